@@ -1,0 +1,1 @@
+"""One thin Kubeflow wrapper per step; no decisions."""

@@ -1,0 +1,35 @@
+"""Kubeflow wrapper of shortlist.features.table."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def build_table(
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    table: dsl.Output[dsl.Dataset],
+) -> int:
+    """Turn every valid row into the features its day could know; return the number of rows."""
+    from pathlib import Path
+
+    from shortlist.features.table import build_table
+
+    from shortlist.config.data import Data
+    from shortlist.config.features import Features
+    from shortlist.config.runtime import Runtime
+    from shortlist.tracking.steps import step
+
+    with step("build_table") as this:
+        declared = Data.model_validate_json(data), Features.model_validate_json(features), tuple(slices)
+        options = Runtime.model_validate_json(runtime)
+        built = build_table(*declared, options, Path(valid_log.path), Path(fitted.path), Path(table.path))
+        this.rows = built.rows
+    table.metadata["step"] = this.record
+    return built.rows

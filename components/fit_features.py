@@ -1,0 +1,34 @@
+"""Kubeflow wrapper of shortlist.features.fit."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def fit_features(
+    data: str,
+    features: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Output[dsl.Dataset],
+) -> None:
+    """Count the statistics of every day; write vocabularies and the Feast views they give."""
+    from pathlib import Path
+
+    from shortlist.features.fit import fit
+
+    from shortlist.config.data import Data
+    from shortlist.config.features import Features
+    from shortlist.config.runtime import Runtime
+    from shortlist.contracts import Files
+    from shortlist.tables import DayTable
+    from shortlist.tracking.steps import step
+
+    with step("fit_features") as this:
+        log = Path(valid_log.path)
+        declared = Data.model_validate_json(data), Features.model_validate_json(features)
+        fit(*declared, Runtime.model_validate_json(runtime), log, Path(fitted.path))
+        this.rows = DayTable.open(log, Files.LOG).rows
+    fitted.metadata["step"] = this.record

@@ -1,0 +1,26 @@
+"""Kubeflow wrapper of shortlist.data.ingest."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def ingest(
+    data: str, runtime: str, location: str, input_digest: str, code: str, raw_log: dsl.Output[dsl.Dataset]
+) -> int:
+    """Read (or generate) the declared log into typed, day-partitioned Parquet; return its rows."""
+    from pathlib import Path
+
+    from shortlist.data.ingest import ingest
+
+    from shortlist.config.data import Data
+    from shortlist.config.runtime import Runtime
+    from shortlist.tracking.steps import step
+
+    with step("ingest") as this:
+        declared = Data.model_validate_json(data)
+        table = ingest(declared, Path(location), Path(raw_log.path), Runtime.model_validate_json(runtime))
+        this.rows = table.rows
+    raw_log.metadata["step"] = this.record
+    return table.rows

@@ -1,0 +1,39 @@
+"""Kubeflow wrapper of shortlist.data.validate."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def validate(
+    data: str,
+    runtime: str,
+    now: str,
+    code: str,
+    raw_log: dsl.Input[dsl.Dataset],
+    valid_log: dsl.Output[dsl.Dataset],
+    quarantine: dsl.Output[dsl.Dataset],
+) -> int:
+    """Split the raw log into valid and quarantined rows, or stop; return the number of valid rows."""
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from shortlist.data.validate import validate
+
+    from shortlist.config.data import Data
+    from shortlist.config.runtime import Runtime
+    from shortlist.tracking.steps import step
+
+    with step("validate") as this:
+        table = validate(
+            Data.model_validate_json(data),
+            Path(raw_log.path),
+            Path(valid_log.path),
+            Path(quarantine.path),
+            Runtime.model_validate_json(runtime),
+            datetime.fromisoformat(now) if now else datetime.now(UTC),
+        )
+        this.rows = table.rows
+    valid_log.metadata["step"] = this.record
+    return table.rows

@@ -1,0 +1,1 @@
+"""The ranking models behind one interface."""

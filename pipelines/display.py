@@ -1,0 +1,182 @@
+"""What a terminal shows of a run: a line per step while it goes, a short table at its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from pipelines.runner import task_titles
+from shortlist.contracts import Files
+
+_REFRESH_SECONDS = 0.1
+
+
+class Display:
+    """Follows the events of a run's steps; draws when the output is a terminal, prints a line per step otherwise."""
+
+    def __init__(self, events: Path, pipeline: Path) -> None:
+        self.finished: dict[str, dict[str, Any]] = {}
+        """Step records by name; a step from the cache has {"cached": True}."""
+        self.failed: dict[str, str] = {}
+        """Messages of the steps that stopped, by name."""
+        self.interrupted = False
+        """Whether the user stopped the run."""
+        self._events = events
+        self._offset = 0
+        self._running: dict[str, dict[str, Any]] = {}
+        self._current = ""
+        self._steps = [
+            title for title in task_titles(yaml.safe_load(pipeline.read_text())).values() if title in _TITLES
+        ]
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._events.touch()
+        if self._console.is_terminal:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._console.is_terminal:
+            self._live.update(self._drawing())
+            self._live.__exit__(None, None, None)
+
+    def refresh(self) -> None:
+        """Read new events, draw them, and sleep a moment."""
+        with self._events.open(encoding="utf-8") as file:
+            file.seek(self._offset)
+            for line in iter(file.readline, ""):
+                if not line.endswith("\n"):
+                    break  # half a line: its writer is not done
+                self._offset = file.tell()
+                self._take(json.loads(line))
+        if self._console.is_terminal:
+            self._live.update(self._drawing())
+        time.sleep(_REFRESH_SECONDS)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "step":
+            self._current = event["step"]
+            self._running[self._current] = {"since": time.monotonic()}
+        elif kind == "progress":
+            self._running.setdefault(self._current, {"since": time.monotonic()}).update(event)
+        elif kind == "done":
+            self._running.pop(event["name"], None)
+            self.finished[event["name"]] = event
+            self._say(event["name"], _measures(event))
+        elif kind == "cached":
+            self.finished[event["step"]] = {"cached": True}
+            self._say(event["step"], "unchanged, reused")
+        elif kind == "failed":
+            self._running.pop(event["step"], None)
+            self.failed[event["step"]] = event["message"]
+            self._say(event["step"], "stopped")
+
+    def _say(self, name: str, text: str) -> None:
+        if not self._console.is_terminal and name in _TITLES:
+            self._console.print(f"{_TITLES[name]:<32} {text}")
+
+    def _drawing(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for name in self._steps:
+            if name in self.failed:
+                table.add_row(Text("✗", "red"), _TITLES[name], Text("stopped", "red"))
+            elif name in self._running:
+                table.add_row(Spinner("dots", style="cyan"), _TITLES[name], _bar(self._running[name]))
+            elif name in self.finished:
+                table.add_row(Text("✓", "green"), _TITLES[name], Text(_measures(self.finished[name]), "dim"))
+            else:
+                table.add_row(Text("·", "dim"), Text(_TITLES[name], "dim"), "")
+        return table
+
+    def conclude(self, run: Path, code: int, relative_to: Path) -> None:
+        """Print what came out and where it is."""
+        seconds = time.monotonic() - self._started
+        latest = relative_to / "latest"
+        if self.interrupted:
+            self._console.print("\nStopped. Nothing is half-written; run again and the finished steps are reused.")
+        elif code != 0:
+            message = "\n".join(self.failed.values()) or _last_words(run / "pipeline.log")
+            self._console.print(f"\n[bold red]Stopped[/] after {seconds:.0f} s.\n")
+            self._console.print(message, markup=False)
+            self._console.print(f"\nPage: {latest / Files.REPORT}    Log: {latest / 'pipeline.log'}", soft_wrap=True)
+        else:
+            self._console.print()
+            self._console.print(_results(json.loads((run / Files.SUMMARY).read_text())))
+            self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
+
+
+_TITLES = {
+    "ingest": "Read the log",
+    "validate": "Validate rows and days",
+    "fit_features": "Count statistics",
+    "build_table": "Build the feature table",
+    "store_features": "Feast: store, read back, compare",
+    "train_xgboost": "Train XGBoost",
+    "train_dlrm": "Train DLRM",
+    "train_baselines": "Train baselines",
+    "find_champion": "Look up the champion",
+    "score_champion": "Score the champion",
+    "judge": "Gates",
+    "register": "Register in MLflow",
+    "report": "Write the page",
+}
+
+
+def _measures(record: dict[str, Any]) -> str:
+    if record.get("cached"):
+        return "unchanged, reused"
+    rate = f"  {record['rows_per_s']:>11,} rows/s" if record.get("rows_per_s") else ""
+    return f"{record['seconds']:>6.1f} s  {record['peak_mib']:>6.0f} MiB{rate}"
+
+
+def _bar(progress: dict[str, Any]) -> Group | Text | Table:
+    seconds = time.monotonic() - progress["since"]
+    if "done" not in progress:
+        return Text(f"{seconds:>6.1f} s", "cyan")
+    rate = progress["done"] / max(seconds, 1e-9)
+    text = f"{progress['label']}  {rate:,.0f} {progress['unit']}/s  {progress['text']}"
+    row = Table.grid(padding=(0, 1))
+    bar = ProgressBar(total=progress["total"], completed=progress["done"], width=24)
+    row.add_row(f"{seconds:>6.1f} s", bar, Text(text, "dim"))
+    return row
+
+
+def _results(summary: dict[str, Any]) -> Group:
+    best = summary["best_possible"]
+    table = Table(title=f"{summary['spec']}: {summary['rows']['test']:,} test rows", title_justify="left")
+    for heading in ("model", "AUC", "95 % interval", "log loss", "rows/s in training"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for name, model in sorted(summary["models"].items(), key=lambda item: -item[1]["auc"]):
+        interval = f"{model['auc_low']:.4f} to {model['auc_high']:.4f}"
+        table.add_row(
+            name, f"{model['auc']:.4f}", interval, f"{model['log_loss']:.4f}", f"{model['train_rows_per_s']:,.0f}"
+        )
+    if best:
+        table.add_row("best possible", f"{best['auc']:.4f}", "", f"{best['log_loss']:.4f}", "", style="dim")
+    held = [Text(f"✗ {gate['name']}: {gate['reason']}", "red") for gate in summary["gates"] if not gate["passed"]]
+    blessed = summary["blessed"]
+    ending = (
+        Text(f"Blessed: {blessed['model']}, version {blessed['version']}", "bold green")
+        if blessed
+        else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
+    )
+    return Group(table, *held, ending)
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return "\n".join(["This is a fault of Shortlist, not yours. The last lines of its log:", *lines[-12:]])

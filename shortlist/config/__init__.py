@@ -1,0 +1,1 @@
+"""The declaration: what a user may write in a spec."""

@@ -1,0 +1,44 @@
+"""The `gates` section: what a candidate must show before it may ship."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shortlist.config.base import Names, Section
+
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class Gates(Section):
+    """Limits of the gates; every gate always runs."""
+
+    confidence: Probability = 0.95
+    """Level of every interval."""
+    bootstrap_rounds: int = Field(default=200, ge=50, le=10_000)
+    """Resamples of users (of rows when there are no users) behind every interval."""
+    min_test_rows: int = Field(default=2_000, ge=100)
+    """Fewer test rows hold the candidate."""
+    min_auc: float = Field(default=0.55, ge=0.5, le=1.0)
+    """The lower bound of the test AUC must reach it."""
+    max_log_loss: float | None = Field(default=None, gt=0)
+    """The upper bound of the test log loss may not pass it; null asks only to beat a constant rate."""
+    min_gain_over_popularity: float = Field(default=0.0, ge=0.0, le=0.5)
+    """The AUC's lower bound must beat the popularity baseline's AUC by this."""
+    max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
+    """Non-inferiority margin against the champion; finer than 3e-4 is noise between seeds."""
+    max_calibration_error: float = Field(default=0.03, gt=0, le=1)
+    """Largest expected calibration error (20 equal-count bins) on the test rows."""
+    max_rate_error: float = Field(default=0.1, gt=0, le=1)
+    """Largest relative difference between mean score and label rate on the test rows."""
+    slices: Names = ()
+    """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
+    min_slice_rows: int = Field(default=500, ge=50)
+    """Slices with fewer test rows are reported, not judged."""
+    max_slices: int = Field(default=30, ge=1, le=1_000)
+    """Most values of a column that become slices, the most frequent ones."""
+    max_slice_auc_drop: float = Field(default=0.02, gt=0, le=0.5)
+    """Margin by which a slice may fall behind the champion (without one: the popularity baseline), Holm-corrected."""
+    skew_rows: int = Field(default=500, ge=10, le=100_000)
+    """Rows of the feature table compared with Feast's own answers."""

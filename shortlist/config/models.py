@@ -1,0 +1,98 @@
+"""The `models` section: which models are trained, on which features, how."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from shortlist.config.base import Names, Section
+
+
+class XGBoostModel(Section):
+    """Gradient-boosted trees."""
+
+    features: Names = Field(min_length=1)
+    """Features it reads; `*` and `?` match several."""
+    rounds: int = Field(default=400, ge=1)
+    """Most trees."""
+    early_stopping_rounds: int = Field(default=30, ge=1)
+    """Stop when the validation log loss has not improved for this many trees."""
+    refit: bool = False
+    """After early stopping, train once more on training and validation days with the rounds found."""
+    learning_rate: float = Field(default=0.08, gt=0, le=1)
+    """Shrinkage of each tree."""
+    max_depth: int = Field(default=6, ge=1, le=16)
+    """Depth of each tree."""
+    min_child_weight: float = Field(default=10.0, ge=0)
+    """Smallest sum of Hessians in a leaf."""
+    subsample: float = Field(default=1.0, gt=0, le=1)
+    """Share of rows per tree."""
+    colsample_bytree: float = Field(default=1.0, gt=0, le=1)
+    """Share of features per tree."""
+    reg_lambda: float = Field(default=1.0, ge=0)
+    """L2 penalty on leaf weights."""
+    max_bin: int = Field(default=256, ge=2, le=4096)
+    """Histogram bins per feature."""
+
+
+class DLRMModel(Section):
+    """Deep learning recommendation model (Naumov et al., 2019)."""
+
+    features: Names = Field(min_length=1)
+    """Features it reads; `*` and `?` match several."""
+    embedding_dim: int = Field(default=16, ge=4, le=1024, multiple_of=4)
+    """Width of an embedding row, in floats; a multiple of 4 keeps rows on 16-byte borders."""
+    bottom_mlp: tuple[int, ...] = (64,)
+    """Hidden widths of the dense features' network; the embedding width is appended."""
+    top_mlp: tuple[int, ...] = (128, 64)
+    """Hidden widths of the network above the interaction; one output is appended."""
+    batch_size: int = Field(default=2048, ge=16)
+    """Rows per step."""
+    epochs: int = Field(default=3, ge=1)
+    """Most passes over the training days."""
+    patience: int = Field(default=1, ge=1)
+    """Stop when the validation log loss has not improved for this many epochs; the best epoch is kept."""
+    learning_rate: float = Field(default=0.001, gt=0)
+    """Step of Adam on the networks."""
+    embedding_learning_rate: float = Field(default=0.02, gt=0)
+    """Step of row-wise Adagrad on the embedding rows."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled decay of the networks' weights."""
+    embedding_decay: float = Field(default=0.0, ge=0)
+    """L2 pull on the embedding rows that a batch touches."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of hidden units of the top network left out in training."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """`auto` takes bf16 where the processor multiplies it natively."""
+
+    @model_validator(mode="after")
+    def _widths_are_positive(self) -> Self:
+        for name, widths in (("bottom_mlp", self.bottom_mlp), ("top_mlp", self.top_mlp)):
+            if any(width < 1 for width in widths):
+                raise ValueError(f"{name}: widths must be at least 1 (got {list(widths)})")
+        return self
+
+
+class LogisticModel(Section):
+    """Logistic-regression baseline on hashed one-hot ids and dense features."""
+
+    features: Names = Field(min_length=1)
+    """Features it reads; `*` and `?` match several."""
+
+
+class Models(Section):
+    """The models of a run; a popularity baseline is always added."""
+
+    xgboost: XGBoostModel | None = None
+    """Gradient-boosted trees."""
+    dlrm: DLRMModel | None = None
+    """Deep network with embeddings."""
+    logistic: LogisticModel | None = None
+    """Baseline; reads the DLRM's features (or XGBoost's) when left out."""
+
+    @model_validator(mode="after")
+    def _at_least_one(self) -> Self:
+        if self.xgboost is None and self.dlrm is None:
+            raise ValueError("declare at least one of xgboost, dlrm")
+        return self

@@ -1,0 +1,76 @@
+"""The names, files and errors at which the stages of a run meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+
+class ShortlistError(ValueError):
+    """A user's mistake or a refused input: what, where, got, wanted, next step. Never shown with a traceback."""
+
+
+class DataError(ShortlistError):
+    """The data break a rule; the run stops and what was found stays on disk."""
+
+
+class Columns:
+    """Column names that Shortlist gives; a spec may not declare them for something else."""
+
+    LABEL: Final = "label"
+    """Int8, 0 or 1."""
+    TIME: Final = "event_time"
+    """Datetime("us", "UTC")."""
+    DAY: Final = "day"
+    """Date in the clock's own timezone; the unit of statistics, of encodings and of the split."""
+    IMPRESSION: Final = "impression_id"
+    """Int64, unique in a log."""
+    USER: Final = "user"
+    """The declared user key in a feature table; absent when the log declares none."""
+    ITEM: Final = "item"
+    """The declared item key in a feature table; absent when the log declares none."""
+    BEST: Final = "true_probability"
+    """Float64, only in a generated log: the planted click probability. Never a feature."""
+    EVERYTHING: Final = "everything"
+    """Int64, always 0: the key of statistics over all rows."""
+    ROWS: Final = "rows"
+    """Int64: impressions counted in a statistic."""
+    VALID_FROM: Final = "event_timestamp"
+    """Datetime("us", "UTC"): the moment from which a row of a Feast view holds (the start of a day)."""
+    SOURCE_FILE: Final = "source_file"
+    SOURCE_LINE: Final = "source_line"
+    RULE: Final = "rule"
+    DETAIL: Final = "detail"
+
+
+RESERVED: Final = frozenset(
+    value for name, value in vars(Columns).items() if not name.startswith("_") and isinstance(value, str)
+)
+
+
+class Files:
+    """File names inside artefact folders."""
+
+    LOG: Final = "log.json"
+    QUARANTINE: Final = "quarantine.parquet"
+    STATISTICS: Final = "statistics.json"
+    FEATURES: Final = "features.json"
+    TABLE: Final = "table.json"
+    MANIFEST: Final = "manifest.json"
+    MODEL: Final = "model.json"
+    SCORES: Final = "scores.parquet"
+    GATES: Final = "gates.json"
+    BLESSING: Final = "blessing.json"
+    SUMMARY: Final = "summary.json"
+    REPORT: Final = "report.html"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the closest known word, or an empty string.
+
+    >>> did_you_mean("embeding_dim", ["embedding_dim", "epochs"])
+    "; did you mean 'embedding_dim'?"
+    """
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

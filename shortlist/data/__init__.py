@@ -1,0 +1,1 @@
+"""Where a log comes from, and what of it may stay."""

@@ -1,0 +1,1 @@
+"""How columns become what a model reads: one engine, statistics that merge."""

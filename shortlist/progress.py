@@ -1,0 +1,92 @@
+"""Progress of long work: a bar in a terminal, events for a parent process that draws, silence otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EVENTS_VARIABLE = "SHORTLIST_PROGRESS"
+"""Environment variable with the path of a JSON-lines file to which events are appended."""
+
+Advance = Callable[[float, str], None]
+"""advance(units done since the last call, text to show)."""
+
+_SECONDS_BETWEEN_EVENTS = 0.1
+
+
+def emit(event: dict[str, Any]) -> None:
+    """Append an event to the file that a parent process watches; do nothing when none does."""
+    path = os.environ.get(EVENTS_VARIABLE)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:  # one short line: several processes' appends do not mix
+            file.write(json.dumps(event) + "\n")
+
+
+@contextmanager
+def progress(label: str, total: float | None = None, unit: str = "rows") -> Iterator[Advance]:
+    """Show progress of the block.
+
+    Args:
+        label: What is being done, two or three words.
+        total: Units of the whole work, when known.
+        unit: What is counted.
+
+    Yields:
+        A function to call with the units done since the last call and a short text (such as the running loss).
+    """
+    if os.environ.get(EVENTS_VARIABLE):
+        with _to_parent(label, total, unit) as advance:
+            yield advance
+    elif sys.stderr.isatty():
+        with _to_terminal(label, total, unit) as advance:
+            yield advance
+    else:
+        yield _silent
+
+
+def _silent(units: float, text: str = "") -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def _to_parent(label: str, total: float | None, unit: str) -> Iterator[Advance]:
+    done = 0.0
+    last = 0.0
+
+    def advance(units: float, text: str = "") -> None:
+        nonlocal done, last
+        done += units
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_EVENTS or (total is not None and done >= total):
+            last = now
+            emit({"event": "progress", "label": label, "done": done, "total": total, "unit": unit, "text": text})
+
+    advance(0)
+    yield advance
+
+
+@contextmanager
+def _to_terminal(label: str, total: float | None, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True)) as bars:
+        task = bars.add_task(label, total=total, text="")
+
+        def advance(units: float, text: str = "") -> None:
+            bars.update(task, advance=units, text=text)
+
+        yield advance

@@ -1,0 +1,68 @@
+"""One step of a pipeline: its time, its peak memory, and how it tells the user about a mistake."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from shortlist.contracts import ShortlistError
+from shortlist.progress import emit
+
+
+class Step:
+    """What is known about a step while it runs, and its record afterwards."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: int | None = None
+        self.record: dict[str, Any] = {}
+
+    def finish(self, started: datetime, seconds: float) -> None:
+        """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process; rows, rows_per_s if known."""
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.record = {
+            "name": self.name,
+            "started": started.isoformat(timespec="milliseconds"),
+            "seconds": round(seconds, 3),
+            "peak_mib": round(peak_mib, 1),
+        }
+        if self.rows is not None:
+            self.record |= {"rows": self.rows, "rows_per_s": round(self.rows / max(seconds, 1e-9))}
+
+
+@contextmanager
+def step(name: str) -> Iterator[Step]:
+    """Run a block as a pipeline step.
+
+    A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message alone;
+    anything else is our own fault and keeps its traceback.
+    """
+    this = Step(name)
+    started, clock = datetime.now(UTC), time.perf_counter()
+    emit({"event": "step", "step": name})
+    try:
+        yield this
+    except ShortlistError as error:
+        _stop(name, str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _stop(
+            name,
+            f"The disk is full ({error.filename or 'while writing'}). Make room and run again: finished steps are kept.",
+        )
+    this.finish(started, time.perf_counter() - clock)
+    emit({"event": "done", **this.record})
+
+
+def _stop(name: str, message: str) -> NoReturn:
+    emit({"event": "failed", "step": name, "message": message})
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+    raise SystemExit(1)

@@ -1,0 +1,76 @@
+"""Every spec in tests/specs/invalid fails with the message in its first line; every valid one parses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from shortlist.config.base import Section
+from shortlist.config.data import Data
+from shortlist.config.load import SpecError, canonical_json, digest, load_spec, parse_spec
+from shortlist.config.spec import Spec
+
+ROOT = Path(__file__).parents[3]
+INVALID = sorted((ROOT / "tests/specs/invalid").glob("*.yaml"))
+VALID = sorted([*(ROOT / "pipelines/specs").glob("*.yaml"), *(ROOT / "tests/specs/valid").glob("*.yaml")])
+
+
+@pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
+def test_an_invalid_spec_says_what_is_wrong(path: Path) -> None:
+    expected = path.read_text().splitlines()[0].removeprefix("# ")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert expected in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_a_valid_spec_parses_and_agrees_with_the_schema(path: Path) -> None:
+    spec = load_spec(path)
+    jsonschema.validate(spec.model_dump(mode="json"), Spec.model_json_schema())
+
+
+def test_a_missing_spec_names_the_near_one(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"no such spec; did you mean 'demo\.yaml'"):
+        load_spec(tmp_path / "dem.yaml")
+
+
+def test_every_field_has_a_sentence() -> None:
+    def sections(section: type[Section]) -> set[type[Section]]:
+        return {section}.union(*(sections(below) for below in section.__subclasses__()))
+
+    bare = [
+        f"{section.__name__}.{name}"
+        for section in sections(Section)
+        for name, field in section.model_fields.items()
+        if not (field.description or "").strip()
+    ]
+    assert bare == []
+
+
+def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
+    changed = text.replace("log: true", "log: false")
+    assert digest(parse_spec(text)) == digest(parse_spec(reordered))
+    assert digest(parse_spec(text)) != digest(parse_spec(changed))
+
+
+def test_a_section_survives_its_canonical_json() -> None:
+    spec = load_spec(ROOT / "tests/specs/valid/minimal.yaml")
+    assert Data.model_validate_json(canonical_json(spec.data)) == spec.data
+
+
+def test_a_range_of_names_stands_for_each() -> None:
+    text = (
+        (ROOT / "tests/specs/valid/minimal.yaml")
+        .read_text()
+        .replace("name: price", "name: 'p{1..3}'")
+        .replace("each: price", "each: 'p{1..3}'")
+    )
+    spec = parse_spec(text)
+    assert [name for name in spec.features.names if name.startswith("p")] == ["p1_number", "p2_number", "p3_number"]
