@@ -35,9 +35,8 @@ class Display:
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
         self._current = ""
-        self._steps = [
-            title for title in task_titles(yaml.safe_load(pipeline.read_text())).values() if title in _TITLES
-        ]
+        declared = set(task_titles(yaml.safe_load(pipeline.read_text())).values())
+        self._steps = [name for name in _TITLES if name in declared]
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
         self._started = time.monotonic()

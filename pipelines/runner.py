@@ -34,7 +34,7 @@ def task_titles(pipeline: dict[str, Any]) -> dict[str, str]:
     """Return the display name of every task in a compiled pipeline, by task name, in the order they are declared."""
     groups = [pipeline["root"], *pipeline["components"].values()]
     tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).items()]
-    return {name: task["taskInfo"]["name"] for name, task in tasks}
+    return {name: task["taskInfo"]["name"].replace("-", "_") for name, task in tasks}
 
 
 def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:

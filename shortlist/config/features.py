@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from shortlist.config.base import Names, Section
+from shortlist.config.base import Names, Section, expand_names
 from shortlist.contracts import Columns
 
 FeatureName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{key\})*$")]
 
 
 class _PerColumn(Section):
@@ -36,8 +38,8 @@ class _PerKey(Section):
 
     key: Names = ()
     """Columns whose values together are the key; a tags column counts once per value. Empty: all rows."""
-    name: FeatureName
-    """Name of the feature."""
+    name: KeyedName
+    """Name of the feature; with `{key}` in it, every key column gives a feature of its own, named after it."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -222,10 +224,29 @@ Feature = Annotated[
 ]
 
 
+def _one_per_key(columns: object) -> object:
+    """Replace an operation whose name holds `{key}` by one operation per key column."""
+    if not isinstance(columns, list | tuple):
+        return columns
+    spread: list[object] = []
+    for column in columns:
+        if (
+            isinstance(column, dict)
+            and "{key}" in str(column.get("name"))
+            and isinstance(column.get("key"), str | list)
+        ):
+            patterns = [column["key"]] if isinstance(column["key"], str) else column["key"]
+            keys = [key for pattern in patterns for key in expand_names(str(pattern))]
+            spread += [{**column, "key": [key], "name": column["name"].replace("{key}", key)} for key in keys]
+        else:
+            spread.append(column)
+    return tuple(spread)
+
+
 class Features(Section):
     """The features of a run, in order."""
 
-    columns: tuple[Feature, ...] = Field(min_length=1)
+    columns: Annotated[tuple[Feature, ...], BeforeValidator(_one_per_key)] = Field(min_length=1)
     """Operations; each gives one or more named features."""
 
     @model_validator(mode="after")

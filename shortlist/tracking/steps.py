@@ -53,10 +53,8 @@ def step(name: str) -> Iterator[Step]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        _stop(
-            name,
-            f"The disk is full ({error.filename or 'while writing'}). Make room and run again: finished steps are kept.",
-        )
+        where = error.filename or "while writing"
+        _stop(name, f"The disk is full ({where}). Make room and run again: finished steps are kept.")
     this.finish(started, time.perf_counter() - clock)
     emit({"event": "done", **this.record})
 

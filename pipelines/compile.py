@@ -1,0 +1,40 @@
+"""Writes the compiled pipelines, the files that a cluster gets and that run here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+COMPILED = Path(__file__).parent / "compiled"
+
+
+def pipelines() -> dict[str, Callable[..., Any]]:
+    """Return every pipeline by the name of its file."""
+    from pipelines.training import training
+
+    return {"training": training}
+
+
+def compile_all(folder: Path = COMPILED) -> list[Path]:
+    """Compile every pipeline into a folder; return the files."""
+    from kfp import compiler
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, pipeline in pipelines().items():
+        paths.append(folder / f"{name}.yaml")
+        compiler.Compiler().compile(pipeline, str(paths[-1]))
+    return paths
+
+
+def out_of_date(folder: Path = COMPILED) -> list[Path]:
+    """Return the committed files that differ from what the code compiles to now."""
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = compile_all(Path(scratch))
+        return [
+            folder / path.name
+            for path in fresh
+            if not (folder / path.name).exists() or (folder / path.name).read_text() != path.read_text()
+        ]

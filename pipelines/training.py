@@ -1,0 +1,134 @@
+"""From a raw log to a blessed, registered model: the training graph."""
+
+from kfp import dsl
+
+from components.build_table import build_table
+from components.close_run import close_run
+from components.find_champion import find_champion
+from components.fit_features import fit_features
+from components.ingest import ingest
+from components.judge import judge
+from components.record_hold import record_hold
+from components.register import register
+from components.report import report
+from components.score_champion import score_champion
+from components.store_features import store_features
+from components.train import train
+from components.validate import validate
+
+KINDS = ("xgboost", "dlrm", "logistic", "popularity")
+
+
+@dsl.pipeline(name="shortlist-training", description="Raw log -> valid log -> features -> models -> gates -> registry")
+def training(
+    name: str,
+    data: str,
+    features: str,
+    xgboost: str,
+    dlrm: str,
+    logistic: str,
+    gates: str,
+    slices: list,
+    skew_rows: int,
+    runtime: str,
+    location: str,
+    input_digest: str,
+    stores: str,
+    code: str,
+    now: str = "",
+) -> None:
+    """Run every step; a step's inputs are just the sections it reads, so that a changed section re-runs no more than it must.
+
+    Args:
+        name: Name of the spec.
+        data: The spec's data section, as canonical JSON; so are features, xgboost, dlrm, logistic, gates and runtime.
+            An empty model section means: not declared.
+        slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
+        skew_rows: Rows compared with Feast (part of gates).
+        location: Where the user's files are.
+        input_digest: Digest of those files.
+        stores: Where MLflow and Feast keep theirs.
+        code: Digest of this package.
+        now: ISO 8601 moment against which freshness is judged; empty: the validating step's own clock.
+    """
+    closing = close_run(name=name, stores=stores).set_display_name("close_run").set_caching_options(False)
+    with dsl.ExitHandler(closing):
+        found = find_champion(name=name, stores=stores).set_display_name("find_champion").set_caching_options(False)
+        log = ingest(data=data, runtime=runtime, location=location, input_digest=input_digest, code=code).after(found)
+        valid = validate(data=data, runtime=runtime, now=now, code=code, raw_log=log.outputs["raw_log"])
+        fitted = fit_features(
+            data=data, features=features, runtime=runtime, code=code, valid_log=valid.outputs["valid_log"]
+        )
+        features_of = {"valid_log": valid.outputs["valid_log"], "fitted": fitted.outputs["fitted"]}
+        table = build_table(data=data, features=features, slices=slices, runtime=runtime, code=code, **features_of)
+        features_of["table"] = table.outputs["table"]
+
+        skew = store_features(
+            name=name,
+            data=data,
+            features=features,
+            runtime=runtime,
+            skew_rows=skew_rows,
+            stores=stores,
+            code=code,
+            **features_of,
+        )
+        sections = {"xgboost": xgboost, "dlrm": dlrm, "logistic": logistic, "popularity": "{}"}
+        trained = {}
+        for kind in KINDS:
+            trained[kind] = train(
+                kind=kind,
+                section=sections[kind],
+                name=name,
+                runtime=runtime,
+                input_digest=input_digest,
+                stores=stores,
+                code=code,
+                fitted=fitted.outputs["fitted"],
+                table=table.outputs["table"],
+            ).set_display_name(f"train_{kind}")
+        champion = score_champion(
+            version=found.outputs["version"],
+            name=name,
+            data=data,
+            features=features,
+            runtime=runtime,
+            stores=stores,
+            code=code,
+            **features_of,
+        )
+        candidates = {kind: trained[kind].outputs["model"] for kind in ("xgboost", "dlrm")}
+        judged = judge(
+            gates=gates,
+            runtime=runtime,
+            code=code,
+            valid_log=valid.outputs["valid_log"],
+            skew=skew.outputs["skew"],
+            champion=champion.outputs["champion"],
+            xgboost_scores=trained["xgboost"].outputs["scores"],
+            dlrm_scores=trained["dlrm"].outputs["scores"],
+            popularity_scores=trained["popularity"].outputs["scores"],
+            **candidates,
+        )
+        books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
+        with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
+            registered = register(blessed=judged.outputs["Output"], **books)
+        with dsl.Else(name="held"):
+            held = record_hold(**books)
+        report(
+            version=dsl.OneOf(registered.output, held.output),
+            started=found.outputs["started"],
+            raw_log=log.outputs["raw_log"],
+            valid_log=valid.outputs["valid_log"],
+            quarantine=valid.outputs["quarantine"],
+            fitted=fitted.outputs["fitted"],
+            table=table.outputs["table"],
+            skew=skew.outputs["skew"],
+            champion=champion.outputs["champion"],
+            verdict=judged.outputs["verdict"],
+            **candidates,
+            **{f"{kind}_scores": task.outputs["scores"] for kind, task in trained.items()},
+            popularity=trained["popularity"].outputs["model"],
+            logistic=trained["logistic"].outputs["model"],
+            arguments={"name": name, "data": data, "features": features, "gates": gates, "code": code},
+        ).set_display_name("report").set_caching_options(False)

@@ -1,0 +1,30 @@
+"""Progress reaches whoever watches, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shortlist.progress import EVENTS_VARIABLE, emit, progress
+
+
+def test_a_parent_process_gets_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "events.jsonl"
+    monkeypatch.setenv(EVENTS_VARIABLE, str(events))
+    with progress("train", total=10) as advance:
+        advance(4, "loss 0.6")
+        advance(6, "loss 0.5")
+    last = json.loads(events.read_text().splitlines()[-1])
+    assert (last["done"], last["total"], last["text"]) == (10, 10, "loss 0.5")
+
+
+def test_nothing_is_written_when_nobody_watches(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(EVENTS_VARIABLE, raising=False)
+    with progress("train", total=10) as advance:
+        advance(10)
+    emit({"event": "step"})
+    assert capfd.readouterr() == ("", "")
