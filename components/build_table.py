@@ -19,17 +19,14 @@ def build_table(
     """Turn every valid row into the features its day could know; return the number of rows."""
     from pathlib import Path
 
-    from shortlist.features.table import build_table
-
-    from shortlist.config.data import Data
-    from shortlist.config.features import Features
+    from shortlist.config.declared import Declared
     from shortlist.config.runtime import Runtime
+    from shortlist.features.table import build_table
     from shortlist.tracking.steps import step
 
     with step("build_table") as this:
-        declared = Data.model_validate_json(data), Features.model_validate_json(features), tuple(slices)
-        options = Runtime.model_validate_json(runtime)
-        built = build_table(*declared, options, Path(valid_log.path), Path(fitted.path), Path(table.path))
+        paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
+        built = build_table(*Declared.parse(data, features, slices), Runtime.model_validate_json(runtime), *paths)
         this.rows = built.rows
     table.metadata["step"] = this.record
     return built.rows

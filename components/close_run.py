@@ -12,6 +12,6 @@ def close_run(name: str, stores: str, status: dsl.PipelineTaskFinalStatus) -> No
 
     with step("close_run"):
         if status.state != "SUCCEEDED":
-            from shortlist.tracking.mlflow_store import Tracker
+            from models.training import Origin
 
-            Tracker.open(stores, name).close_unfinished()
+            Origin(name=name, stores=stores).tracker.close_unfinished()

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.tracking.mlflow_store.champion_version; the first task of a run."""
+"""Kubeflow wrapper of shortlist.tracking.registry: the serving version; the first task of a run."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,10 @@ def find_champion(name: str, stores: str) -> NamedTuple("Found", [("version", st
     """Return the registered version that serves now (empty: none yet), and the moment the run began."""
     from datetime import UTC, datetime
 
-    from shortlist.tracking.mlflow_store import Tracker
-
+    from models.training import Origin
     from shortlist.tracking.steps import step
 
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with step("find_champion"):
-        version = Tracker.open(stores, name).champion_version()
-    return (version or "", started)
+        version = Origin(name=name, stores=stores).tracker.registry.version_of("champion")
+    return (str(version or ""), started)

@@ -9,6 +9,7 @@ from components.image import PIPELINE_IMAGE
 def fit_features(
     data: str,
     features: str,
+    slices: list,
     runtime: str,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
@@ -17,18 +18,15 @@ def fit_features(
     """Count the statistics of every day; write vocabularies and the Feast views they give."""
     from pathlib import Path
 
-    from shortlist.features.fit import fit
-
-    from shortlist.config.data import Data
-    from shortlist.config.features import Features
+    from shortlist.config.declared import Declared
     from shortlist.config.runtime import Runtime
     from shortlist.contracts import Files
+    from shortlist.features.fit import fit
     from shortlist.tables import DayTable
     from shortlist.tracking.steps import step
 
     with step("fit_features") as this:
         log = Path(valid_log.path)
-        declared = Data.model_validate_json(data), Features.model_validate_json(features)
-        fit(*declared, Runtime.model_validate_json(runtime), log, Path(fitted.path))
+        fit(*Declared.parse(data, features, slices), Runtime.model_validate_json(runtime), log, Path(fitted.path))
         this.rows = DayTable.open(log, Files.LOG).rows
     fitted.metadata["step"] = this.record

@@ -17,9 +17,11 @@ def record_hold(
     """Write the gates' reasons to the candidates' MLflow runs; return "none"."""
     from pathlib import Path
 
-    from models.registry import record_hold
+    from models.registry import record_verdict
+    from models.training import Origin
     from shortlist.tracking.steps import step
 
     with step("register"):
-        record_hold(name, stores, Path(verdict.path), [Path(xgboost.path), Path(dlrm.path)])
+        models = {"xgboost": Path(xgboost.path), "dlrm": Path(dlrm.path)}
+        record_verdict(Origin(name=name, stores=stores), Path(verdict.path), models)
     return "none"

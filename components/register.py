@@ -7,7 +7,6 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def register(
-    blessed: str,
     name: str,
     stores: str,
     code: str,
@@ -19,9 +18,10 @@ def register(
     from pathlib import Path
 
     from models.registry import register_blessed
+    from models.training import Origin
     from shortlist.tracking.steps import step
 
     with step("register"):
         models = {"xgboost": Path(xgboost.path), "dlrm": Path(dlrm.path)}
-        version = register_blessed(name, stores, Path(verdict.path), models[blessed])
+        version = register_blessed(Origin(name=name, stores=stores), Path(verdict.path), models)
     return version

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.features.serving_state: Feast's answers against the feature table."""
+"""Kubeflow wrapper of shortlist.features.publish: Feast's answers against the feature table."""
 
 from kfp import dsl
 
@@ -8,8 +8,6 @@ from components.image import PIPELINE_IMAGE
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def store_features(
     name: str,
-    data: str,
-    features: str,
     runtime: str,
     skew_rows: int,
     stores: str,
@@ -22,16 +20,12 @@ def store_features(
     """Register the views in Feast, materialise them, and compare its answers with the rows that models train on."""
     from pathlib import Path
 
-    from shortlist.config.data import Data
-    from shortlist.config.features import Features
     from shortlist.config.runtime import Runtime
     from shortlist.features.publish import publish
     from shortlist.tracking.steps import step
 
     with step("store_features") as this:
-        declared = Data.model_validate_json(data), Features.model_validate_json(features)
-        inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
         store = Path(stores.partition("#")[0]) / "feast" / name
-        options = Runtime.model_validate_json(runtime)
-        this.rows = publish(*declared, options, name, store, skew_rows, *inputs, Path(skew.path))
+        inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
+        this.rows = publish(name, store, Runtime.model_validate_json(runtime), skew_rows, *inputs, Path(skew.path))
     skew.metadata["step"] = this.record

@@ -22,7 +22,7 @@ def train(
     """Train one kind of model, track it, and score the validation and test days; nothing when it is not declared."""
     from pathlib import Path
 
-    from models.training import Lineage, train_and_track
+    from models.training import Origin, train_and_track
 
     from shortlist.config.runtime import Runtime
     from shortlist.tracking.steps import step
@@ -30,6 +30,6 @@ def train(
     with step(f"train_{kind}") as this:
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
-        lineage = Lineage(name=name, stores=stores, input_digest=input_digest, code=code)
-        this.rows = train_and_track(kind, section, Runtime.model_validate_json(runtime), lineage, *inputs, *outputs)
+        origin = Origin(name=name, stores=stores, input_digest=input_digest, code=code)
+        this.rows = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
     model.metadata["step"] = this.record

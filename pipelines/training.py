@@ -56,21 +56,18 @@ def training(
         found = find_champion(name=name, stores=stores).set_display_name("find_champion").set_caching_options(False)
         log = ingest(data=data, runtime=runtime, location=location, input_digest=input_digest, code=code).after(found)
         valid = validate(data=data, runtime=runtime, now=now, code=code, raw_log=log.outputs["raw_log"])
-        fitted = fit_features(
-            data=data, features=features, runtime=runtime, code=code, valid_log=valid.outputs["valid_log"]
-        )
+        declared = {"data": data, "features": features, "slices": slices, "runtime": runtime, "code": code}
+        fitted = fit_features(**declared, valid_log=valid.outputs["valid_log"])
         features_of = {"valid_log": valid.outputs["valid_log"], "fitted": fitted.outputs["fitted"]}
-        table = build_table(data=data, features=features, slices=slices, runtime=runtime, code=code, **features_of)
-        features_of["table"] = table.outputs["table"]
+        table = build_table(**declared, **features_of)
 
         skew = store_features(
             name=name,
-            data=data,
-            features=features,
             runtime=runtime,
             skew_rows=skew_rows,
             stores=stores,
             code=code,
+            table=table.outputs["table"],
             **features_of,
         )
         sections = {"xgboost": xgboost, "dlrm": dlrm, "logistic": logistic, "popularity": "{}"}
@@ -88,14 +85,7 @@ def training(
                 table=table.outputs["table"],
             ).set_display_name(f"train_{kind}")
         champion = score_champion(
-            version=found.outputs["version"],
-            name=name,
-            data=data,
-            features=features,
-            runtime=runtime,
-            stores=stores,
-            code=code,
-            **features_of,
+            version=found.outputs["version"], name=name, stores=stores, **declared, **features_of
         )
         candidates = {kind: trained[kind].outputs["model"] for kind in ("xgboost", "dlrm")}
         judged = judge(
@@ -112,7 +102,7 @@ def training(
         )
         books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
         with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-            registered = register(blessed=judged.outputs["Output"], **books)
+            registered = register(**books)
         with dsl.Else(name="held"):
             held = record_hold(**books)
         report(

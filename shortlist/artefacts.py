@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,6 +25,9 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
     A killed process leaves only the staging folder, whose name says so; the next call clears it. An existing
     `folder` is replaced.
+
+    Raises:
+        ShortlistError: The disk is full.
     """
     staging = folder.with_name(folder.name + ".partial")
     shutil.rmtree(staging, ignore_errors=True)
@@ -31,8 +35,13 @@ def written_whole(folder: Path) -> Iterator[Path]:
     try:
         yield staging
         _sync(staging)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
+        if _is_disk_full(error):
+            raise ShortlistError(
+                f"{folder}: the disk is full; nothing half-written is left."
+                " Free space, or choose another folder, and run again."
+            ) from None
         raise
     if folder.exists():
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
@@ -113,6 +122,11 @@ def folder_digest(folder: Path) -> str:
     for name in _files_below(folder):
         total.update(f"{name}\0{sha256(folder / name)}\0".encode())
     return total.hexdigest()[:16]
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    # Polars wraps the system's error into its own, as text.
+    return getattr(error, "errno", None) == errno.ENOSPC or f"(os error {errno.ENOSPC})" in str(error)
 
 
 def _files_below(folder: Path) -> list[str]:

@@ -118,4 +118,4 @@ class DayTableWriter:
         now.write_parquet(self._folder / name, compression="zstd", statistics=True)
         files.append(name)
         self._rows[day] = self._rows.get(day, 0) + now.height
-        self._positives[day] = self._positives.get(day, 0) + int(now[Columns.LABEL].sum())
+        self._positives[day] = self._positives.get(day, 0) + int((now[Columns.LABEL] == 1).sum())

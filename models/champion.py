@@ -1,0 +1,69 @@
+"""The serving model on a new run's rows, read through the preprocessing it was trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from models.packing import PREPROCESSING
+from models.scores import score
+from models.train import load_ranker
+from models.training import Origin
+from shortlist.artefacts import folder_digest, read_json, write_json, written_whole
+from shortlist.config.declared import Declared
+from shortlist.config.features import Features
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.fit import fit
+from shortlist.features.split import split_days
+from shortlist.features.table import build_table
+from shortlist.tables import DayTable
+
+CHAMPION = "champion.json"
+"""Its version (empty: there is none), its digest, and why it could not be scored, if so."""
+
+
+def score_champion(
+    version: str, origin: Origin, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path
+) -> None:  # fmt: skip
+    """Write `champion.json` and the champion's scores of the validation and test rows.
+
+    A champion that cannot be scored is not an error here: the gate that needs its scores holds, and says why.
+
+    Args:
+        version: Registered version of the champion; empty when there is none.
+        origin: Spec and stores.
+        declared: The log, the features and the slices that this run declares.
+        runtime: Engine and memory.
+        log: The valid log.
+        fitted: What this run's features were fitted to.
+        out: Folder to write.
+    """
+    with written_whole(out) as staging:
+        record = {"version": version, "problem": ""}
+        if version:
+            found = origin.tracker.registry.find("champion", staging / "files")
+            assert found is not None and str(found.version) == version, "the champion changed during the run"
+            record |= {"kind": found.kind, "digest": folder_digest(found.folder)}
+            try:
+                _score(found.folder, declared, runtime, log, fitted, staging)
+            except ShortlistError as problem:
+                record["problem"] = str(problem)
+        write_json(staging / CHAMPION, record)
+
+
+def _score(model: Path, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
+    own = model / PREPROCESSING
+    features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
+    days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
+    with TemporaryDirectory(dir=out) as scratch:
+        counted = fitted
+        if features != declared.features:  # the spec moved on: count what the champion reads
+            counted = Path(scratch) / "fitted"
+            fit(declared.data, features, declared.gates, runtime, log, counted)
+        table = build_table(
+            declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
+            preprocessing=own, only={*days.validation, *days.test},
+        )  # fmt: skip
+        scores = score(load_ranker(model), table, Path(scratch) / "scores")
+        scores.rename(out / Files.SCORES)

@@ -1,0 +1,125 @@
+"""The network: fused embedding table, bottom and top perceptrons, pairwise interaction between them.
+
+Shapes: B batch, F dense floats, S features with a table, D embedding width, N = S + 1 interacting vectors,
+P = N (N - 1) / 2 pairs, R rows of the fused table, L looked-up rows, B*S slots (see `Lookups`).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.dlrm.chunks import Lookups
+from models.dlrm.layout import Layout
+from shortlist.config.models import DLRMModel
+
+
+class FusedTable(nn.Module):
+    """The embedding rows of all features in one tensor, each feature's after those of the one before.
+
+    They are buffers, not parameters: the row-wise optimizer moves the rows of a batch and nothing else. Row 0 of every
+    feature (unknown or rare) starts at zero, so a value never seen in training adds nothing.
+    """
+
+    weight_RD: Tensor
+    squares_R: Tensor
+    """Accumulators of the optimizer; kept with the rows so that a warm start goes on with the same step sizes."""
+
+    def __init__(self, layout: Layout, width: int) -> None:
+        super().__init__()
+        weight_RD = torch.empty(layout.rows, width).normal_(std=0.01)
+        weight_RD[list(layout.starts)] = 0.0
+        self.register_buffer("weight_RD", weight_RD)
+        self.register_buffer("squares_R", torch.zeros(layout.rows))
+
+    @torch.no_grad()
+    def forward(self, lookups: Lookups) -> Tensor:
+        """Return the weighted sum of every slot's rows, shape (slots, D); an empty slot gives zeros."""
+        return functional.embedding_bag(
+            lookups.rows_L, self.weight_RD, lookups.starts, mode="sum",
+            per_sample_weights=lookups.shares_L, include_last_offset=True,
+        )  # fmt: skip
+
+
+class InteractionNetwork(nn.Module):
+    """From dense floats and pooled embeddings to the log-odds of the label."""
+
+    mean_F: Tensor
+    scale_F: Tensor
+    pairs_P: Tensor
+
+    def __init__(self, layout: Layout, section: DLRMModel, bf16: bool) -> None:
+        super().__init__()
+        width, vectors = section.embedding_dim, len(layout.tables) + 1
+        self._singles, self._lists, self._width, self._bf16 = len(layout.singles), len(layout.lists), width, bf16
+        self.bottom = perceptron((layout.floats, *section.bottom_mlp, width))
+        self.bottom.append(nn.ReLU())
+        self.top = perceptron((width + vectors * (vectors - 1) // 2, *section.top_mlp, 1), section.dropout)
+        i_P, j_P = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pairs_P", i_P * vectors + j_P, persistent=False)
+        self.register_buffer("mean_F", torch.zeros(layout.floats))
+        self.register_buffer("scale_F", torch.ones(layout.floats))
+
+    def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the log-odds, shape (B,).
+
+        Args:
+            dense_BF: Floats as the feature table holds them; NaN for null, which counts as the training mean.
+            pooled: What the fused table gave, shape (slots, D).
+        """
+        standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
+        bottom_BD = self._through(self.bottom, standard_BF)
+        vectors_BND = torch.cat([bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF))], dim=1)
+        dots_BNN = torch.bmm(vectors_BND, vectors_BND.transpose(1, 2))
+        pairs_BP = dots_BNN.flatten(1).index_select(1, self.pairs_P)
+        return self._through(self.top, torch.cat([bottom_BD, pairs_BP], dim=1)).squeeze(1)
+
+    @torch.no_grad()
+    def start_from(self, base_rate: float) -> None:
+        """Set the last bias so that the untrained network predicts the base rate instead of learning it first."""
+        self.top[-1].bias.fill_(math.log(base_rate / (1 - base_rate)))  # type: ignore[operator]
+
+    def _by_row(self, pooled: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        border = rows * self._singles
+        singles_BSD = pooled[:border].view(rows, self._singles, self._width)
+        lists_SBD = pooled[border:].view(self._lists, rows, self._width)
+        return singles_BSD, lists_SBD.transpose(0, 1)
+
+    def _through(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        # Only the perceptrons gain from bf16; the interaction's products are small and would only lose accuracy.
+        # Scores are always computed in float32: they must not depend on the processor.
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self._bf16 and self.training):
+            outputs: Tensor = network(inputs)
+        return outputs.float()
+
+
+class DLRM(nn.Module):
+    """The whole model: look up, interact, score."""
+
+    def __init__(self, layout: Layout, section: DLRMModel, bf16: bool = False) -> None:
+        super().__init__()
+        self.table = FusedTable(layout, section.embedding_dim)
+        self.network = InteractionNetwork(layout, section, bf16)
+
+    def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
+        """Return the log-odds, shape (B,)."""
+        logits_B: Tensor = self.network(dense_BF, self.table(lookups))
+        return logits_B
+
+
+def perceptron(widths: tuple[int, ...], dropout: float = 0.0) -> nn.Sequential:
+    """Return linear layers with ReLU (and dropout) between them, drawn as in Naumov et al. (2019)."""
+    network = nn.Sequential()
+    for inputs, outputs in pairwise(widths):
+        if len(network):
+            network.append(nn.ReLU())
+            network.extend([nn.Dropout(dropout)] if dropout else [])
+        linear = nn.Linear(inputs, outputs)
+        nn.init.normal_(linear.weight, std=(2 / (inputs + outputs)) ** 0.5)
+        nn.init.normal_(linear.bias, std=(1 / outputs) ** 0.5)
+        network.append(linear)
+    return network

@@ -1,0 +1,94 @@
+"""The DLRM as a `Ranker`: built from a layout, trained, kept as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from safetensors.torch import load_file, save_file
+
+from models.devices import torch_device
+from models.dlrm.batches import BatchLoader, ChunkStore
+from models.dlrm.chunks import Chunk
+from models.dlrm.layout import Layout
+from models.dlrm.network import DLRM
+from models.dlrm.train import Loaders, Training, score_batch
+from models.dlrm.warm_start import take_over
+from models.inputs import LearningTable, chosen
+from models.moments import standardisation
+from models.ranker import OnEpoch, Outcome, Ranker
+from models.record import read_record
+from shortlist.artefacts import IntegrityError
+from shortlist.config.models import DLRMModel
+from shortlist.config.runtime import Runtime
+from shortlist.tables import DayTable
+
+_WEIGHTS = "weights.safetensors"
+_SCORING_ROWS = 8_192
+
+
+class DLRMRanker(Ranker[DLRMModel]):
+    """Embeddings of ids, perceptrons over floats, and the dot products between them."""
+
+    kind = "dlrm"
+    section_type = DLRMModel
+    _model: DLRM
+    _layout: Layout
+    _device: str = "cpu"
+
+    def _learning(self, table: DayTable) -> LearningTable:
+        return LearningTable(table, chosen(table, self.section.features))
+
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+        self._layout = Layout.of(learning.features)
+        self._device = torch_device(runtime.engine)
+        store = ChunkStore(learning, self._layout, runtime.memory_budget_mib * 2**20)
+        loaders = Loaders(
+            BatchLoader(store, learning.paths("train"), self.section.batch_size, runtime.chunk_rows, runtime.seed),
+            BatchLoader(store, learning.paths("validation"), _SCORING_ROWS, runtime.chunk_rows, runtime.seed),
+        )
+        with torch.random.fork_rng(devices=[]):  # weights and dropout depend on the seed, and nobody else's draws on us
+            torch.manual_seed(runtime.seed)
+            self._model = self._built(learning, store, champion).to(self._device)
+            history, best = Training(self._model, self.section, self._device).run(loaders, on_epoch)
+        return Outcome(tuple(history), passes=len(history), best=best, epochs=len(history))
+
+    def _built(self, learning: LearningTable, store: ChunkStore, champion: Path | None) -> DLRM:
+        model = DLRM(self._layout, self.section, uses_bf16(self.section, self._device))
+        if champion is not None:
+            take_over(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
+            return model
+        mean_F, scale_F = standardisation(store.chunk(path).dense for path in learning.paths("train"))
+        model.network.mean_F.copy_(torch.from_numpy(mean_F))
+        model.network.scale_F.copy_(torch.from_numpy(scale_F))
+        model.network.start_from(learning.base_rate)
+        return model
+
+    def _predict(self, frame: pl.DataFrame) -> np.ndarray:
+        chunk = Chunk.decoded(frame.select(one.name for one in self.record.features), self._layout)
+        edges = range(0, chunk.rows, _SCORING_ROWS)
+        batches = (chunk.batch(first, min(first + _SCORING_ROWS, chunk.rows)) for first in edges)
+        return np.concatenate([score_batch(self._model, batch.to(self._device)) for batch in batches])
+
+    def _write(self, folder: Path) -> None:
+        save_file({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, folder / _WEIGHTS)
+
+    def _read(self, folder: Path) -> None:
+        self._layout = Layout.of(self.record.features)
+        self._model = DLRM(self._layout, self.section)
+        try:
+            self._model.load_state_dict(load_file(folder / _WEIGHTS))
+        except RuntimeError as error:
+            raise IntegrityError(f"{folder / _WEIGHTS}: does not fit model.json: {error}") from None
+
+
+def uses_bf16(section: DLRMModel, device: str) -> bool:
+    """Return whether perceptrons are trained in bf16: as declared, or where the processor multiplies it natively."""
+    if section.precision != "auto":
+        return section.precision == "bf16"
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    abilities = torch.cpu.get_capabilities()
+    return any(abilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

@@ -1,0 +1,168 @@
+"""What a ranker may read of a feature table: its features, its training days, its validation days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Self
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shortlist.config.spec import select
+from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.tables import DayTable
+
+Part = Literal["train", "validation"]
+
+
+class FeatureColumn(BaseModel):
+    """One feature of a table, as the table's notes describe it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: Literal["dense", "id", "ids", "vector"]
+    size: int | None = Field(default=None, ge=1)
+    """Ids, 0 among them; null for dense and vector."""
+    width: int | None = Field(default=None, ge=1)
+    """Floats per row of a vector; null for the others."""
+
+    @model_validator(mode="after")
+    def _has_its_measure(self) -> Self:
+        if self.kind in ("id", "ids") and self.size is None:
+            raise ValueError(f"feature '{self.name}' is of kind {self.kind} and needs a size")
+        if self.kind == "vector" and self.width is None:
+            raise ValueError(f"feature '{self.name}' is of kind vector and needs a width")
+        return self
+
+
+class Split(BaseModel):
+    """The days of a table, by what they are for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    warmup: tuple[date, ...] = ()
+    train: tuple[date, ...]
+    validation: tuple[date, ...]
+    test: tuple[date, ...]
+
+    @model_validator(mode="after")
+    def _is_in_time_order(self) -> Self:
+        parts = [days for days in (self.warmup, self.train, self.validation, self.test) if days]
+        for earlier, later in pairwise(parts):
+            if max(earlier) >= min(later):
+                raise ValueError(
+                    f"day {max(earlier)} comes before and after {min(later)}; wanted whole days in time order"
+                )
+        return self
+
+
+def features_of(table: DayTable) -> tuple[FeatureColumn, ...]:
+    """Return every feature of a table, in its order.
+
+    Raises:
+        ShortlistError: The notes of the table do not describe them.
+    """
+    try:
+        return tuple(FeatureColumn.model_validate(column) for column in table.notes["columns"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise _not_a_feature_table(table, "columns", error) from None
+
+
+def split_of(table: DayTable) -> Split:
+    """Return the split of a table.
+
+    Raises:
+        ShortlistError: The notes hold none, or its days are not in time order.
+    """
+    try:
+        return Split.model_validate(table.notes["split"])
+    except (KeyError, ValidationError) as error:
+        raise _not_a_feature_table(table, "split", error) from None
+
+
+def chosen(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, ...]:
+    """Return the features of a table that a model's patterns match.
+
+    Raises:
+        ShortlistError: A pattern matches nothing.
+    """
+    by_name = {feature.name: feature for feature in features_of(table)}
+    try:
+        return tuple(by_name[name] for name in select(patterns, tuple(by_name)))
+    except ValueError as error:
+        raise ShortlistError(f"{table.folder / Files.TABLE}: {error}; it has {', '.join(by_name)}") from None
+
+
+class LearningTable:
+    """The training and validation days of a feature table; test and warm-up days cannot be reached through it.
+
+    Attributes:
+        features: What the ranker reads.
+        split: The days.
+        base_rate: Share of positives on the training days.
+    """
+
+    def __init__(self, table: DayTable, features: tuple[FeatureColumn, ...], also: tuple[str, ...] = ()) -> None:
+        """Check that there is something to learn from.
+
+        Args:
+            table: The feature table.
+            features: What the ranker reads.
+            also: Further columns to read.
+
+        Raises:
+            DataError: A part has no rows, or the label never varies on the training days.
+        """
+        self._table = table
+        self._columns = [Columns.LABEL, *also, *(feature.name for feature in features)]
+        self.features = features
+        self.split = split_of(table)
+        for part in ("train", "validation"):
+            if not self.rows(part):
+                raise DataError(
+                    f"{table.folder}: no rows on the {part} days {self._named(part)}; give more data or another split"
+                )
+        positives, rows = self._sum("train", "positives"), self.rows("train")
+        if positives in (0, rows):
+            raise DataError(
+                f"{table.folder}: the label is {int(positives > 0)} on all {rows} rows of the training days"
+                f" {self._named('train')}; nothing can be learnt from a label that never varies"
+            )
+        self.base_rate = positives / rows
+
+    def rows(self, *parts: Part) -> int:
+        """Return the rows of some parts."""
+        return sum(self._sum(part, "rows") for part in parts)
+
+    def paths(self, *parts: Part) -> list[Path]:
+        """Return the files of some parts, in time order."""
+        return self._table.paths({day for part in parts for day in self._days(part)})
+
+    def frames(self, *parts: Part) -> Iterator[pl.DataFrame]:
+        """Give the label and the features file by file, in time order."""
+        yield from (self.read(path) for path in self.paths(*parts))
+
+    def read(self, path: Path) -> pl.DataFrame:
+        """Return the label and the features in one of the files."""
+        return pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
+
+    def _days(self, part: str) -> tuple[date, ...]:
+        if part not in ("train", "validation"):
+            raise ShortlistError(f"a ranker learns from train and validation days; it may not read '{part}'")
+        return self.split.train if part == "train" else self.split.validation
+
+    def _sum(self, part: str, what: Literal["rows", "positives"]) -> int:
+        days = self._days(part)
+        return sum(getattr(of_day, what) for of_day in self._table.days if of_day.day in days)
+
+    def _named(self, part: str) -> str:
+        return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
+
+
+def _not_a_feature_table(table: DayTable, key: str, error: Exception) -> ShortlistError:
+    reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else f"no usable '{key}'"
+    return ShortlistError(f"{table.folder / Files.TABLE}: notes.{key}: {reason}. Write the feature table again.")

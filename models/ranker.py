@@ -1,0 +1,163 @@
+"""The interface that every model keeps: fit, predict, save, load."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+import polars as pl
+
+from models.inputs import LearningTable
+from models.matrix import check_columns
+from models.record import TrainedModel, read_record
+from shortlist.artefacts import IntegrityError, write_json, write_manifest, written_whole
+from shortlist.config.base import Section
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files, ShortlistError
+from shortlist.tables import DayTable
+
+OnEpoch = Callable[[dict[str, Any]], None]
+"""Called after every epoch (every tree of XGBoost) with its line of the history."""
+
+_SMALLEST = np.float32(1e-7)  # a sigmoid in float32 reaches 0 and 1; the log loss of such a score is infinite
+
+
+class Outcome(NamedTuple):
+    """What fitting leaves besides the weights."""
+
+    history: tuple[dict[str, float | int | None], ...] = ()
+    passes: int = 1
+    """How often every training row was visited."""
+    best: int | None = None
+    rounds: int | None = None
+    epochs: int | None = None
+    importance: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+class Ranker(ABC, Generic[SectionT]):
+    """A model that gives every row of a feature table the probability of its label.
+
+    Subclasses name their `kind` and section, and fill in how weights are fitted, applied, written and read.
+    """
+
+    kind: ClassVar[str]
+    section_type: ClassVar[type[Section]]
+
+    def __init__(self, section: SectionT) -> None:
+        self.section = section
+        self._record: TrainedModel | None = None
+
+    @property
+    def record(self) -> TrainedModel:
+        """What `model.json` says.
+
+        Raises:
+            ShortlistError: The model is not fitted yet.
+        """
+        if self._record is None:
+            raise ShortlistError(f"the {self.kind} ranker is not fitted; call fit or load first")
+        return self._record
+
+    def fit(
+        self, table: DayTable, runtime: Runtime, on_epoch: OnEpoch | None = None, champion: Path | None = None
+    ) -> TrainedModel:
+        """Learn from the training days; validation days only tell when to stop, test days are never opened.
+
+        Args:
+            table: A feature table.
+            runtime: Engine, memory budget and seed.
+            on_epoch: Called after every epoch with its line of the history.
+            champion: Folder of a model of the same kind and features to start from.
+
+        Raises:
+            DataError: There is nothing to learn from.
+            ShortlistError: A feature is not there or not of a kind the model reads, or the champion does not fit.
+        """
+        start = time.perf_counter()
+        learning = self._learning(table)
+        outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
+        seconds = time.perf_counter() - start
+        rows = learning.rows("train")
+        self._record = TrainedModel(
+            kind=self.kind, name=self.kind, features=learning.features, params=self.section.model_dump(mode="json"),
+            rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
+            importance=outcome.importance, base_rate=learning.base_rate, train_rows=rows,
+            train_days=tuple(map(str, learning.split.train)), validation_days=tuple(map(str, learning.split.validation)),
+            validation_rows=learning.rows("validation"), train_seconds=round(seconds, 3),
+            train_rows_per_s=round(rows * outcome.passes / seconds, 1), seed=runtime.seed,
+            champion=champion.name if champion else None,
+        )  # fmt: skip
+        return self._record
+
+    def predict(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the probability of every row's label.
+
+        Args:
+            frame: Rows with the model's features, as a feature table holds them.
+
+        Returns:
+            Shape (rows,), float32, above 0 and below 1.
+
+        Raises:
+            DataError: A feature is missing, or a value is none the model can read.
+            ShortlistError: The model gives NaN.
+        """
+        check_columns(frame, self.record.features)
+        if not frame.height:
+            return np.empty(0, np.float32)
+        scores = self._predict(frame).astype(np.float32, copy=False)
+        assert scores.shape == (frame.height,)
+        if np.isnan(scores).any():
+            raise ShortlistError(
+                f"the {self.kind} model gives NaN for {int(np.isnan(scores).sum())} of {frame.height} rows"
+            )
+        return np.clip(scores, _SMALLEST, 1 - _SMALLEST)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, `model.json` and a manifest of digests; the folder appears whole or not at all."""
+        with written_whole(folder) as staging:
+            self._write(staging)
+            write_json(staging / Files.MODEL, self.record.model_dump(mode="json"))
+            write_manifest(staging)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Return the model in a folder.
+
+        Raises:
+            IntegrityError: A file is missing or was changed after training, or holds another kind of model.
+        """
+        record = read_record(folder)
+        if record.kind != cls.kind:
+            raise IntegrityError(f"{folder}: holds a model of kind '{record.kind}'; wanted '{cls.kind}'")
+        ranker = cls(cls.section_type.model_validate(record.params))  # type: ignore[arg-type] # its own section
+        ranker._record = record
+        ranker._read(folder)
+        return ranker
+
+    @abstractmethod
+    def _learning(self, table: DayTable) -> LearningTable:
+        """Return the columns and days to learn from."""
+
+    @abstractmethod
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+        """Fit the weights."""
+
+    @abstractmethod
+    def _predict(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the probabilities, shape (rows,)."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> None:
+        """Write the weights into a folder."""
+
+    @abstractmethod
+    def _read(self, folder: Path) -> None:
+        """Read the weights from a verified folder; the record is there already."""

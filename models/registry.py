@@ -1,0 +1,66 @@
+"""What a verdict means for MLflow: a version for the blessed model, reasons for every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from models.training import Origin
+from shortlist.artefacts import folder_digest
+from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.blessing import read_blessing, verify_blessing
+
+
+def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path]) -> str:
+    """Verify the blessing, register the blessed model as candidate, and return its version.
+
+    The first model of a spec becomes the champion too: there is nothing it could be compared with.
+
+    Args:
+        origin: Spec and stores.
+        verdict: Folder of `blessing.json`.
+        models: Model folders by kind.
+
+    Raises:
+        IntegrityError: The files are not those that were judged.
+    """
+    blessing = read_blessing(verdict / Files.BLESSING)
+    assert blessing.blessed is not None
+    folder = models[blessing.blessed.model]
+    verify_blessing(verdict / Files.BLESSING, folder)
+    runs = record_verdict(origin, verdict, models)
+    registry = origin.tracker.registry
+    version = registry.register(runs[blessing.blessed.model], {"blessed": "true"})
+    registry.set_alias("candidate", version)
+    if registry.version_of("champion") is None:
+        registry.set_alias("champion", version)
+    return str(version)
+
+
+def record_verdict(origin: Origin, verdict: Path, models: Mapping[str, Path]) -> dict[str, str]:
+    """Write every candidate's gates to its MLflow run; return the run ids by kind."""
+    tracker = origin.tracker
+    runs = {}
+    for report in read_blessing(verdict / Files.BLESSING).gates:
+        run_id = tracker.run_of(folder_digest(models[report.model]))
+        if run_id is None:
+            raise ShortlistError(
+                f"MLflow has no run of the trained {report.model}; its store was emptied. make clean, and run again."
+            )
+        tracker.log_gates(run_id, report.model_dump(mode="json"))
+        runs[report.model] = run_id
+    return runs
+
+
+def promote(origin: Origin, version: int | None = None) -> int:
+    """Make a version (the candidate by default) the champion; return it.
+
+    Raises:
+        ShortlistError: There is no candidate.
+    """
+    registry = origin.tracker.registry
+    chosen = version if version is not None else registry.version_of("candidate")
+    if chosen is None:
+        raise ShortlistError(f"spec '{origin.name}' has no candidate yet; make run SPEC={origin.name}")
+    registry.set_alias("champion", chosen)
+    return chosen

@@ -1,0 +1,66 @@
+"""Every validation and test row's score, in one Parquet file beside what gates need to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.inputs import split_of
+from models.ranker import Ranker
+from shortlist.artefacts import written_whole
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.progress import progress
+from shortlist.tables import DayTable
+
+SPLIT: Final = "split"
+SCORE: Final = "score"
+_SLICE = "slice_"
+_COPIED = (
+    Columns.DAY, Columns.IMPRESSION, Columns.LABEL, Columns.USER, Columns.ITEM, "cold_user", "cold_item", Columns.BEST
+)  # fmt: skip
+
+
+def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
+    """Write `scores.parquet` into a folder: the rows of validation and test days in time order, part by part.
+
+    Args:
+        ranker: A fitted model.
+        table: The feature table.
+        out: Folder to write; appears whole or not at all.
+
+    Returns:
+        Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability and slice_*
+        (those the table has), split ("validation" or "test"), score (Float32).
+
+    Raises:
+        DataError: There are no such rows, or the table lacks a feature of the model.
+    """
+    parts = _scored(ranker, table)
+    first = next(parts, None)
+    if first is None:
+        raise DataError(f"{table.folder}: no rows on the validation and test days; there is nothing to score")
+    with (
+        written_whole(out) as staging,
+        pq.ParquetWriter(staging / Files.SCORES, first.schema, compression="zstd") as file,
+    ):
+        for part in chain([first], parts):
+            file.write_table(part)
+    return out / Files.SCORES
+
+
+def _scored(ranker: Ranker[Any], table: DayTable) -> Iterator[pa.Table]:
+    split = split_of(table)
+    part_of = dict.fromkeys(split.validation, "validation") | dict.fromkeys(split.test, "test")
+    total = sum(part.rows for part in table.days if part.day in part_of)
+    with progress(f"scoring {ranker.kind}", total=total) as advance:
+        for day, frame in table.frames(set(part_of)):
+            named = pl.lit(part_of[day]).alias(SPLIT), pl.Series(SCORE, ranker.predict(frame))
+            copied = [name for name in frame.columns if name in _COPIED or name.startswith(_SLICE)]
+            yield frame.select(*copied, *named).to_arrow(compat_level=pl.CompatLevel.oldest())
+            advance(frame.height, "")

@@ -1,0 +1,81 @@
+"""One training as a pipeline step: trained or not declared, packed with its preprocessing, tracked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from models.inputs import split_of
+from models.packing import pack
+from models.record import TrainedModel
+from models.train import ranker_class, train
+from shortlist.artefacts import folder_digest, written_whole
+from shortlist.config.load import digest
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files
+from shortlist.tables import DayTable
+from shortlist.tracking.lineage import Lineage, git_commit
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import tracking_uri
+
+
+class Origin(BaseModel):
+    """Where a training belongs, as the graph's parameters say it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Name of the spec."""
+    stores: str
+    """Where MLflow keeps its files; what follows a `#` only tells two stores at one place apart."""
+    input_digest: str = ""
+    """Of the raw log."""
+    code: str = ""
+    """Of this package."""
+
+    @property
+    def tracker(self) -> Tracker:
+        """The spec's MLflow store."""
+        return Tracker(tracking_uri(Path(self.stores.partition("#")[0])), self.name)
+
+
+def train_and_track(
+    kind: str, section: str, runtime: Runtime, origin: Origin, fitted: Path, table: Path, out_model: Path, out_scores: Path
+) -> int | None:  # fmt: skip
+    """Train a declared model, pack, score and track it; return the rows it visited.
+
+    A model that is not declared leaves two empty folders: a graph's tasks are the same for every spec.
+
+    Args:
+        kind: A key of `models.train.KINDS`.
+        section: The model's section as JSON; empty when it is not declared.
+        runtime: Engine, memory budget and seed.
+        origin: Spec, stores, log and code.
+        fitted: What the features were fitted to; its preprocessing travels with the model.
+        table: The feature table.
+        out_model: Model folder to write.
+        out_scores: Folder that gets the scores of validation and test days.
+    """
+    if not section:
+        for folder in (out_model, out_scores):
+            with written_whole(folder):
+                pass
+        return None
+    declared = ranker_class(kind).section_type.model_validate_json(section)
+    opened = DayTable.open(table, Files.TABLE)
+    record = train(kind, declared, opened, runtime, out_model, out_scores)
+    pack(out_model, fitted)
+    lineage = Lineage(
+        spec_digest=digest(declared),
+        data_digest=f"{origin.input_digest}/{folder_digest(table)}",
+        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(opened).model_dump().items() if days},
+        code_version=origin.code,
+        git_commit=git_commit(),
+    )
+    origin.tracker.log_training(out_model, kind, record.params, record.history, lineage)
+    return _visited(record)
+
+
+def _visited(record: TrainedModel) -> int:
+    return round(record.train_rows_per_s * record.train_seconds)

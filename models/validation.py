@@ -1,0 +1,66 @@
+"""How well scores fit the validation days, and when to stop training."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities of log-odds as float32.
+
+    >>> probabilities(np.array([0.0, 1000.0])).tolist()
+    [0.5, 1.0]
+    """
+    from scipy.special import expit
+
+    return np.asarray(expit(logits), np.float32)
+
+
+def quality(labels: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+    """Return log loss (nats) and AUC of the validation rows.
+
+    Args:
+        labels: 0 or 1, shape (rows,).
+        scores: Probabilities, shape (rows,).
+
+    Returns:
+        `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
+    """
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    truth = labels.astype(np.int8)
+    varies = truth.min() != truth.max()
+    return {
+        "validation_log_loss": float(log_loss(truth, scores.astype(np.float64), labels=[0, 1])),
+        "validation_auc": float(roc_auc_score(truth, scores)) if varies else None,
+    }
+
+
+class EarlyStopping:
+    """Remembers the best validation log loss, and says when patience ends.
+
+    >>> stopping = EarlyStopping(patience=2)
+    >>> [stopping.improved(epoch, loss) for epoch, loss in enumerate([0.5, 0.4, 0.6, 0.45], start=1)]
+    [True, True, False, False]
+    >>> stopping.best_epoch, stopping.patience_ended
+    (2, True)
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._epoch = 0
+        self._best = float("inf")
+        self.best_epoch = 0
+
+    def improved(self, epoch: int, log_loss: float) -> bool:
+        """Take the log loss of an epoch; return whether it is the best so far."""
+        self._epoch = epoch
+        if log_loss >= self._best:
+            return False
+        self._best, self.best_epoch = log_loss, epoch
+        return True
+
+    @property
+    def patience_ended(self) -> bool:
+        """Whether as many epochs as patience allows have passed without a better one."""
+        return self._epoch - self.best_epoch >= self._patience

@@ -1,0 +1,55 @@
+"""A feature table as the binned matrix XGBoost learns from, made in pieces, in memory or out of core."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import xgboost as xgb
+
+from models.inputs import LearningTable, Part
+from models.matrix import float_matrix, float_names
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Columns
+
+Matrix = Callable[[tuple[Part, ...], xgb.DMatrix | None], xgb.DMatrix]
+"""matrix(parts, like) -> the rows of some parts, binned as `like` is."""
+
+
+@contextmanager
+def binned_matrices(learning: LearningTable, runtime: Runtime, max_bin: int) -> Iterator[Matrix]:
+    """Give a function that bins parts of the table: in memory, or in files when its floats exceed the budget."""
+    size = 4 * len(float_names(learning.features)) * learning.rows("train", "validation")
+    out_of_core = size > runtime.memory_budget_mib * 2**20
+    with tempfile.TemporaryDirectory(prefix="shortlist-xgboost-") as scratch:
+
+        def matrix(parts: tuple[Part, ...], like: xgb.DMatrix | None) -> xgb.DMatrix:
+            pieces = _Pieces(learning, parts, f"{scratch}/{'-'.join(parts)}" if out_of_core else None)
+            kind = xgb.ExtMemQuantileDMatrix if out_of_core else xgb.QuantileDMatrix
+            return kind(pieces, max_bin=max_bin, ref=like)
+
+        yield matrix
+
+
+class _Pieces(xgb.DataIter):  # type: ignore[misc] # untyped
+    """Hands a table to XGBoost file by file, so that its floats are never in memory all at once."""
+
+    def __init__(self, learning: LearningTable, parts: tuple[Part, ...], cache: str | None) -> None:
+        self._learning = learning
+        self._paths = learning.paths(*parts)
+        self._names = float_names(learning.features)
+        self._next = 0
+        super().__init__(cache_prefix=cache, release_data=True)
+
+    def next(self, input_data: Callable[..., None]) -> bool:
+        if self._next == len(self._paths):
+            return False
+        frame = self._learning.read(self._paths[self._next])
+        self._next += 1
+        matrix = float_matrix(frame, self._learning.features)
+        input_data(data=matrix, label=frame[Columns.LABEL].to_numpy(), feature_names=self._names)
+        return True
+
+    def reset(self) -> None:
+        self._next = 0

@@ -1,0 +1,149 @@
+"""Gradient-boosted trees that read a feature table in pieces, in memory or out of core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xgboost as xgb
+
+from models.devices import xgboost_device
+from models.inputs import FeatureColumn, LearningTable, chosen
+from models.matrix import float_matrix, float_names
+from models.ranker import OnEpoch, Outcome, Ranker
+from models.record import read_record
+from models.validation import quality
+from models.xgboost_matrices import Matrix, binned_matrices
+from shortlist.config.models import XGBoostModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import ShortlistError
+from shortlist.progress import progress
+from shortlist.tables import DayTable
+
+_WEIGHTS = "model.ubj"
+
+
+class XGBoostRanker(Ranker[XGBoostModel]):
+    """XGBoost (Chen and Guestrin, 2016) on histograms; null is missing, ids are read as numbers.
+
+    With `refit` the trees also learn from the validation days, so scores of validation days are then of seen rows.
+    """
+
+    kind = "xgboost"
+    section_type = XGBoostModel
+    _booster: xgb.Booster
+
+    def _learning(self, table: DayTable) -> LearningTable:
+        features = chosen(table, self.section.features)
+        lists = [feature.name for feature in features if feature.kind == "ids"]
+        if lists:
+            raise ShortlistError(
+                f"models.xgboost.features: {', '.join(lists)}: trees cannot read lists of ids;"
+                " leave them out, or declare a target or count of the tags column"
+            )
+        return LearningTable(table, features)
+
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+        params = self._params(runtime)
+        before = _champion(champion, learning.features) if champion else None
+        with binned_matrices(learning, runtime, self.section.max_bin) as matrix:
+            history = self._boost(params, matrix, before, on_epoch)
+            if self.section.refit:
+                self._boost_again(params, matrix, before)
+        importance = _importance(self._booster, learning.features)
+        trees = self._booster.num_boosted_rounds()
+        return Outcome(tuple(history), passes=len(history), best=trees, rounds=trees, importance=importance)
+
+    def _boost(
+        self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
+    ) -> list[dict[str, Any]]:
+        """Grow trees on the training days until the validation days stop it; return the history."""
+        train = matrix(("train",), None)
+        validation = matrix(("validation",), train)
+        history: list[dict[str, Any]] = []
+        with _Rounds(self.section.rounds, history, on_epoch) as rounds:
+            booster = xgb.train(
+                params, train, self.section.rounds, evals=[(train, "train"), (validation, "validation")],
+                callbacks=[self._early_stopping(), rounds], xgb_model=before, verbose_eval=False,
+            )  # fmt: skip
+        kept = booster.num_boosted_rounds() - _trees(before)
+        history[kept - 1] |= quality(validation.get_label(), booster.predict(validation))
+        self._booster = booster.reset()
+        return history
+
+    def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None) -> None:
+        """Grow as many trees once more, on training and validation days."""
+        rounds = self._booster.num_boosted_rounds() - _trees(before)
+        with _Rounds(rounds, [], lambda line: None) as shown:
+            everything = matrix(("train", "validation"), None)
+            self._booster = xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before).reset()
+
+    def _predict(self, frame: pl.DataFrame) -> np.ndarray:
+        matrix = float_matrix(frame, self.record.features)
+        return np.asarray(self._booster.inplace_predict(matrix, validate_features=False))
+
+    def _write(self, folder: Path) -> None:
+        self._booster.save_model(folder / _WEIGHTS)
+
+    def _read(self, folder: Path) -> None:
+        self._booster = xgb.Booster(model_file=folder / _WEIGHTS)
+
+    def _params(self, runtime: Runtime) -> dict[str, Any]:
+        own = self.section.model_dump(exclude={"features", "rounds", "early_stopping_rounds", "refit"})
+        device = xgboost_device(runtime.engine)
+        fixed = {"objective": "binary:logistic", "tree_method": "hist", "eval_metric": "logloss"}
+        return {**own, **fixed, "device": device, "seed": runtime.seed}
+
+    def _early_stopping(self) -> xgb.callback.EarlyStopping:
+        return xgb.callback.EarlyStopping(
+            rounds=self.section.early_stopping_rounds, metric_name="logloss", data_name="validation", save_best=True
+        )
+
+
+class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
+    """Shows and records every tree."""
+
+    def __init__(self, total: int, history: list[dict[str, Any]], on_epoch: OnEpoch) -> None:
+        self._history = history
+        self._on_epoch = on_epoch
+        self._progress = progress("xgboost", total=total, unit="trees")
+        super().__init__()
+
+    def __enter__(self) -> _Rounds:
+        self._advance = self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
+
+    def after_iteration(self, model: xgb.Booster, epoch: int, evals_log: dict[str, Any]) -> bool:
+        losses = {f"{data}_log_loss": float(log["logloss"][-1]) for data, log in evals_log.items()}
+        if losses:
+            self._history.append({"round": model.num_boosted_rounds(), **losses})
+            self._on_epoch(self._history[-1])
+        self._advance(1, ", ".join(f"{name.replace('_log_loss', '')} loss {loss:.4f}" for name, loss in losses.items()))
+        return False
+
+
+def _trees(booster: xgb.Booster | None) -> int:
+    return booster.num_boosted_rounds() if booster else 0
+
+
+def _champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
+    names = float_names(read_record(folder).features)
+    if names != float_names(features):
+        raise ShortlistError(
+            f"{folder}: the champion reads {', '.join(names)}; the spec now says {', '.join(float_names(features))}."
+            " Train without the champion, or declare its features."
+        )
+    return xgb.Booster(model_file=folder / _WEIGHTS)
+
+
+def _importance(booster: xgb.Booster, features: tuple[FeatureColumn, ...]) -> dict[str, float]:
+    """Return every feature's share of the total gain, largest first; a vector's components add up."""
+    gains = booster.get_score(importance_type="total_gain")
+    by_feature = {one.name: sum(gains.get(name, 0.0) for name in float_names([one])) for one in features}
+    total = sum(by_feature.values()) or 1.0
+    return {name: gain / total for name, gain in sorted(by_feature.items(), key=lambda item: -item[1])}

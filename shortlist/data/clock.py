@@ -1,0 +1,150 @@
+"""The time of an impression: read from a column, or declared from the order of the rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+import polars as pl
+
+from shortlist.config.data import EventClock, RowClock
+from shortlist.contracts import Columns, DataError, did_you_mean
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_DAY_MICROSECONDS = 86_400_000_000
+_SECONDS_PER_YEAR = 31_556_952
+# A few wrong times are bad rows; when it is half of some, nobody wrote them as the clock is declared.
+_MAX_FAILED_SHARE = 0.5
+_MIN_FAILED_ROWS = 20
+_LOCAL_FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
+
+
+def check_timezone(clock: EventClock) -> None:
+    """Refuse a timezone that does not exist.
+
+    Raises:
+        DataError: With the name that was probably meant.
+    """
+    try:
+        ZoneInfo(clock.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = did_you_mean(clock.timezone, available_timezones())
+        raise DataError(f"data.clock.timezone: '{clock.timezone}' is no IANA timezone{near}") from None
+
+
+def event_times(raw: pl.Series, clock: EventClock) -> pl.Series:
+    """Return the times in a clock column.
+
+    Args:
+        raw: Values as a reader gives them. A Parquet timestamp is taken as it is, whatever the unit. Text, and a
+            timestamp, without an offset from UTC is local time in the clock's timezone.
+        clock: The declaration.
+
+    Returns:
+        Datetime("us", "UTC"); null where there is no time, or none between `earliest` and `latest`.
+    """
+    if isinstance(raw.dtype, pl.Datetime | pl.Date):
+        times = _utc(raw.cast(pl.Datetime("us", getattr(raw.dtype, "time_zone", None))), clock)
+    elif clock.unit == "iso":
+        times = _parsed(raw.cast(pl.String()), clock)
+    else:
+        times = _counted(raw, _MICROSECONDS[clock.unit])
+    low, high = _limits(clock)
+    return times.set(~times.is_between(low, high, closed="left").fill_null(True), None).alias(Columns.TIME)
+
+
+def event_days(times: pl.Series, clock: EventClock) -> pl.Series:
+    """Return the Date of each time in the clock's timezone."""
+    return times.dt.convert_time_zone(clock.timezone).dt.date().alias(Columns.DAY)
+
+
+def row_times(numbers: pl.Series, rows: int, clock: RowClock) -> pl.DataFrame:
+    """Return `event_time` and `day` of rows by their place in the log: equal days, evenly spread within each.
+
+    Args:
+        numbers: Int64 row numbers in the whole log, from 0.
+        rows: Rows of the whole log.
+        clock: The declaration.
+    """
+    number = pl.col(Columns.ROWS)
+    # Integers decide the day; only the place within it goes through a float, which cannot reach the next midnight.
+    day = pl.min_horizontal(number * clock.days // rows, clock.days - 1)
+    within = (number * clock.days % rows / rows * _DAY_MICROSECONDS).cast(pl.Int64())
+    start = pl.lit(datetime.combine(clock.start, datetime.min.time(), UTC), pl.Datetime("us", "UTC"))
+    moment = (start + pl.duration(days=day, microseconds=within)).alias(Columns.TIME)
+    return numbers.to_frame(Columns.ROWS).select(moment).with_columns(pl.col(Columns.TIME).dt.date().alias(Columns.DAY))
+
+
+def refuse_wrong_unit(raw: pl.Series, times: pl.Series, clock: EventClock, file: str) -> None:
+    """Stop when most values of a clock column are no time at all, or none between `earliest` and `latest`.
+
+    Raises:
+        DataError: With a value, what it was read as, and the unit that fits if one does.
+    """
+    failed = raw.filter(raw.is_not_null() & times.is_null())
+    if len(failed) < _MIN_FAILED_ROWS or len(failed) <= _MAX_FAILED_SHARE * (len(raw) - raw.null_count()):
+        return
+    value = failed[len(failed) // 2]
+    fitting = [unit for unit in ("s", "ms", "us", "iso") if unit != clock.unit and _fits(value, clock, unit)]
+    advice = f"declare unit: {fitting[0]}" if fitting else "check clock.column, unit, earliest and latest"
+    raise DataError(
+        f"{file}: the unit of clock column '{clock.column}' is probably wrong: got e.g. {_plain(value)}"
+        f"{_read_as(value, clock)}, wanted a time from {clock.earliest} to {clock.latest}; {advice}"
+        f" ({len(failed)} of {len(raw)} rows)"
+    )
+
+
+def wanted_time(clock: EventClock) -> str:
+    """Return the words for what a clock's values must be."""
+    form = "ISO 8601 text" if clock.unit == "iso" else f"{clock.unit} since 1970"
+    return f"{form}, from {clock.earliest} to {clock.latest}"
+
+
+def _limits(clock: EventClock) -> tuple[datetime, datetime]:
+    return _midnight(clock.earliest, clock), _midnight(clock.latest + timedelta(days=1), clock)
+
+
+def _midnight(day: date, clock: EventClock) -> datetime:
+    return datetime.combine(day, datetime.min.time(), ZoneInfo(clock.timezone)).astimezone(UTC)
+
+
+def _counted(raw: pl.Series, factor: int) -> pl.Series:
+    text = raw.str.strip_chars() if raw.dtype == pl.String() else raw
+    # A count that overflows microseconds becomes null, as any other time out of range.
+    micros = (text.cast(pl.Float64(), strict=False) * factor).round().cast(pl.Int64(), strict=False)
+    return micros.cast(pl.Datetime("us", "UTC"))
+
+
+def _parsed(text: pl.Series, clock: EventClock) -> pl.Series:
+    text = text.str.strip_chars().str.replace(" ", "T", literal=True)
+    times = text.str.to_datetime("%+", time_unit="us", time_zone="UTC", strict=False)
+    for form in _LOCAL_FORMATS:
+        if times.null_count() > text.null_count():
+            local = text.set(times.is_not_null(), None).str.strptime(pl.Datetime("us"), form, strict=False)
+            times = times.zip_with(times.is_not_null(), _utc(local, clock))
+    return times
+
+
+def _utc(times: pl.Series, clock: EventClock) -> pl.Series:
+    kind = times.dtype
+    assert isinstance(kind, pl.Datetime)
+    if kind.time_zone is None:
+        times = times.dt.replace_time_zone(clock.timezone, ambiguous="earliest", non_existent="null")
+    return times.dt.convert_time_zone("UTC")
+
+
+def _fits(value: object, clock: EventClock, unit: str) -> bool:
+    other = clock.model_copy(update={"unit": unit})
+    series = pl.Series([value]).cast(pl.String())
+    return event_times(series, other)[0] is not None
+
+
+def _plain(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else f"{value!r}"
+
+
+def _read_as(value: object, clock: EventClock) -> str:
+    if clock.unit == "iso" or not isinstance(value, int | float):
+        return ""
+    year = 1970 + value * _MICROSECONDS[clock.unit] / 1e6 / _SECONDS_PER_YEAR
+    return f" read as {clock.unit} = year {year:.0f}"

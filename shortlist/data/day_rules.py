@@ -1,0 +1,86 @@
+"""The rules that compare the days of a log: each is a function that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, timedelta
+from math import sqrt
+from statistics import median
+
+from shortlist.config.data import Data
+from shortlist.data.facts import Facts, Problems, grouped
+from shortlist.data.profile import DayProfile
+
+_SHOWN = 5
+_GAP_ADVICE = (
+    ". When a few wrong times stretch the log, narrow clock.earliest and latest; when days without rows are right, set"
+    " min_volume_ratio: 0"
+)
+# Two-sided 1 in 1 000: a label rate further off than this is not chance.
+_CHANCE_Z = 3.29
+
+
+def enough_days(facts: Facts, data: Data) -> Problems:
+    """The days suffice for the split."""
+    split, days = data.split, len(facts.days)
+    wanted = split.warmup_days + 1 + split.validation_days + split.test_days
+    if 0 < days < wanted:
+        yield (
+            f"the log has {days} day(s), the split needs {wanted}: {split.warmup_days} to warm up, at least 1 to train,"
+            f" {split.validation_days} to validate, {split.test_days} to test; give more days or change data.split"
+        )
+
+
+def null_share(facts: Facts, data: Data) -> Problems:
+    """No column lacks more values on a day than declared."""
+    for column in data.columns:
+        limit = column.max_null_share
+        shares = [(day, profile.nulls[column.name] / profile.rows) for day, profile in facts.days]
+        found = [(day, share) for day, share in shares if share > limit]
+        if found:
+            shown = _listed(f"{share:.1%} on {day}" for day, share in found)
+            yield f"column '{column.name}' is null in {shown}; its max_null_share is {limit:.1%}"
+
+
+def volume(facts: Facts, data: Data) -> Problems:
+    """No day has far fewer or far more rows than those before it; a day without any rows counts as a day."""
+    low, high, found = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
+    counts = _with_gaps(facts.days)
+    for place, (day, rows) in enumerate(counts[1:], 1):
+        usual = median([n for _, n in counts[:place] if n])
+        # The first day may have begun at noon or late at night, so alone it is no measure of too much.
+        if rows < low * usual or (rows > high * usual and place > 1):
+            found.append(f"{grouped(rows)} rows on {day} ({rows / usual:.2g} times the median {grouped(usual)} before)")
+    if found:
+        advice = "" if all(rows for _, rows in counts) else _GAP_ADVICE
+        yield f"volume: {_listed(found)}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
+
+
+def label_rate(facts: Facts, data: Data) -> Problems:
+    """No day's label rate is far from those before it, chance aside."""
+    limit, found = data.rules.max_label_rate_change, []
+    for place, (day, profile) in enumerate(facts.days[1:], 1):
+        before = [past for _, past in facts.days[:place]]
+        usual, rows = median(past.rate for past in before), sum(past.rows for past in before)
+        if abs(profile.rate - usual) > limit * usual and _beyond_chance(profile, usual, rows):
+            found.append(f"{profile.rate:.4f} on {day} (median {usual:.4f} before)")
+    if found:
+        yield f"label rate: {_listed(found)}; rules.max_label_rate_change is {limit:.0%}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    every = list(texts)
+    return ", ".join(every[:_SHOWN]) + (f" and on {len(every) - _SHOWN} more days" if len(every) > _SHOWN else "")
+
+
+def _with_gaps(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
+    """Return the rows of every calendar day from the first to the last."""
+    rows = {day: profile.rows for day, profile in days}
+    span = range((max(rows) - min(rows)).days + 1) if rows else range(0)
+    every = [min(rows) + timedelta(days=place) for place in span]
+    return [(day, rows.get(day, 0)) for day in every]
+
+
+def _beyond_chance(day: DayProfile, usual: float, rows_before: int) -> bool:
+    spread = sqrt(max(usual * (1 - usual), 1 / rows_before / 4) * (1 / day.rows + 1 / rows_before))
+    return abs(day.rate - usual) > _CHANCE_Z * spread

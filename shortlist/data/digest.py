@@ -1,0 +1,29 @@
+"""A digest of everything that ingest would read."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from shortlist.artefacts import sha256
+from shortlist.config.data import Data, GeneratedSource
+from shortlist.config.load import canonical_json
+from shortlist.data.sources import log_files, side_files
+
+
+def input_digest(data: Data, location: Path) -> str:
+    """Return a digest of the names, sizes and contents of the log's and the side tables' files; 16 hexadecimal digits.
+
+    A generated log is digested by its declaration, since the declaration decides its bytes.
+
+    Raises:
+        DataError: A file is missing, empty, or of unknown format.
+    """
+    if isinstance(data.source, GeneratedSource):
+        return hashlib.sha256(canonical_json(data.source).encode()).hexdigest()[:16]
+    files = [("log", file) for file in log_files(data.source, location)]
+    files += [(table.name, file) for table in data.side_tables for file in side_files(table, location)]
+    total = hashlib.sha256()
+    for role, file in files:
+        total.update(f"{role}\0{file.name}\0{file.path.stat().st_size}\0{sha256(file.path)}\0".encode())
+    return total.hexdigest()[:16]

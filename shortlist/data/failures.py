@@ -1,0 +1,60 @@
+"""Rows that break a rule, on their way into the quarantine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.data.quarantine import QUARANTINE_SCHEMA
+
+_SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Rows that one rule refuses."""
+
+    rule: str
+    flags: pl.Series
+    """Boolean, which rows."""
+    detail: pl.Series
+    """String, what to say of each refused row."""
+
+
+def failure(rule: str, flags: pl.Series, column: str, values: pl.Series, wanted: str) -> list[Failure]:
+    """Return what is wrong with the flagged values of a column: nothing, or one failure."""
+    flags = flags.fill_null(False)
+    if not flags.any():
+        return []
+    got = shown(values.filter(flags))
+    quoted = pl.when(got.is_null()).then(pl.lit("nothing")).otherwise(pl.format("'{}'", got))
+    detail = pl.select(pl.format("{}: got {}, wanted {}", pl.lit(column), quoted, pl.lit(wanted))).to_series()
+    return [Failure(rule, flags, detail)]
+
+
+def split_failures(rows: pl.DataFrame, failures: list[Failure]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows without a failure, and the others as quarantine rows with the first of their failures."""
+    taken = pl.repeat(False, rows.height, eager=True)
+    bad = [pl.DataFrame(schema=QUARANTINE_SCHEMA)]
+    for found in failures:
+        told = rows.select(Columns.SOURCE_FILE, Columns.SOURCE_LINE).filter(found.flags)
+        told = told.with_columns(pl.lit(found.rule).alias(Columns.RULE), found.detail.alias(Columns.DETAIL))
+        bad.append(told.filter(~taken.filter(found.flags)))
+        taken = taken | found.flags
+    return (rows.filter(~taken) if failures else rows), pl.concat(bad)
+
+
+def shown(values: pl.Series) -> pl.Series:
+    """Return values of any type as short text for a message; null stays null.
+
+    >>> shown(pl.Series([[1, 2], None])).to_list()
+    ['[1, 2]', None]
+    """
+    if isinstance(values.dtype, pl.List | pl.Array):
+        items = values.cast(pl.List(pl.String())).list.join(", ", ignore_nulls=True)
+        texts = pl.select(pl.format("[{}]", items)).to_series()
+    else:
+        texts = values.cast(pl.String(), strict=False)
+    return texts.str.slice(0, _SHOWN_CHARACTERS)

@@ -1,0 +1,45 @@
+"""A growing set of keys, held as eight bytes each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Hashes = npt.NDArray[np.uint64]
+
+
+class KeySet:
+    """Says of each key whether it was seen before.
+
+    Keys are compared by their 64-bit hashes: among ten million keys, two different ones are taken for the same with a
+    probability of about 3 in a million.
+    """
+
+    def __init__(self) -> None:
+        # Sorted runs, each at least twice as long as the next: adding stays linear, looking up logarithmic.
+        self._runs: list[Hashes] = []
+
+    def contains(self, keys: Hashes) -> npt.NDArray[np.bool_]:
+        """Return which keys are in the set."""
+        found = np.zeros(keys.size, bool)
+        for run in self._runs:
+            place = np.minimum(np.searchsorted(run, keys), run.size - 1)
+            found |= run[place] == keys
+        return found
+
+    def add(self, keys: Hashes) -> npt.NDArray[np.bool_]:
+        """Add keys; return which of them were new, the first of equal ones only."""
+        fresh = pl.Series(keys).is_first_distinct().to_numpy() & ~self.contains(keys)
+        added = np.sort(keys[fresh])
+        while self._runs and self._runs[-1].size < 2 * added.size:
+            # Two sorted runs: the stable sort merges them in one pass.
+            added = np.sort(np.concatenate([self._runs.pop(), added]), kind="stable")
+        if added.size:
+            self._runs.append(added)
+        return fresh
+
+
+def hashes(frame: pl.DataFrame) -> Hashes:
+    """Return a 64-bit hash of each row; equal rows have equal hashes, a null is a value like any other."""
+    return frame.hash_rows(seed=1, seed_1=2, seed_2=3, seed_3=4).to_numpy()

@@ -1,0 +1,92 @@
+"""Rows of the log: typed, timed, numbered, in the columns that every later stage reads."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from shortlist.config.data import Column, Data, EventClock, FileSource, RowClock
+from shortlist.contracts import Columns, DataError
+from shortlist.data.clock import check_timezone, event_days, row_times
+from shortlist.data.failures import Failure, failure, split_failures
+from shortlist.data.layout import Block, Layout
+from shortlist.data.sources import InputFile
+from shortlist.data.typed_rows import TypedRows, broken_rows
+
+_INT8 = (-128, 127)
+
+
+def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -> Layout:
+    """Return what the spec says about the files of the log.
+
+    Args:
+        data: The spec's data section.
+        source: Where the files lie, for a generated log too.
+        extra: Columns to read beside the declared ones.
+
+    Raises:
+        DataError: The label or the impression has a type that cannot be one, or the timezone does not exist.
+    """
+    _refuse_role(data, "label", data.label, ("integer", "number"))
+    _refuse_role(data, "impression", data.impression, ("integer",))
+    clock = data.clock if isinstance(data.clock, EventClock) else None
+    if clock is not None:
+        check_timezone(clock)
+    label_as_integer = data.by_name[data.label].model_copy(update={"type": "integer"})
+    columns = [label_as_integer if column.name == data.label else column for column in data.columns]
+    # What a generated log has beyond the declared columns is nobody's mistake.
+    undeclared = data.rules.undeclared_columns if isinstance(data.source, FileSource) else "ignore"
+    return Layout("the log", (*columns, *extra), clock, source.header, source.null_values, undeclared)
+
+
+class LogRows:
+    """Turns the blocks of the log, in file order, into rows of the raw table."""
+
+    def __init__(self, data: Data, layout: Layout, total_rows: int) -> None:
+        """Begin at the first row of the log; `total_rows` is used only where the rows' order is the clock."""
+        self._data = data
+        self._typed = TypedRows(layout)
+        self._total = total_rows
+        self._newest: datetime | None = None
+        self.rows = 0
+        """Rows taken so far, rejected ones included."""
+
+    def take(self, file: InputFile, block: Block) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return a block's rows, and those rejected as quarantine rows; raises as `TypedRows.take` does."""
+        typed, failures = self._typed.take(file, block)
+        rows = self._timed(typed.with_columns(pl.col(Columns.ROWS) + self.rows))
+        label = rows[self._data.label]
+        failures += failure("label_is_binary", ~label.is_between(*_INT8), self._data.label, label, "0 or 1")
+        if self._data.rules.sorted:
+            failures += self._order_failure(rows[Columns.TIME])
+        good, bad = split_failures(rows, failures)
+        self.rows += block.rows
+        return self._named(good), pl.concat([broken_rows(file, block), bad])
+
+    def _timed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        clock = self._data.clock
+        if isinstance(clock, RowClock):
+            return rows.hstack(row_times(rows[Columns.ROWS], self._total, clock))
+        return rows.with_columns(event_days(rows[Columns.TIME], clock))
+
+    def _order_failure(self, times: pl.Series) -> list[Failure]:
+        """Only here rows still stand as in the files: once they are cut into days, their order is lost."""
+        before = times.cum_max().shift(1).fill_null(strategy="forward")
+        newest = pl.select(pl.max_horizontal(before, pl.lit(self._newest, times.dtype))).to_series()
+        found = failure("time_order", times < newest, Columns.TIME, times, "no earlier time than in a row before")
+        latest = [moment for moment in (self._newest, times.max()) if isinstance(moment, datetime)]
+        self._newest = max(latest, default=None)
+        return found
+
+    def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
+        roles = {Columns.IMPRESSION: self._data.impression or Columns.ROWS, Columns.LABEL: self._data.label}
+        own = [Columns.SOURCE_FILE, Columns.SOURCE_LINE, Columns.TIME, Columns.DAY]
+        named = [pl.col(name).alias(role) for role, name in roles.items()]
+        others = [name for name in rows.columns if name not in {*own, *roles.values(), Columns.ROWS}]
+        return rows.select(*own, *named, *others).cast({Columns.LABEL: pl.Int8})
+
+
+def _refuse_role(data: Data, role: str, name: str | None, wanted: tuple[str, ...]) -> None:
+    if name is not None and data.by_name[name].type not in wanted:
+        raise DataError(f"data.{role} '{name}' is of type {data.by_name[name].type}; wanted {' or '.join(wanted)}")

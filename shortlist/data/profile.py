@@ -1,0 +1,93 @@
+"""What a log looks like, gathered in one pass: the numbers that the rules of the table judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import date, datetime
+
+import polars as pl
+
+from shortlist.config.data import Data
+from shortlist.contracts import Columns
+from shortlist.data.keys import KeySet, hashes
+
+_SAMPLE_ROWS = 50_000
+_PLACE = "__place"
+
+
+@dataclass
+class DayProfile:
+    """One day of valid rows."""
+
+    rows: int = 0
+    positives: int = 0
+    nulls: Counter[str] = field(default_factory=Counter)
+    """Column -> rows without a value."""
+
+    @property
+    def rate(self) -> float:
+        """Share of positive rows."""
+        return self.positives / self.rows
+
+
+class Profile:
+    """The days, the newest time, the keys found in side tables, and a sample of the rows of a log."""
+
+    def __init__(self, data: Data, side_keys: dict[str, KeySet]) -> None:
+        """Begin a profile; `side_keys` maps a side table's name to its keys."""
+        self._columns = [column.name for column in data.columns if column.name not in (data.label, data.impression)]
+        self._keys = {table.name: table.key for table in data.side_tables}
+        self._side_keys = side_keys
+        self.days: dict[date, DayProfile] = {}
+        self.newest: datetime | None = None
+        self.covered: Counter[str] = Counter()
+        """Side table -> rows of the log whose key it has."""
+        self.sample = RowSample([Columns.LABEL, *self._columns])
+
+    def add(self, day: date, rows: pl.DataFrame) -> None:
+        """Take valid rows of one day."""
+        if rows.is_empty():
+            return
+        profile = self.days.setdefault(day, DayProfile())
+        profile.rows += rows.height
+        profile.positives += int(rows[Columns.LABEL].sum())
+        profile.nulls.update({name: rows[name].null_count() for name in self._columns})
+        newest = rows[Columns.TIME].max()
+        assert isinstance(newest, datetime)
+        self.newest = newest if self.newest is None else max(self.newest, newest)
+        for table, key in self._keys.items():
+            self.covered[table] += int(self._side_keys[table].contains(hashes(rows.select(key))).sum())
+        self.sample.add(rows)
+
+    @property
+    def rows(self) -> int:
+        """Valid rows."""
+        return sum(day.rows for day in self.days.values())
+
+    @property
+    def positives(self) -> int:
+        """Valid rows with label 1."""
+        return sum(day.positives for day in self.days.values())
+
+
+class RowSample:
+    """A uniform sample of bounded size of rows that stream by: those whose impressions hash lowest."""
+
+    def __init__(self, columns: list[str], size: int = _SAMPLE_ROWS) -> None:
+        self._columns = columns
+        self._size = size
+        self._held: pl.DataFrame | None = None
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Consider rows for the sample."""
+        placed = rows.select(*self._columns, pl.Series(_PLACE, hashes(rows.select(Columns.IMPRESSION))))
+        if self._held is not None:
+            highest = self._held[_PLACE].max() if self._held.height == self._size else None
+            placed = self._held.vstack(placed if highest is None else placed.filter(pl.col(_PLACE) < highest))
+        self._held = placed.bottom_k(self._size, by=_PLACE)
+
+    def rows(self) -> pl.DataFrame:
+        """Return the sampled rows in an order that has nothing to do with their content."""
+        assert self._held is not None, "a sample of nothing"
+        return self._held.sort(_PLACE).drop(_PLACE)

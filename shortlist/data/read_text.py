@@ -1,0 +1,145 @@
+"""CSV and TSV files, block by block: typed at once where the text is clean, row by row where it is not."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+import polars.exceptions
+
+from shortlist.contracts import DataError
+from shortlist.data.layout import Block, Layout
+from shortlist.data.quoting import line_ends
+from shortlist.data.rows import BROKEN_SCHEMA, take_apart
+from shortlist.data.sources import InputFile
+from shortlist.data.streams import opened
+from shortlist.data.text_blocks import TextBlock, text_blocks
+
+SEPARATORS = {"csv": ",", "tsv": "\t"}
+_FIRST_LINE_BYTES = 1 << 20
+# A column of which more than this share does not parse as typed text is read as text from then on.
+_MAX_FAILED_SHARE = 0.1
+
+
+def text_fields(file: InputFile, layout: Layout) -> list[str]:
+    """Return the names of the fields of a delimited file, in order; by the spec when there is no header.
+
+    Raises:
+        DataError: The first line is broken, or (without a header) has not as many fields as are declared.
+    """
+    with opened(file.path) as stream:
+        block = next(text_blocks(stream, file.name, None, _FIRST_LINE_BYTES), None)
+    first = block.data[: block.data.index(b"\n")] if block is not None else b""
+    try:
+        found = next(csv.reader([first.decode().rstrip("\r")], delimiter=SEPARATORS[file.format], strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file.name}, line 1: not a row of UTF-8 {file.format.upper()} ({error})") from None
+    return found if layout.header else layout.names_by_position(len(found), file.name)
+
+
+def read_text(file: InputFile, layout: Layout, fields: list[str], rows_per_block: int) -> Iterator[Block]:
+    """Give the rows of a CSV or TSV file.
+
+    Args:
+        file: The file.
+        layout: What the spec says about it.
+        fields: Its fields in order, from `text_fields`.
+        rows_per_block: Rows wanted at once.
+
+    Raises:
+        DataError: The file cannot be read to its end.
+    """
+    reader = _Reader(file, layout, fields)
+    with opened(file.path) as stream:
+        for block in text_blocks(stream, file.name, reader.separator, rows_per_block):
+            rows = _without_first_line(block) if layout.header and block.first_line == 1 else block
+            if rows.data:
+                yield reader.fast(rows) or reader.slow(rows)
+
+
+class _Reader:
+    def __init__(self, file: InputFile, layout: Layout, fields: list[str]) -> None:
+        self.separator = SEPARATORS[file.format]
+        self._file = file
+        self._layout = layout
+        self._fields = fields
+        self._types = layout.text_types
+
+    def fast(self, block: TextBlock) -> Block | None:
+        """Return the rows parsed into their types, or None when anything at all is wrong with the block."""
+        if block.quotes.broken.size or not self._has_all_separators(block):
+            return None
+        try:
+            columns = self._parse(block.data, self._types)
+        except polars.exceptions.PolarsError:
+            return None
+        lines = _consecutive_lines(block, columns.height)
+        if lines is None:
+            return None
+        numbers = pl.int_range(columns.height, eager=True)
+        broken = pl.DataFrame(schema=BROKEN_SCHEMA)
+        return Block(columns, lines, numbers, columns.height, broken, block.position)
+
+    def slow(self, block: TextBlock) -> Block:
+        """Return the sound rows as text, and the broken ones with the reason."""
+        rows = take_apart(block, self.separator, len(self._fields))
+        text = rows.sound_text()
+        texts: dict[str, pl.DataType] = dict.fromkeys(self._fields, pl.String())
+        columns = self._parse(text, texts) if text else pl.DataFrame(schema=texts).select(self._layout.sources)
+        if columns.height != int(rows.sound.sum()):
+            raise DataError(f"{self._file.name}: the rows from line {block.first_line} on cannot be told apart")
+        self._read_as_text_what_is_not_typed(columns)
+        return Block(
+            columns,
+            pl.Series(rows.lines[rows.sound]),
+            pl.Series(np.flatnonzero(rows.sound)),
+            rows.lines.size,
+            rows.broken(),
+            block.position,
+        )
+
+    def _parse(self, data: bytes, types: dict[str, pl.DataType]) -> pl.DataFrame:
+        # All fields are parsed, undeclared ones too: with a projection Polars does not notice a row that is too long.
+        schema = {name: types.get(name, pl.String()) for name in self._fields}
+        nulls = list(self._layout.null_values)
+        frame = pl.read_csv(data, separator=self.separator, has_header=False, schema=schema, null_values=nulls)
+        return frame.select(self._layout.sources)
+
+    def _has_all_separators(self, block: TextBlock) -> bool:
+        """Polars fills a row that is too short with nulls and refuses one that is too long: so the sum tells."""
+        if len(self._fields) == 1:
+            blank = block.data.startswith((b"\n", b"\r\n")) or b"\n\n" in block.data or b"\n\r\n" in block.data
+            return not blank
+        if not block.quotes.positions.size:
+            return block.data.count(self.separator.encode()) == block.lines * (len(self._fields) - 1)
+        text = np.frombuffer(block.data, np.uint8)
+        separators = block.quotes.outside(np.flatnonzero(text == ord(self.separator)))
+        rows = block.quotes.outside(line_ends(block.data))
+        return bool(separators.size == rows.size * (len(self._fields) - 1))
+
+    def _read_as_text_what_is_not_typed(self, texts: pl.DataFrame) -> None:
+        typed = {name: kind for name, kind in self._types.items() if kind != pl.String()}
+        parsed = texts.select(pl.col(name).cast(kind, strict=False) for name, kind in typed.items())
+        for name in typed:
+            failed = parsed[name].null_count() - texts[name].null_count()
+            if failed > _MAX_FAILED_SHARE * texts.height:
+                self._types[name] = pl.String()
+
+
+def _consecutive_lines(block: TextBlock, rows: int) -> pl.Series | None:
+    if rows == block.lines:
+        return pl.int_range(block.first_line, block.first_line + rows, eager=True)
+    newlines = line_ends(block.data)
+    ends = block.quotes.outside(newlines)
+    if ends.size != rows:
+        return None
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return pl.Series(block.first_line + np.searchsorted(newlines, starts))
+
+
+def _without_first_line(block: TextBlock) -> TextBlock:
+    start = block.data.index(b"\n") + 1
+    quotes = block.quotes.after(start)
+    return TextBlock(block.data[start:], block.first_line + 1, block.lines - 1, quotes, block.position)

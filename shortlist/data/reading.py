@@ -1,0 +1,87 @@
+"""Reading the files of a table, whatever their format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shortlist.contracts import DataError
+from shortlist.data.layout import Block, Layout
+from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
+from shortlist.data.read_json import json_fields, read_json
+from shortlist.data.read_text import SEPARATORS, read_text, text_fields
+from shortlist.data.sources import InputFile
+from shortlist.data.text_blocks import count_rows
+from shortlist.progress import progress
+
+_MEGABYTE = 1e6
+
+
+def fields_of(files: list[InputFile], layout: Layout) -> list[str]:
+    """Return the columns that all files share, after comparing them with each other and with the spec.
+
+    Raises:
+        DataError: The files mix formats or columns, or their columns are not the declared ones.
+    """
+    first, shared = files[0], _fields(files[0], layout)
+    layout.check(shared, first.name)
+    for file in files[1:]:
+        if file.format != first.format:
+            raise DataError(f"{file.name} is {file.format}, {first.name} is {first.format}; narrow `path` with a glob")
+        fields = _fields(file, layout)
+        if file.format != "jsonl" and set(fields) != set(shared):
+            differing = ", ".join(sorted(set(fields) ^ set(shared)))
+            raise DataError(f"{file.name} has other columns than {first.name}: {differing}. Read them as two logs.")
+        layout.check(fields, file.name)
+    return shared
+
+
+def read_blocks(files: list[InputFile], layout: Layout, rows_per_block: int) -> Iterator[tuple[InputFile, Block]]:
+    """Give the rows of all files, in file order.
+
+    Raises:
+        DataError: As `fields_of`, and when a file cannot be read to its end.
+    """
+    fields_of(files, layout)
+    total = sum(file.path.stat().st_size for file in files) / _MEGABYTE
+    with progress(f"read {layout.table}", total, "MB") as advance:
+        for file in files:
+            position = 0
+            for block in _read(file, layout, rows_per_block):
+                advance((block.position - position) / _MEGABYTE, file.name)
+                position = block.position
+                yield file, block
+
+
+def rows_of(files: list[InputFile], header: bool) -> int:
+    """Return how many rows the files hold, at the cost of one cheap pass; broken and blank ones count too."""
+    with progress("count rows", len(files), "files") as advance:
+        total = 0
+        for file in files:
+            total += _count(file, header)
+            advance(1, file.name)
+    return total
+
+
+def _fields(file: InputFile, layout: Layout) -> list[str]:
+    if file.format == "parquet":
+        return parquet_fields(file)
+    if file.format == "npz":
+        return npz_fields(file)
+    return json_fields(file) if file.format == "jsonl" else text_fields(file, layout)
+
+
+def _read(file: InputFile, layout: Layout, rows_per_block: int) -> Iterator[Block]:
+    if file.format == "parquet":
+        return read_parquet(file, layout, rows_per_block)
+    if file.format == "npz":
+        return read_npz(file, layout, rows_per_block)
+    if file.format == "jsonl":
+        return read_json(file, layout, rows_per_block)
+    return read_text(file, layout, text_fields(file, layout), rows_per_block)
+
+
+def _count(file: InputFile, header: bool) -> int:
+    if file.format == "parquet":
+        return parquet_rows(file)
+    rows = count_rows(file.path, file.name, SEPARATORS.get(file.format))
+    return rows - 1 if header and file.format != "jsonl" else rows

@@ -1,0 +1,139 @@
+"""The rules of a row: a rule is a function whose name is what the report says a row breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from shortlist.config.data import Column, Data, SideTable
+from shortlist.contracts import Columns
+from shortlist.data.failures import Failure, failure
+from shortlist.data.keys import KeySet, hashes
+
+DUPLICATE_ROW = "duplicate_row"
+"""The rule whose rows have a tolerance of their own."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule on one column."""
+
+    rule: str
+    column: str
+    broken: pl.Expr
+    """Which rows break it; null counts as no."""
+    wanted: str
+
+
+def not_null(column: Column) -> Check | None:
+    """A column declared `nullable: false` has a value."""
+    if column.nullable:
+        return None
+    return Check("not_null", column.name, pl.col(column.name).is_null(), "a value")
+
+
+def finite_number(column: Column) -> Check | None:
+    """A number is not infinite."""
+    if column.type != "number":
+        return None
+    return Check("finite_number", column.name, pl.col(column.name).is_infinite(), "a finite number")
+
+
+def in_range(column: Column) -> Check | None:
+    """A value lies between the declared bounds, both included."""
+    if column.min is None and column.max is None:
+        return None
+    low = float("-inf") if column.min is None else column.min
+    high = float("inf") if column.max is None else column.max
+    return Check("in_range", column.name, ~pl.col(column.name).is_between(low, high), f"a value in [{low:g}, {high:g}]")
+
+
+def allowed_value(column: Column) -> Check | None:
+    """A value is one of the declared ones."""
+    if column.allowed is None:
+        return None
+    values = pl.Series(column.allowed, dtype=pl.Int64() if column.type == "integer" else pl.String(), strict=False)
+    wanted = "one of " + ", ".join(str(value) for value in column.allowed)
+    return Check("allowed_value", column.name, ~pl.col(column.name).is_in(values.implode()), wanted)
+
+
+def label_is_binary() -> Check:
+    """The label is 0 or 1."""
+    label = pl.col(Columns.LABEL)
+    return Check("label_is_binary", Columns.LABEL, label.is_null() | ~label.is_between(0, 1), "0 or 1")
+
+
+_COLUMN_RULES: tuple[Callable[[Column], Check | None], ...] = (not_null, finite_number, in_range, allowed_value)
+
+
+def log_checks(data: Data) -> list[Check]:
+    """Return the checks of the log's rows, in the order in which a row's first broken rule is looked for."""
+    others = [column for column in data.columns if column.name not in (data.label, data.impression)]
+    impression = Column(name=Columns.IMPRESSION, type="integer", nullable=False)
+    return [label_is_binary(), *_checks([impression, *others])]
+
+
+def side_checks(table: SideTable) -> list[Check]:
+    """Return the checks of a side table's rows; its key always has a value."""
+    return _checks([_with_value(column) if column.name == table.key else column for column in table.columns])
+
+
+def broken_checks(rows: pl.DataFrame, checks: Sequence[Check]) -> list[Failure]:
+    """Return the checks that some rows break."""
+    flags = rows.select(check.broken.fill_null(False).alias(str(place)) for place, check in enumerate(checks))
+    return [
+        found
+        for place, check in enumerate(checks)
+        for found in failure(check.rule, flags[str(place)], check.column, rows[check.column], check.wanted)
+    ]
+
+
+class DayRules:
+    """The rules that compare the rows of one day with each other: `duplicate_row`, `duplicate_impression`, `unique`."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._rows = KeySet()
+        self._keys = {Columns.IMPRESSION: KeySet()} if data.impression is not None else {}
+        self._keys |= {name: KeySet() for name in data.rules.unique}
+
+    def broken(self, rows: pl.DataFrame, failures: Sequence[Failure]) -> list[Failure]:
+        """Return the rows that repeat an earlier one, among those that no other rule refuses."""
+        left = pl.repeat(True, rows.height, eager=True)
+        for found in failures:
+            left = left & ~found.flags
+        repeated = _repeated(rows.select(self._compared(rows)), left, self._rows)
+        result = _duplicates(repeated)
+        for name, seen in self._keys.items():
+            left = left & ~repeated
+            repeated = _repeated(rows.select(name), left & rows[name].is_not_null(), seen)
+            rule = "duplicate_impression" if name == Columns.IMPRESSION else "unique"
+            result += failure(rule, repeated, name, rows[name], "a value not seen before on its day")
+        return result
+
+    def _compared(self, rows: pl.DataFrame) -> list[str]:
+        own = {Columns.SOURCE_FILE, Columns.SOURCE_LINE}
+        own |= {Columns.IMPRESSION} if self._data.impression is None else set()
+        return [name for name in rows.columns if name not in own]
+
+
+def _duplicates(repeated: pl.Series) -> list[Failure]:
+    detail = pl.repeat("an earlier row of the day is the same in every column", int(repeated.sum()), eager=True)
+    return [Failure(DUPLICATE_ROW, repeated, detail)] if repeated.any() else []
+
+
+def _repeated(keys: pl.DataFrame, left: pl.Series, seen: KeySet) -> pl.Series:
+    """Return which of the rows that are left have a key seen before."""
+    repeated = left.to_numpy(writable=True)
+    repeated[repeated] = ~seen.add(hashes(keys.filter(left)))
+    return pl.Series(repeated)
+
+
+def _checks(columns: Sequence[Column]) -> list[Check]:
+    return [check for rule in _COLUMN_RULES for column in columns if (check := rule(column)) is not None]
+
+
+def _with_value(column: Column) -> Column:
+    return column.model_copy(update={"nullable": False})

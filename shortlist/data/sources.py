@@ -1,0 +1,113 @@
+"""Which files a spec and a data path mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from shortlist.config.data import FileFormat, FileSource, SideTable
+from shortlist.contracts import DataError, did_you_mean
+
+Format = Literal["csv", "tsv", "jsonl", "parquet", "npz"]
+
+_FORMATS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".npz": "npz",
+}
+_HIDDEN = re.compile(r"(^|/)(_|\.(?!\.?/))")
+_PACKED = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file to read."""
+
+    path: Path
+    name: str
+    """Path relative to the data folder: what messages and `source_file` say."""
+    format: Format
+
+
+def log_files(source: FileSource, location: Path) -> list[InputFile]:
+    """Return the files of the log in name order.
+
+    Args:
+        source: The spec's source.
+        location: The data path given to the run: a file or a glob is the log itself, a folder holds `source.path`.
+
+    Raises:
+        DataError: Nothing is there, a file is empty, or its format is unknown.
+    """
+    if location.is_dir():
+        return _find(location, source.path, source.format)
+    folder, pattern = _split(location)
+    return _find(folder, pattern, source.format)
+
+
+def side_files(table: SideTable, location: Path) -> list[InputFile]:
+    """Return the files of a side table in name order; raises as `log_files` does."""
+    folder = location if location.is_dir() else _split(location)[0]
+    return _find(folder, table.path, table.format)
+
+
+def _find(folder: Path, pattern: str, declared: FileFormat) -> list[InputFile]:
+    target = folder / pattern
+    if target.is_file():
+        paths = [target]
+    elif target.is_dir():
+        paths = _visible(target, target.rglob("*"))
+    elif _has_wildcard(pattern) and folder.is_dir():
+        paths = _visible(folder, folder.glob(pattern))
+    else:
+        raise DataError(f"{target}: no such file or folder{_near(target)}")
+    if not paths:
+        raise DataError(f"{target}: no file matches (names that begin with '.' or '_' are passed over)")
+    return [_described(path, folder, declared) for path in paths]
+
+
+def _visible(folder: Path, found: Iterable[Path]) -> list[Path]:
+    names = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+    return [names[name] for name in sorted(names) if not _HIDDEN.search(name)]
+
+
+def _described(path: Path, folder: Path, declared: FileFormat) -> InputFile:
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty (0 bytes); restore it or leave it out")
+    name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+    return InputFile(path, name, _format_of(path) if declared == "auto" else declared)
+
+
+def _format_of(path: Path) -> Format:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _PACKED:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in _FORMATS:
+        raise DataError(
+            f"{path}: unknown format '{suffixes[-1] if suffixes else path.name}'; wanted one of {', '.join(_FORMATS)}"
+            f" (plain or with {' or '.join(_PACKED)}). Declare `format`, or narrow `path` with a glob."
+        )
+    return _FORMATS[suffixes[-1]]
+
+
+def _split(location: Path) -> tuple[Path, str]:
+    """Return a file's folder and name, or the folder before the first wildcard and the pattern."""
+    if location.is_file():
+        return location.parent, location.name
+    parts = location.parts
+    first = next((i for i, part in enumerate(parts) if _has_wildcard(part)), len(parts) - 1)
+    return Path(*parts[:first]), str(Path(*parts[first:]))
+
+
+def _has_wildcard(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _near(target: Path) -> str:
+    return did_you_mean(target.name, [path.name for path in target.parent.iterdir()]) if target.parent.is_dir() else ""

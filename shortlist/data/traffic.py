@@ -1,0 +1,138 @@
+"""The traffic of a generated log: who comes when, and what is shown where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from shortlist.config.data import GeneratedSource
+from shortlist.data.world import DEVICES, Floats, Ints, World, random_stream
+
+PART_ROWS = 250_000
+"""Most impressions of a part; parts are made one by one, so this bounds memory."""
+SURFACES = ("home", "related", "search", "notification")
+SLOTS = 10
+
+_SURFACE_SHARE = np.array([0.55, 0.22, 0.15, 0.08])
+_SECONDS_BETWEEN_IMPRESSIONS = 35.0
+_IMPRESSIONS_PER_SESSION = 7.0
+_DAY_US = 86_400_000_000
+# Visits per hour of the day: a quiet night, lunch, a long evening; later and more even at the weekend.
+_WORKDAY = np.array([3, 2, 1, 1, 1, 2, 4, 6, 6, 5, 5, 6, 8, 7, 6, 6, 6, 7, 9, 11, 13, 13, 10, 6], float)
+_WEEKEND = np.array([6, 4, 3, 2, 1, 1, 2, 3, 5, 7, 8, 9, 9, 9, 8, 8, 8, 8, 9, 11, 12, 12, 11, 8], float)
+_WEEKDAY_VOLUME = np.array([1.0, 0.97, 0.97, 1.0, 1.08, 1.25, 1.22])
+
+
+@dataclass(frozen=True)
+class Part:
+    """The place of a part in a log: its day, its share of that day, its rows and its first row's number."""
+
+    day: int
+    share: tuple[float, float]
+    rows: int
+    first_row: int
+
+
+@dataclass(frozen=True)
+class Impressions:
+    """Impressions of one part in time order; arrays of shape (rows,)."""
+
+    time_us: Ints
+    """Microseconds since the day's midnight."""
+    user: Ints
+    item: Ints
+    surface: Ints
+    device: Ints
+    position: Ints
+
+
+def plan_parts(source: GeneratedSource) -> list[Part]:
+    """Return the parts of a log; the days before a collapse are those of the log without it."""
+    parts: list[Part] = []
+    for day, rows in enumerate(_volumes(source)):
+        pieces = -(-rows // PART_ROWS)
+        borders = [rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
+        for first, last in zip(borders, borders[1:], strict=False):
+            parts.append(Part(day, (first / rows, last / rows), last - first, parts[-1].first_row + parts[-1].rows if parts else 0))
+    return parts
+
+
+def draw_impressions(source: GeneratedSource, world: World, part: Part) -> Impressions:
+    """Return the impressions of a part; the same for the same seed, whatever parts were made before."""
+    random = random_stream(source.seed, "traffic", part.day, part.first_row)
+    visit, place = _sessions(random, part.rows)
+    visits = int(visit[-1]) + 1
+    visitor = _draw(random, np.where(world.users.registered <= part.day, world.users.activity, 0.0), visits)
+    surface = random.choice(len(SURFACES), visits, p=_SURFACE_SHARE)
+    own_device = random.random(visits) < 0.85
+    device = np.where(own_device, world.users.device[visitor], random.integers(0, len(DEVICES), visits))
+    time_us = _times(random, _hours(source, part.day), part.share, visit, place)
+    order = np.argsort(time_us, kind="stable")
+    visit, place = visit[order], place[order]
+    item = _shown(source, world, part, random)
+    return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], place % SLOTS + 1)
+
+
+def _volumes(source: GeneratedSource) -> list[int]:
+    weekday = (source.start.weekday() + np.arange(source.days)) % 7
+    noise = random_stream(source.seed, "volume").normal(1, 0.03, source.days)
+    weight = _WEEKDAY_VOLUME[weekday] * np.clip(noise, 0.9, 1.1)
+    borders = np.round(source.rows * np.cumsum(weight) / weight.sum()).astype(np.int64)
+    rows = np.diff(borders, prepend=0)
+    for drift in source.drifts:
+        if drift.kind == "volume_collapse":
+            rows[drift.from_day :] = np.round(rows[drift.from_day :] * (1 - drift.strength))
+    return [int(count) for count in rows]
+
+
+def _sessions(random: np.random.Generator, rows: int) -> tuple[Ints, Ints]:
+    """Return each row's session and its place in it; sessions have geometric lengths, the last one is cut."""
+    lengths = random.geometric(1 / _IMPRESSIONS_PER_SESSION, rows)
+    ends = np.cumsum(lengths)
+    visit = np.searchsorted(ends, np.arange(rows), side="right")
+    return visit, np.arange(rows) - (ends - lengths)[visit]
+
+
+def _hours(source: GeneratedSource, day: int) -> Floats:
+    weekend = (source.start + timedelta(days=day)).weekday() >= 5
+    return _WEEKEND if weekend else _WORKDAY
+
+
+def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float], visit: Ints, place: Ints) -> Ints:
+    """Return microseconds since midnight; whole sessions stay between the part's borders, so parts follow in time."""
+    cumulated = np.concatenate([[0.0], np.cumsum(hours)]) / hours.sum()
+    border = np.interp(share, cumulated, np.arange(25) / 24) * _DAY_US
+    start = np.interp(random.uniform(*share, int(visit[-1]) + 1), cumulated, np.arange(25) / 24) * _DAY_US
+    gaps = np.where(place > 0, random.exponential(_SECONDS_BETWEEN_IMPRESSIONS * 1e6, visit.size) + 1e6, 0.0)
+    elapsed = np.cumsum(gaps)
+    first = np.flatnonzero(place == 0)
+    elapsed -= elapsed[first][visit]
+    length = np.maximum.reduceat(elapsed, first)
+    room = border[1] - border[0]
+    squeeze = np.minimum(1.0, room / np.maximum(length, 1.0))
+    length *= squeeze
+    # Where a session would cross the border, all starts move a little, not only the last ones to one moment.
+    start = border[0] + (start - border[0]) * (1 - length / room)
+    return np.floor(start[visit] + elapsed * squeeze[visit]).astype(np.int64)
+
+
+def _shown(source: GeneratedSource, world: World, part: Part, random: np.random.Generator) -> Ints:
+    """Return the item of each row: by popularity, newer ones more often, none before its publication."""
+    age = part.day - world.items.published[: world.old_items]
+    weight = np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
+    item = _draw(random, weight, part.rows)
+    for place, drift in enumerate(source.drifts):
+        if drift.kind == "new_items" and part.day >= drift.from_day:
+            arrivals = random_stream(source.seed, "arrivals", place, part.day, part.first_row)
+            new = np.flatnonzero(arrivals.random(part.rows) < drift.strength)
+            chosen = world.new_items[place]
+            item[new] = chosen.start + _draw(arrivals, world.items.popularity[chosen.start : chosen.stop], new.size)
+    return item
+
+
+def _draw(random: np.random.Generator, weight: Floats, count: int) -> Ints:
+    """Return indices drawn with replacement in proportion to their weights."""
+    cumulated = np.cumsum(weight)
+    return np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")

@@ -1,0 +1,122 @@
+"""The rows of a raw log that may stay; the others in quarantine, each with the rule it broke."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from shortlist.artefacts import written_whole
+from shortlist.config.data import Data
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.data.facts import Facts
+from shortlist.data.failures import split_failures
+from shortlist.data.ingest import RAW_INDEX, REJECTED
+from shortlist.data.leakage import column_aucs
+from shortlist.data.profile import Profile
+from shortlist.data.quarantine import QuarantineWriter
+from shortlist.data.rules import DayRules, broken_checks, log_checks
+from shortlist.data.side_rules import SideFacts, validate_side_table
+from shortlist.data.side_tables import SIDE_FOLDER
+from shortlist.data.table_rules import problems_of
+from shortlist.progress import progress
+from shortlist.tables import DayTable, DayTableWriter
+
+
+def validate(data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runtime, now: datetime) -> DayTable:
+    """Split a raw log into valid rows and quarantined ones, then judge the log as a whole.
+
+    Args:
+        data: The spec's data section.
+        raw: Folder that ingest wrote.
+        valid: Folder to write; it appears only when the log passes every rule of the table.
+        quarantine: Folder to write, with one `quarantine.parquet` (source_file, source_line, rule, detail) that holds
+            the bad rows of the log and of the side tables; it stays also when the log is refused.
+        runtime: Bounds the rows held at once.
+        now: The present moment, with a timezone; freshness is measured against it.
+
+    Returns:
+        The valid log (index `Files.LOG`). Its notes: raw_rows, valid_rows, quarantined_rows and by_rule of the log;
+        side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
+        known before the impression reaches alone.
+
+    Raises:
+        DataError: More rows are bad than tolerated, or the log as a whole breaks rules; names every number, its limit
+            and the quarantine.
+    """
+    source = DayTable.open(raw, RAW_INDEX)
+    with written_whole(valid) as staging:
+        writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
+        with written_whole(quarantine) as apart, QuarantineWriter(apart / Files.QUARANTINE) as bad:
+            bad.copy(raw / REJECTED)
+            side = _side_tables(data, source, staging, bad, runtime)
+            bad.by_rule.clear()
+            profile = _rows(data, source, side, writer, bad)
+        by_rule = Counter(source.notes["by_rule"]) + bad.by_rule
+        aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
+        facts = Facts(source.notes["raw_rows"], dict(sorted(by_rule.items())), profile, side, aucs, now)
+        problems = problems_of(facts, data)
+        if problems:
+            raise DataError(_refusal(problems, quarantine, by_rule.total()))
+        writer.close(_notes(facts))
+    return DayTable.open(valid, Files.LOG)
+
+
+def _side_tables(
+    data: Data, source: DayTable, staging: Path, bad: QuarantineWriter, runtime: Runtime
+) -> dict[str, SideFacts]:
+    (staging / SIDE_FOLDER).mkdir()
+    return {
+        table.name: validate_side_table(
+            table, source.folder, staging, bad, source.notes["side"][table.name], runtime.chunk_rows
+        )
+        for table in data.side_tables
+    }
+
+
+def _rows(
+    data: Data, source: DayTable, side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter
+) -> Profile:
+    """Write the valid rows and quarantine the others; return what the valid ones look like."""
+    profile = Profile(data, {name: facts.keys for name, facts in side.items()})
+    checks, rules, today = log_checks(data), DayRules(data), None
+    with progress("validate", source.rows) as advance:
+        for day, rows in source.frames():
+            if day != today:
+                rules, today = DayRules(data), day
+            failures = broken_checks(rows, checks)
+            failures += rules.broken(rows, failures)
+            good, refused = split_failures(rows, failures)
+            bad.append(refused)
+            profile.add(day, good)
+            writer.append(good.drop(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
+            advance(rows.height, f"{bad.rows} quarantined")
+    return profile
+
+
+def _notes(facts: Facts) -> dict[str, Any]:
+    side = {
+        name: {
+            "raw_rows": found.raw_rows,
+            "valid_rows": found.rows,
+            "quarantined_rows": found.quarantined,
+            "coverage": facts.profile.covered[name] / facts.profile.rows,
+        }
+        for name, found in facts.side.items()
+    }
+    return {
+        "raw_rows": facts.raw_rows,
+        "valid_rows": facts.profile.rows,
+        "quarantined_rows": sum(facts.by_rule.values()),
+        "by_rule": facts.by_rule,
+        "side": side,
+        "column_aucs": facts.column_aucs,
+    }
+
+
+def _refusal(problems: list[str], quarantine: Path, rows: int) -> str:
+    numbered = "".join(f"\n  {place}. {problem}." for place, problem in enumerate(problems, 1))
+    where = f"\nThe {rows} quarantined rows are in {quarantine / Files.QUARANTINE}." if rows else ""
+    return f"the log breaks {len(problems)} rule(s) and goes no further:{numbered}{where}"

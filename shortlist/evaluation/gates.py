@@ -1,0 +1,214 @@
+"""The gates: pure functions from numbers and limits to a word with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shortlist.config.gates import Gates
+from shortlist.evaluation.calibration import rate_error
+from shortlist.evaluation.gate_report import GateResult
+from shortlist.evaluation.metrics import constant_log_loss
+from shortlist.evaluation.records import Champion, Comparison, Measures, SkewReport, SliceComparison
+
+
+def data_gate(log: Mapping[str, Any] | None, candidate: Measures, limits: Gates) -> GateResult:
+    """Hold when the log was not validated whole, or the test rows are too few or of one class.
+
+    Args:
+        log: Notes of the validated log: raw_rows, valid_rows, quarantined_rows.
+        candidate: Its numbers on the test rows.
+        limits: min_test_rows.
+    """
+    raw, valid, bad = (int((log or {}).get(name) or 0) for name in ("raw_rows", "valid_rows", "quarantined_rows"))
+    failures = []
+    if not valid:
+        failures.append("there is no count of valid rows; the log was not validated")
+    elif valid + bad < raw:
+        failures.append(f"{rows(raw - valid - bad)} of {rows(raw)} raw rows are neither valid nor in quarantine")
+    if candidate.rows < limits.min_test_rows:
+        failures.append(f"{rows(candidate.rows)} test rows < {rows(limits.min_test_rows)} (min_test_rows)")
+    if candidate.positives in (0, candidate.rows):
+        failures.append(f"one class: {rows(candidate.positives)} positives in {rows(candidate.rows)} test rows")
+    if candidate.problem:
+        failures.append(candidate.problem)
+    passes = f"{rows(valid)} valid rows, {rows(bad)} in quarantine, {rows(candidate.rows)} test rows"
+    counts = {"raw_rows": raw, "valid_rows": valid, "quarantined_rows": bad, "test_rows": candidate.rows}
+    return GateResult.of("data", failures, passes, **counts, min_test_rows=limits.min_test_rows)
+
+
+def skew_gate(skew: SkewReport | None, test_rows: int, limits: Gates) -> GateResult:
+    """Hold when the rows that models train on differ from what Feast would serve, or nobody compared.
+
+    Args:
+        skew: What the store step found; None when it left no readable report.
+        test_rows: Rows there are; fewer than skew_rows can only all be compared.
+        limits: skew_rows.
+    """
+    if skew is None:
+        return GateResult.of("skew", ["no report of a comparison with Feast"], "")
+    wanted = max(1, min(limits.skew_rows, test_rows))
+    failures = []
+    if skew.rows_checked < wanted:
+        failures.append(f"only {rows(skew.rows_checked)} rows were compared with Feast, wanted {rows(wanted)}")
+    if skew.columns and skew.keys_checked == 0:
+        failures.append("none of those rows has a key that Feast knows, so no value was compared")
+    if not skew.row_count_ok:
+        failures.append("Feast gave back another number of rows than it was asked for")
+    for kind, mismatches in (("historical", skew.historical_mismatches), ("online", skew.online_mismatches)):
+        if mismatches:
+            failures.append(f"{rows(mismatches)} answers differ from Feast's {kind} ones ({_worst(skew)})")
+    passes = f"{rows(skew.rows_checked)} rows equal Feast's historical and online answers"
+    numbers = skew.model_dump(exclude={"columns"}) | {"columns": {name: n for name, n in skew.columns.items() if n}}
+    return GateResult.of("skew", failures, passes, **numbers)
+
+
+def absolute_gate(candidate: Measures, popularity: Measures | None, limits: Gates) -> GateResult:
+    """Hold when the confidence bounds of AUC and log loss miss their floors, or popularity alone does as well."""
+    numbers: dict[str, Any] = {"min_auc": limits.min_auc, "max_log_loss": limits.max_log_loss}
+    if candidate.auc is None or candidate.log_loss is None or candidate.label_rate is None:
+        return GateResult.of("absolute", [f"no numbers: {candidate.problem or 'not measured'}"], "", **numbers)
+    level = f"{limits.confidence:.0%} bound, {rows(candidate.rows)} test rows"
+    ceiling = constant_log_loss(candidate.label_rate) if limits.max_log_loss is None else limits.max_log_loss
+    failures = []
+    if candidate.auc.low < limits.min_auc:
+        failures.append(f"AUC {candidate.auc.low:.4f} < {limits.min_auc:.4f} (min_auc; {level})")
+    if candidate.log_loss.high >= ceiling:
+        name = "log loss of a constant rate" if limits.max_log_loss is None else "max_log_loss"
+        failures.append(f"log loss {candidate.log_loss.high:.4f} >= {ceiling:.4f} ({name}; {level})")
+    failures += _no_gain(candidate, popularity, limits)
+    numbers |= {"auc": candidate.auc.model_dump(), "log_loss": candidate.log_loss.model_dump(), "ceiling": ceiling}
+    passes = (
+        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f},"
+        f" popularity {_auc(popularity)} ({level})"
+    )
+    return GateResult.of("absolute", failures, passes, **numbers, popularity_auc=popularity and _value(popularity))
+
+
+def champion_gate(champion: Champion | None, comparison: Comparison | None, limits: Gates) -> GateResult:
+    """Hold when the candidate may be worse than the champion by more than the margin, or they cannot be compared.
+
+    Args:
+        champion: Who serves now; its version is empty when nobody does. None when nobody looked.
+        comparison: The candidate against it, on the same rows.
+        limits: max_auc_drop and the confidence level.
+    """
+    if champion is None:
+        return GateResult.of("champion", ["nobody looked whether there is a champion"], "")
+    if not champion.version:
+        return GateResult.of("champion", (), "first model: there is no champion yet", version="")
+    name = f"champion, version {champion.version}"
+    difference = comparison.difference if comparison else None
+    if champion.problem or difference is None:
+        reason = champion.problem or (comparison.problem if comparison else "") or "it was not scored"
+        return GateResult.of("champion", [f"{name}: no comparison, {reason}"], "", version=champion.version)
+    holds = difference.low < -limits.max_auc_drop
+    sentence = (
+        f"AUC difference {difference.low:+.4f} {'<' if holds else '>='} {-limits.max_auc_drop:.4f}"
+        f" ({difference.candidate_auc:.4f} against {difference.reference_auc:.4f} of the {name};"
+        f" one-sided {limits.confidence:.0%} bound, {rows(difference.rows)} test rows)"
+    )
+    numbers = {**difference.model_dump(), "version": champion.version, "max_auc_drop": limits.max_auc_drop}
+    return GateResult.of("champion", [sentence] if holds else (), sentence, **numbers)
+
+
+def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
+    """Hold when scores are not probabilities: bins are off by more than chance allows, or their mean is."""
+    error, noise = candidate.calibration_error, candidate.calibration_noise
+    if error is None or noise is None or candidate.mean_score is None or candidate.label_rate is None:
+        return GateResult.of("calibration", [f"no numbers: {candidate.problem or 'not measured'}"], "")
+    off = rate_error(candidate.mean_score, candidate.label_rate)
+    limit = limits.max_calibration_error
+    failures = []
+    # Chance is taken off first: an average of absolute values never reaches 0, and on few rows it is mostly chance.
+    if error - noise > limit:
+        failures.append(f"calibration error {error:.4f} - {noise:.4f} by chance > {limit:.4f}")
+    if off is None:
+        failures.append("no positives to compare the mean score with")
+    elif off > limits.max_rate_error:
+        rates = f"mean score {candidate.mean_score:.4f}, label rate {candidate.label_rate:.4f}"
+        failures.append(f"rate error {off:.3f} > {limits.max_rate_error:.3f} ({rates})")
+    passes = f"calibration error {error:.4f} (chance {noise:.4f}, limit {limit:.4f}), rate error {off or 0:.3f}"
+    numbers = {"calibration_error": error, "calibration_noise": noise, "rate_error": off}
+    return GateResult.of("calibration", failures, passes, **numbers, max_calibration_error=limit)
+
+
+def slices_gate(
+    slices: Sequence[SliceComparison] | None, reference: str, limits: Gates, problem: str = ""
+) -> GateResult:
+    """Hold when a slice fell behind the reference by more than the margin, or declared slices cannot be judged.
+
+    Args:
+        slices: Every slice, its p-value Holm-corrected; None when they could not be compared.
+        reference: The champion, or the popularity baseline when there is none.
+        limits: max_slice_auc_drop, confidence, min_slice_rows and the declared slices.
+        problem: Why they could not be compared.
+    """
+    if slices is None:
+        return GateResult.of("slices", [problem or "the slices were not compared"], "", reference=reference)
+    judged = [one for one in slices if one.difference is not None]
+    failures = list(_fallen_slices(judged, reference, limits))
+    if limits.slices and not judged:
+        failures.append(f"none of {len(slices)} slices could be judged (min_slice_rows {limits.min_slice_rows})")
+    skipped = len(slices) - len(judged)
+    margin = f"{limits.max_slice_auc_drop:.3f}"
+    passes = f"{len(judged)} slices not behind {reference} by more than {margin}, {skipped} not judged"
+    numbers = {"judged": len(judged), "not_judged": skipped, "reference": reference}
+    return GateResult.of("slices", failures, passes, **numbers, max_slice_auc_drop=limits.max_slice_auc_drop)
+
+
+def integrity_gate(digests: Mapping[str, str] | None, problem: str = "") -> GateResult:
+    """Hold when the model's files are not those that training wrote, or could run code."""
+    if not digests:
+        return GateResult.of("integrity", [problem or "no verified files"], "")
+    failures = [problem] if problem else ()
+    return GateResult.of(
+        "integrity", failures, f"every file is as training wrote it ({len(digests)})", digests=dict(digests)
+    )
+
+
+def rows(count: int) -> str:
+    """Return a count with its digits in groups.
+
+    >>> rows(1204511)
+    '1 204 511'
+    """
+    return f"{count:,}".replace(",", " ")
+
+
+def _worst(skew: SkewReport) -> str:
+    worst = sorted((-count, name) for name, count in skew.columns.items() if count)[:3]
+    return "most in " + ", ".join(name for _, name in worst) if worst else "no column named"
+
+
+def _no_gain(candidate: Measures, popularity: Measures | None, limits: Gates) -> Iterator[str]:
+    assert candidate.auc is not None
+    if popularity is None or popularity.auc is None:
+        yield f"no popularity baseline to beat: {(popularity and popularity.problem) or 'it was not scored'}"
+    elif (popularity.rows, popularity.positives) != (candidate.rows, candidate.positives):
+        yield f"popularity was measured on other rows ({rows(popularity.rows)}, candidate {rows(candidate.rows)})"
+    elif candidate.auc.low < popularity.auc.value + limits.min_gain_over_popularity:
+        floor = popularity.auc.value + limits.min_gain_over_popularity
+        gain = f"popularity {popularity.auc.value:.4f}, min_gain_over_popularity {limits.min_gain_over_popularity:.4f}"
+        yield f"AUC {candidate.auc.low:.4f} < {floor:.4f} ({gain})"
+
+
+def _fallen_slices(judged: Sequence[SliceComparison], reference: str, limits: Gates) -> Iterator[str]:
+    for one in judged:
+        assert one.difference is not None
+        if one.p_value is None or one.p_value < 1 - limits.confidence:
+            gap = one.difference
+            yield (
+                f"{one.name}: AUC {gap.candidate_auc:.4f} against {gap.reference_auc:.4f} of {reference}, a gap of"
+                f" {gap.value:+.4f} beyond {-limits.max_slice_auc_drop:.4f}"
+                f" (p = {one.p_value if one.p_value is None else f'{one.p_value:.2g}'}, {rows(one.rows)} rows)"
+            )
+
+
+def _value(measures: Measures) -> float | None:
+    return measures.auc.value if measures.auc else None
+
+
+def _auc(measures: Measures | None) -> str:
+    value = _value(measures) if measures else None
+    return "missing" if value is None else f"{value:.4f}"

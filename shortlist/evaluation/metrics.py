@@ -1,0 +1,127 @@
+"""How well scores order labels and how well they predict them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shortlist.contracts import ShortlistError
+
+Floats = npt.NDArray[np.float64]
+SMALLEST_PROBABILITY = 1e-7
+"""Scores are clipped to [1e-7, 1 - 1e-7] in a log loss: single precision cannot tell 1 from less than 1e-7 below it."""
+
+
+class UnmeasurableError(ShortlistError):
+    """There is nothing to measure: no rows, one class, or scores that are not probabilities. Never a success."""
+
+
+def check_scores(labels: Floats, scores: Floats) -> None:
+    """Refuse rows on which no metric means anything.
+
+    Args:
+        labels: 0 or 1, shape (rows,).
+        scores: Predicted probabilities, same shape.
+
+    Raises:
+        UnmeasurableError: No rows, labels other than 0 and 1, NaN, or scores outside [0, 1].
+    """
+    assert labels.shape == scores.shape
+    if not labels.size:
+        raise UnmeasurableError("no rows to measure")
+    if not np.isin(labels, (0, 1)).all():
+        raise UnmeasurableError("labels other than 0 and 1")
+    missing = int(np.isnan(scores).sum())
+    if missing:
+        raise UnmeasurableError(f"{missing} of {scores.size} scores are missing (NaN)")
+    if scores.min() < 0 or scores.max() > 1:
+        raise UnmeasurableError(f"scores lie between {scores.min():.4g} and {scores.max():.4g}, not between 0 and 1")
+
+
+def check_classes(labels: Floats) -> None:
+    """Refuse rows of one class.
+
+    Raises:
+        UnmeasurableError: All labels are equal.
+    """
+    positives = int(labels.sum())
+    # AUC is undefined with one class; a day of only negatives must hold the gate, not pass it.
+    if positives in (0, labels.size):
+        raise UnmeasurableError(f"only one class: {positives} positives in {labels.size} rows")
+
+
+def auc(labels: Floats, scores: Floats) -> float:
+    """Return the probability that a random positive is scored above a random negative; ties count half.
+
+    Raises:
+        UnmeasurableError: See `check_scores`, `check_classes`.
+
+    >>> auc(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.3, 0.3, 0.8]))
+    0.875
+    """
+    from sklearn.metrics import roc_auc_score
+
+    check_scores(labels, scores)
+    check_classes(labels)
+    return float(roc_auc_score(labels, scores))
+
+
+def log_losses(labels: Floats, scores: Floats) -> Floats:
+    """Return every row's negative log likelihood in nats, shape (rows,)."""
+    clipped = np.clip(scores, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
+    losses: Floats = -np.log(np.where(labels == 1, clipped, 1 - clipped))
+    return losses
+
+
+def log_loss(labels: Floats, scores: Floats) -> float:
+    """Return the mean negative log likelihood in nats.
+
+    Raises:
+        UnmeasurableError: See `check_scores`.
+
+    >>> round(log_loss(np.array([1.0, 0.0]), np.array([0.8, 0.4])), 4)  # -(ln 0.8 + ln 0.6) / 2
+    0.367
+    """
+    check_scores(labels, scores)
+    return float(log_losses(labels, scores).mean())
+
+
+def constant_log_loss(label_rate: float) -> float:
+    """Return the log loss of always predicting the label rate: the entropy of the labels in nats.
+
+    >>> round(constant_log_loss(0.5), 4)
+    0.6931
+    """
+    from scipy.special import xlogy
+
+    return float(-xlogy(label_rate, label_rate) - xlogy(1 - label_rate, 1 - label_rate))
+
+
+def roc_points(labels: Floats, scores: Floats, points: int = 200) -> list[tuple[float, float]]:
+    """Return at most `points` points (false positive rate, true positive rate) of the ROC curve, ends included.
+
+    Raises:
+        UnmeasurableError: See `auc`.
+    """
+    from sklearn.metrics import roc_curve
+
+    check_scores(labels, scores)
+    check_classes(labels)
+    false_positive, true_positive, _ = roc_curve(labels, scores)
+    # Equal steps along the curve, not along the scores: the steep start would otherwise get most of the points.
+    travelled = false_positive + true_positive
+    kept = np.unique(np.searchsorted(travelled, np.linspace(0, 2, points)).clip(max=travelled.size - 1))
+    return [
+        (round(float(x), 5), round(float(y), 5)) for x, y in zip(false_positive[kept], true_positive[kept], strict=True)
+    ]
+
+
+def score_histogram(scores: Floats, bins: int = 40) -> tuple[list[float], list[float]]:
+    """Return the edges, shape (bins + 1,), and the share of rows per bin, shape (bins,), sum 1.
+
+    The last bin ends at the 99.5th percentile and holds everything above it, so that a few extremes do not flatten the
+    picture.
+    """
+    top = max(float(np.quantile(scores, 0.995)), float(scores.min()) + 1e-6)
+    counts, edges = np.histogram(np.minimum(scores, top), bins=bins, range=(float(scores.min()), top))
+    return edges.round(6).tolist(), (counts / scores.size).round(6).tolist()

@@ -1,0 +1,95 @@
+"""Scored rows: what a training step wrote about the validation and test days."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.evaluation.metrics import Floats, UnmeasurableError, check_scores
+
+SPLIT = "split"
+SCORE = "score"
+_NEEDED = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """The rows of one split, ordered by impression."""
+
+    frame: pl.DataFrame
+    """Every column of the scores file but the score."""
+    labels: Floats
+    scores: Floats
+    clusters: npt.NDArray[np.intp]
+    """Dense number of the row's user; the row's own number when the log names no users."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.labels.size
+
+    @property
+    def positives(self) -> int:
+        """Rows with label 1."""
+        return int(self.labels.sum())
+
+    def where(self, kept: npt.NDArray[np.bool_]) -> ScoredRows:
+        """Return the rows where `kept`, shape (rows,), is true; users are numbered anew."""
+        clusters = np.unique(self.clusters[kept], return_inverse=True)[1]
+        return ScoredRows(self.frame.filter(kept), self.labels[kept], self.scores[kept], clusters)
+
+
+def read_scores(path: Path, split: Literal["validation", "test"]) -> ScoredRows:
+    """Return the rows of a split in a scores file.
+
+    Raises:
+        UnmeasurableError: The file or a column is missing, there are no rows, an impression occurs twice, or a label or
+            score is not valid.
+    """
+    if not path.is_file():
+        raise UnmeasurableError(f"{path.name} is missing; the model was not scored")
+    columns = pl.scan_parquet(path).collect_schema().names()
+    for name in _NEEDED:
+        if name not in columns:
+            raise UnmeasurableError(f"{path.name} has no column '{name}'")
+    frame = pl.scan_parquet(path).filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
+    if not frame.height:
+        raise UnmeasurableError(f"{path.name} holds no {split} rows")
+    if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():
+        raise UnmeasurableError(f"{path.name} holds {split} rows without a label or an impression")
+    if not frame[Columns.IMPRESSION].is_unique().all():
+        raise UnmeasurableError(f"{path.name} scores an impression twice")
+    labels = frame[Columns.LABEL].cast(pl.Float64).to_numpy()
+    scores = frame[SCORE].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    check_scores(labels, scores)
+    return ScoredRows(frame.drop(SCORE), labels, scores, _clusters(frame))
+
+
+def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
+    """Refuse to compare two models on different rows.
+
+    Raises:
+        UnmeasurableError: The impressions or their labels differ.
+    """
+    left, right = candidate.frame[Columns.IMPRESSION], reference.frame[Columns.IMPRESSION]
+    if not left.equals(right):
+        common = left.is_in(right.implode()).sum()
+        raise UnmeasurableError(
+            f"they were not scored on the same rows: {left.len()} and {right.len()} impressions, {common} in common"
+        )
+    if not np.array_equal(candidate.labels, reference.labels):
+        raise UnmeasurableError("the same impressions carry different labels")
+
+
+def _clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
+    if Columns.USER not in frame.columns:
+        return np.arange(frame.height)
+    # Rows without a user form one cluster: nothing shows that they are independent.
+    ranks = frame[Columns.USER].rank("dense").cast(pl.Int64).fill_null(0).to_numpy()
+    return np.unique(ranks, return_inverse=True)[1]

@@ -1,0 +1,103 @@
+"""From what each day counted to what was known at the start of every following day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.features.keyed import LAST_TIME, KeyedView
+
+DAY: Final = ":day"
+"""Number of the day (since 1970-01-01) from whose start on values hold."""
+FIRST: Final = ":first"
+"""Whether a row is the first of its key."""
+NO_DAY: Final = -(2**31)
+"""Stands before every day, for what was known before the log began."""
+_NO_TIME: Final = -(2**63)
+_CHANGED: Final = ":changed"
+
+
+def windows_of(view: KeyedView) -> list[int]:
+    """Return the view's windows, in days."""
+    return sorted({total.window_days for total in view.totals} - {0})
+
+
+def day_changes(counted: pl.LazyFrame, view: KeyedView, day: int, last: int) -> Iterator[pl.LazyFrame]:
+    """Give what a day's statistics add to the values of its keys, and what leaves them when a window has passed.
+
+    Args:
+        counted: The statistics of the day.
+        view: The view.
+        day: Number of the day.
+        last: Number of the last day from whose start on values are wanted.
+    """
+    added = {total.name: pl.col(total.measure) for total in view.totals}
+    # NaN stands for "no value" on the way, so that it is not mistaken for "unchanged".
+    newest = {f"last_{name}": pl.col(f"last_{name}").fill_null(float("nan")) for name in view.lasts}
+    times = {LAST_TIME: pl.col(LAST_TIME)} if view.timed else {}
+    yield counted.select(*view.keys, *_row(view, day + 1, {**added, **newest, **times}))
+    for window in windows_of(view):
+        if day + 1 + window <= last:
+            leaving = {each.name: -pl.col(each.measure) for each in view.totals if each.window_days == window}
+            yield counted.select(*view.keys, *_row(view, day + 1 + window, leaving))
+
+
+def history_changes(counted: pl.LazyFrame, view: KeyedView, history: str) -> pl.LazyFrame:
+    """Return what the counts of a history add before the first day."""
+    return counted.select(*view.keys, *_row(view, NO_DAY, {f"count_{history}": pl.col(Columns.ROWS)}))
+
+
+def running_values(changes: pl.LazyFrame, view: KeyedView) -> pl.LazyFrame:
+    """Return the values of every key from each day on which they change: keys, `DAY`, `FIRST`, features.
+
+    Sorted by day, then key. Only sums, shifts and fills over the whole frame, in order of key: a fraction of what
+    windows per key cost, and within what cuDF can do.
+    """
+    lasts = [f"last_{name}" for name in view.lasts]
+    sums = [name for name in view.features if name not in (LAST_TIME, *lasts)]
+    times = [pl.col(LAST_TIME).max()] if view.timed else []
+    merged = changes.group_by(*view.keys, DAY).agg(*(pl.col(name).sum() for name in [*sums, *lasts]), *times)
+    new_key = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in view.keys)
+    ordered = merged.sort(*view.keys, DAY).with_columns(new_key.fill_null(value=True).alias(FIRST))
+    kept = ordered.with_columns(
+        *(running_sum(name) for name in sums),
+        *(_newest_value(name) for name in lasts),
+        *([_newest_time()] if view.timed else []),
+        pl.any_horizontal(pl.col(name) != 0 for name in sums).alias(_CHANGED),
+    ).filter(_CHANGED)
+    return kept.select(*view.keys, DAY, FIRST, *view.features).sort(DAY, *view.keys)
+
+
+def _row(view: KeyedView, day: int, given: Mapping[str, pl.Expr]) -> list[pl.Expr]:
+    columns = [pl.lit(day, dtype=pl.Int64).alias(DAY)]
+    for name in view.features:
+        if name in given:
+            columns.append(given[name].alias(name))
+        elif name == LAST_TIME:
+            columns.append(pl.lit(None, dtype=pl.Int64).alias(name))
+        else:
+            dtype = pl.Float64 if name in {f"last_{last}" for last in view.lasts} else pl.Int64
+            columns.append(pl.lit(0, dtype=dtype).alias(name))
+    return columns
+
+
+def running_sum(name: str) -> pl.Expr:
+    """Sum the changes of a key up to each row: the sum over all rows less what came before the key."""
+    everything = pl.col(name).cum_sum()
+    before = pl.when(FIRST).then(everything - pl.col(name)).forward_fill()
+    return (everything - before).alias(name)
+
+
+def _newest_time() -> pl.Expr:
+    # A key's first row is never null here, so that nothing is filled from the key before.
+    known = pl.coalesce(LAST_TIME, pl.when(FIRST).then(pl.lit(_NO_TIME, dtype=pl.Int64))).forward_fill()
+    return pl.when(known != _NO_TIME).then(known).alias(LAST_TIME)
+
+
+def _newest_value(name: str) -> pl.Expr:
+    seen = pl.col(LAST_TIME).is_not_null() | pl.col(FIRST)  # a row without a new impression holds the sum of nothing, 0
+    value = pl.when(pl.col(LAST_TIME).is_null()).then(float("nan")).otherwise(pl.col(name))
+    return pl.when(seen).then(value).forward_fill().fill_nan(None).alias(name)

@@ -1,0 +1,82 @@
+"""Declared columns, and where each is found in a row once its side tables have been looked up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shortlist.config.data import Column, Data, EventClock, SideTable
+from shortlist.contracts import Columns, ShortlistError
+
+SUM_SCALE: Final = 2**16
+"""Sums of `number` columns count in units of 1 / SUM_SCALE: integers add up to the same bits in any order."""
+
+
+class PlanError(ShortlistError):
+    """The declared features cannot be made from the declared columns."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declared columns of a log and of its side tables."""
+
+    data: Data
+
+    def column(self, name: str) -> Column:
+        """Return a declared column; `name` may be declared or the log's own (label, impression_id)."""
+        own = {Columns.LABEL: self.data.label, Columns.IMPRESSION: self.data.impression}
+        return self.data.by_name[own.get(name) or name]
+
+    def in_log(self, name: str) -> str:
+        """Return a column's name in the valid log, which renames the label and the impression."""
+        if name == self.data.label:
+            return Columns.LABEL
+        return Columns.IMPRESSION if name == self.data.impression else name
+
+    def owner(self, name: str) -> SideTable | None:
+        """Return the side table that holds a column, None for the log's own."""
+        if name in {column.name for column in self.data.columns}:
+            return None
+        return next((table for table in self.data.side_tables if name in {own.name for own in table.columns}), None)
+
+    def place(self, name: str) -> str:
+        """Return the name under which looked-up rows hold a column: `<side table>:<column>` for a side table's."""
+        table = self.owner(name)
+        return self.in_log(name) if table is None else f"{table.name}:{name}"
+
+    def is_tags(self, name: str) -> bool:
+        """Say whether a column holds several values per row."""
+        return name != Columns.EVERYTHING and self.column(name).type == "tags"
+
+    def is_text(self, name: str) -> bool:
+        """Say whether the values of a key column are texts; otherwise they are Int64."""
+        if name == Columns.EVERYTHING:
+            return False
+        column = self.column(name)
+        return column.type == "string" or (column.type == "tags" and column.tag_type == "string")
+
+    def scale(self, name: str) -> int:
+        """Return how many units of a fixed-point sum make 1."""
+        return SUM_SCALE if self.column(name).type == "number" else 1
+
+    def key(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a key's columns in the one order that names it: user, item, then by name; () is all rows.
+
+        Raises:
+            PlanError: A column cannot be a key.
+        """
+        for name in columns:
+            kind = self.column(name).type
+            if kind not in ("integer", "hex", "string", "tags"):
+                raise PlanError(
+                    f"features: key column '{name}' is of type {kind}; wanted integer, hex, string or tags."
+                    " Declare it so, or leave it out of the key."
+                )
+        first = {self.data.user: 0, self.data.item: 1}
+        ordered = sorted(set(columns), key=lambda name: (first.get(name, 2), name))
+        return tuple(self.in_log(name) for name in ordered) or (Columns.EVERYTHING,)
+
+    @property
+    def timezone(self) -> str:
+        """The timezone in which days begin."""
+        return self.data.clock.timezone if isinstance(self.data.clock, EventClock) else "UTC"

@@ -1,0 +1,91 @@
+"""Fitting features: counting days, and making vocabularies, moments and point-in-time views of the counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from shortlist.artefacts import write_json, written_whole
+from shortlist.config.data import Data
+from shortlist.config.features import Features
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files
+from shortlist.features.counting import DayRecord
+from shortlist.features.earlier import Earlier
+from shortlist.features.fitting import Fitting
+from shortlist.features.moments import Moments, total
+from shortlist.features.plan import Plan, plan
+from shortlist.features.split import split_days
+from shortlist.features.statics import vector_widths
+from shortlist.features.statistics import refuse_large_sums
+from shortlist.tables import DayTable
+
+
+def fit(
+    data: Data,
+    features: Features,
+    gates: Gates | None,
+    runtime: Runtime,
+    log: Path,
+    out: Path,
+    previous: Path | None = None,
+) -> None:
+    """Write the fitted features of a log.
+
+    Args:
+        data: The log's declaration.
+        features: The operations.
+        gates: Names the columns by which scores will be sliced.
+        runtime: Engine and memory.
+        log: Folder of the valid log.
+        out: Folder to write: `features.json`, `statistics/`, `vocabularies/`, `views/`.
+        previous: An earlier result for the same declaration. Only days that it has not counted are counted; the
+            result is the same as without it.
+
+    Raises:
+        PlanError: The declared features cannot be made from the declared columns.
+        DataError: Too few days, a sum too large, or a `previous` that does not fit the log.
+    """
+    planned = plan(data, features, gates)
+    table = DayTable.open(log, Files.LOG)
+    earlier = Earlier.load(previous, planned, table)
+    days = sorted({*earlier.records, *(part.day for part in table.days)})
+    split = split_days(days, data.split)
+    with written_whole(out) as staging:
+        fitting = Fitting(planned, runtime, table, staging)
+        sizes = fitting.write_statics()
+        records = fitting.count(earlier)
+        refuse_large_sums(_largest(records.values()), planned.declared)
+        fitting.write_vocabularies(split.fitted_on, earlier.folder)
+        sizes |= fitting.write_keyed(days)
+        fitting.write_index(sizes, days)
+        shutil.rmtree(fitting.scratch, ignore_errors=True)
+        moments = _moments(planned, [records[day] for day in split.fitted_on])
+        widths = vector_widths(planned.read, table, log / "side", planned.declared)
+        saved = {
+            "data": data.model_dump(mode="json"),
+            "features": features.model_dump(mode="json"),
+            "gates": gates.model_dump(mode="json") if gates is not None else None,
+            "moments": {name: asdict(each) for name, each in moments.items()},
+            "widths": widths,
+            "split": split.notes(),
+            "counting": planned.counting(),
+            "days": {day.isoformat(): record.saved() for day, record in records.items()},
+        }
+        write_json(staging / Files.FEATURES, saved)
+
+
+def _largest(records: Iterable[DayRecord]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for record in records:
+        for name, size in record.sizes.items():
+            totals[name] = totals.get(name, 0.0) + size
+    return totals
+
+
+def _moments(planned: Plan, records: Sequence[DayRecord]) -> dict[str, Moments]:
+    names = [name for feature in planned.standardised for name in feature.outputs]
+    return {name: total(record.moments[name] for record in records) for name in names}

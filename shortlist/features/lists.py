@@ -1,0 +1,34 @@
+"""List columns as flat values and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+ROW: Final = ":row"
+"""Number of the row that a value comes from."""
+
+
+def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
+    """Return rows with their number (`ROW`), repeated for every distinct value of tags columns; no value, no row."""
+    numbered = rows.with_row_index(ROW)
+    for name in tags:
+        most = int(cast(int, rows[name].list.len().max() or 0))
+        numbered = numbered.explode(name, empty_as_null=False, keep_nulls=False)
+        if most > 1:  # several times as fast as making each list unique
+            seen = (ROW, *tags[: tags.index(name) + 1])
+            numbered = numbered.filter(pl.struct(seen).is_first_distinct())
+    return numbered
+
+
+def map_values(lists: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Return lists of the same lengths whose values a function gives for all of them at once; a null list is empty."""
+    values = function(lists.explode(empty_as_null=False, keep_nulls=False))
+    ends = np.cumsum(lists.list.len().fill_null(0).to_numpy(), dtype=np.int64)
+    offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int64), ends]))
+    array = pa.LargeListArray.from_arrays(offsets, values.to_arrow(compat_level=pl.CompatLevel.oldest()))
+    return pl.Series(lists.name, array, dtype=pl.List(values.dtype))

@@ -1,0 +1,105 @@
+"""Looking views up: the newest values of a key before a day."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import Declared
+from shortlist.features.keyed import LAST_TIME, KeyedView
+from shortlist.features.lists import ROW, one_row_per_tag
+from shortlist.features.plan import View
+from shortlist.features.views import start_of
+from shortlist.frames import Engine, collect
+
+_BATCH_ROWS: Final = 250_000
+
+
+class ViewFile:
+    """The values of one view, read a bounded number of rows at a time."""
+
+    def __init__(self, path: Path, view: View, timezone: str, engine: Engine) -> None:
+        self.view = view
+        self._path = path
+        self._timezone = timezone
+        self._engine = engine
+        moments = pl.scan_parquet(path).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS))
+        self._moments = moments.sort(Columns.VALID_FROM).collect()
+        small = self._is_static or self._moments[Columns.ROWS].sum() <= _BATCH_ROWS
+        self._held = pl.read_parquet(path) if small else None
+
+    def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return the features for each row of keys, in order, as known at the start of a day; null where unknown."""
+        values = self._held if self._is_static else self._newest(keys, day)
+        assert values is not None
+        found = keys.lazy().join(values.lazy(), on=self.view.keys, how="left", maintain_order="left")
+        return collect(found.select(self.view.features), self._engine)
+
+    @property
+    def _is_static(self) -> bool:
+        return not isinstance(self.view, KeyedView)
+
+    def _newest(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return the newest row before a day of each of the keys that has one; from the newest rows backwards."""
+        known = pl.col(Columns.VALID_FROM) <= start_of(day, self._timezone)
+        end = int(self._moments.filter(known)[Columns.ROWS].sum())
+        wanted = keys.select(self.view.keys).unique()
+        found = [self._rows(0, 0)]
+        while end > 0 and wanted.height:
+            first = max(0, end - _BATCH_ROWS)
+            found.append(self._newest_of(self._rows(first, end - first), wanted))
+            end = first
+            if end:
+                wanted = wanted.join(found[-1], on=self.view.keys, how="anti")
+        return pl.concat(found)
+
+    def _newest_of(self, rows: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
+        theirs = rows.lazy().join(wanted.lazy(), on=self.view.keys, how="semi").sort(Columns.VALID_FROM)
+        newest = theirs.group_by(self.view.keys).agg(pl.all().last())
+        return collect(newest.select(rows.columns), self._engine)
+
+    def _rows(self, first: int, rows: int) -> pl.DataFrame:
+        if self._held is not None:
+            return self._held.slice(first, rows)
+        return pl.scan_parquet(self._path).slice(first, rows).collect()
+
+
+def asking(rows: pl.DataFrame, view: View, declared: Declared) -> pl.DataFrame:
+    """Return the keys that rows look up in a view: `ROW` and the key columns, one row per distinct tag.
+
+    Args:
+        rows: Rows of the log, with the views that hold their keys looked up before.
+        view: The view.
+        declared: The declared columns.
+    """
+    everything = pl.lit(0, dtype=pl.Int64)
+    columns = (everything if name == Columns.EVERYTHING else pl.col(declared.place(name)) for name in view.keys)
+    named = rows.with_columns(column.alias(name) for name, column in zip(view.keys, columns, strict=True))
+    return one_row_per_tag(named.select(view.keys), view.tags if isinstance(view, KeyedView) else ())
+
+
+def gathered(view: View, asked: pl.DataFrame, answers: pl.DataFrame, rows: int) -> pl.DataFrame:
+    """Return what a view says of each row, columns named `<view>:<feature>`.
+
+    A row with several tags gets the sums over its tags, the newest time, and the value of that time.
+
+    Args:
+        view: The view.
+        asked: What `asking` gave.
+        answers: The features for each row of `asked`, in order.
+        rows: Number of rows that asked.
+    """
+    names = {name: f"{view.name}:{name}" for name in view.features}
+    if not isinstance(view, KeyedView) or not view.tags:
+        return answers.select(view.features).rename(names)
+    per_tag = pl.concat([asked.select(ROW), answers.select(view.features)], how="horizontal")
+    lasts = [f"last_{name}" for name in view.lasts]
+    newest = per_tag.sort(LAST_TIME, *lasts) if view.timed else per_tag
+    values = (pl.col(name).last() if name in (LAST_TIME, *lasts) else pl.col(name).sum() for name in view.features)
+    combined = newest.group_by(ROW).agg(values)
+    every_row = pl.select(pl.int_range(rows, dtype=pl.UInt32).alias(ROW))
+    return every_row.join(combined, on=ROW, how="left", maintain_order="left").drop(ROW).rename(names)

@@ -1,0 +1,61 @@
+"""Reading many sorted files together, a bounded range of keys at a time, and writing what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_ROW_GROUP_ROWS: Final = 65_536
+"""Small enough that a range of keys skips most of a large file."""
+_SAMPLES_PER_RANGE: Final = 100
+
+
+def key_ranges(files: Sequence[Path], key: str, rows: int) -> list[pl.Expr]:
+    """Return filters that together cover every value of a key once, each about `rows` rows of the files.
+
+    Args:
+        files: Parquet files without nulls in the key; sorted by it, a range is read without the rest.
+        key: The column to cut.
+        rows: Rows of all files together that may be held in memory at once; a single value's rows stay together.
+    """
+    total = sum(pq.read_metadata(file).num_rows for file in files)
+    pieces = -(-total // rows)
+    if pieces <= 1:
+        return [pl.lit(True)]
+    step = max(1, rows // _SAMPLES_PER_RANGE)
+    sample = pl.concat(pl.read_parquet(file, columns=[key])[key].gather_every(step) for file in files).sort()
+    at = [sample.len() * piece // pieces for piece in range(1, pieces)]
+    cuts = sample.gather(at).unique(maintain_order=True).to_list()
+    return [_between(key, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
+
+
+def scan_all(files: Sequence[Path]) -> pl.LazyFrame:
+    """Return the rows of several files with the same columns."""
+    return pl.scan_parquet(list(files), hive_partitioning=False)
+
+
+def write_frames(path: Path, frames: Iterable[pl.DataFrame]) -> int:
+    """Write frames, one after the other, into one Parquet file; return the number of rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer: pq.ParquetWriter | None = None
+    rows = 0
+    try:
+        for frame in frames:
+            table: pa.Table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd", version="2.6")
+            writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+            rows += frame.height
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _between(key: str, low: Any, high: Any) -> pl.Expr:
+    above = pl.lit(True) if low is None else pl.col(key) >= low
+    return above if high is None else above & (pl.col(key) < high)

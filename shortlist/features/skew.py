@@ -1,0 +1,166 @@
+"""Whether the training table says what Feast says, of the past and of now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Protocol
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from shortlist.contracts import Columns, DataError, ShortlistError
+from shortlist.features.store import Store
+from shortlist.features.view_index import View, ViewIndex
+
+
+class LookUp(Protocol):
+    """How the training table looks a view up."""
+
+    def __call__(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return a view's features for the rows of one day.
+
+        Args:
+            view: Name of the view.
+            keys: The view's key columns, one value per row (tags are exploded), none null.
+            day: The day of the rows; only earlier days count.
+
+        Returns:
+            The view's features by their own names, one row per key, in order.
+        """
+        ...
+
+
+class SkewReport(BaseModel):
+    """What was compared, and what differed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows_checked: int = Field(ge=0)
+    """Rows of the feature table."""
+    keys_checked: int = Field(ge=0)
+    """Answers compared: a row asks every view, a tags column once per value."""
+    historical_mismatches: int = Field(ge=0)
+    """Answers of the sample that are not Feast's historical ones."""
+    online_mismatches: int = Field(ge=0)
+    """Answers of the newest rows that are not what serving reads (online store, or snapshot of a large view)."""
+    row_count_ok: bool
+    """Whether Feast answered every row once."""
+    columns: dict[str, int]
+    """Differing values of every `<view>:<feature>`."""
+
+
+def check_skew(store: Store, sample: pl.DataFrame, newest: pl.DataFrame, look_up: LookUp) -> SkewReport:
+    """Compare the table's lookups with Feast's historical answers, and the newest with what serving reads.
+
+    Values are equal when they are identical; two nulls are equal. What is online holds from the moment it was
+    materialised to, so the newest rows' keys are looked up for that day: materialise to the start of the newest day
+    first, and the comparison is with the training table itself.
+
+    Args:
+        store: Applied, and materialised to the start of the newest day or later.
+        sample: Rows of the log: `day`, `event_time`, and the columns that are keys; a side table's as it was looked up.
+        newest: Rows of the log's newest day, likewise.
+        look_up: How the training table looks values up.
+
+    Raises:
+        ShortlistError: An online view was never materialised, or the rows lack a key.
+    """
+    tally = _Tally(store, look_up)
+    for view in store.views.views:
+        if (asking := _asking(sample, view, store.views)).height:
+            tally.historical(view, asking)
+        if (asking := _asking(newest, view, store.views)).height:
+            tally.current(view, asking)
+    return SkewReport(
+        rows_checked=sample.height + newest.height,
+        keys_checked=tally.keys,
+        historical_mismatches=tally.past,
+        online_mismatches=tally.now,
+        row_count_ok=tally.whole,
+        columns=tally.columns,
+    )
+
+
+class _Tally:
+    """Counts of what was compared and what differed."""
+
+    def __init__(self, store: Store, look_up: LookUp) -> None:
+        self._store = store
+        self._look_up = look_up
+        self._online = {view.name for view in store.online_views}
+        self.keys = self.past = self.now = 0
+        self.whole = True
+        self.columns = {column: 0 for view in store.views.views for column in view.columns}
+
+    def historical(self, view: View, asking: pl.DataFrame) -> None:
+        """Compare a view's answers at the rows' own times."""
+        table = [self._table(view, rows, day) for day, rows in _by_day(asking)]
+        asking = pl.concat([rows for _, rows in _by_day(asking)])
+        self.past += self._differing(view, pl.concat(table), lambda: self._store.historical(asking, [view.name]))
+
+    def current(self, view: View, asking: pl.DataFrame) -> None:
+        """Compare a view's answers with what serving reads now."""
+        keys = asking.select(view.key_names).unique(maintain_order=True)
+        if view.name in self._online:
+            moment = self._store.valid_until(view.name)
+            if moment is None:
+                raise ShortlistError(f"view '{view.name}' is not in the online store yet; materialise it first")
+            table = self._table(view, keys, self._store.views.day_of(moment))
+            self.now += self._differing(view, table, lambda: self._store.online(keys, [view.name]))
+        else:
+            day = asking[Columns.DAY].max()
+            assert isinstance(day, date)
+            table = self._table(view, keys, day)
+            self.now += self._differing(
+                view, table, lambda: self._snapshot(view, keys, self._store.views.start_of(day))
+            )
+
+    def _snapshot(self, view: View, keys: pl.DataFrame, at: datetime) -> pl.DataFrame:
+        values = self._store.views.snapshot(view.name, at)
+        named = values.rename(dict(zip(view.feature_names, view.columns, strict=True)))
+        return keys.join(named, on=view.key_names, how="left", maintain_order="left")
+
+    def _table(self, view: View, rows: pl.DataFrame, day: date) -> pl.DataFrame:
+        values = self._look_up(view.name, rows.select(view.key_names), day)
+        assert values.height == rows.height, f"the table looked up {values.height} of {rows.height} rows of {view.name}"
+        return values.select(
+            pl.col(one.name).cast(one.polars).alias(f"{view.name}:{one.name}") for one in view.features
+        )
+
+    def _differing(self, view: View, table: pl.DataFrame, ask: Callable[[], pl.DataFrame]) -> int:
+        self.keys += table.height
+        try:
+            feast = ask().select(view.columns)
+        except DataError:  # lost rows cannot be compared one by one: none of them is right
+            self.whole = False
+            return table.height
+        different = table.select(pl.col(name).ne_missing(feast[name]) for name in view.columns)
+        for name, count in different.sum().row(0, named=True).items():
+            self.columns[name] += count
+        return int(different.select(pl.any_horizontal(pl.all()).sum()).item())
+
+
+def _asking(rows: pl.DataFrame, view: View, index: ViewIndex) -> pl.DataFrame:
+    """The distinct keys that rows look up in a view, with `day` and `event_time`: tags exploded, no nulls."""
+    keys = rows.select(*(_key(rows, name, index) for name in view.key_names), Columns.DAY, Columns.TIME)
+    for name in view.key_names:
+        if isinstance(keys.schema[name], pl.List):
+            keys = keys.explode(name)
+    typed = keys.with_columns(pl.col(key.name).cast(key.polars) for key in view.keys)
+    return typed.drop_nulls(view.key_names).unique(maintain_order=True)
+
+
+def _key(rows: pl.DataFrame, name: str, index: ViewIndex) -> pl.Expr:
+    """Where rows hold a key: a column of the log, or of a side table that was looked up, `<table>:<column>`."""
+    if name == Columns.EVERYTHING:
+        return pl.lit(0, pl.Int64).alias(name)
+    looked_up = (f"{view.name}:{name}" for view in index.views if view.static and name in view.feature_names)
+    place = next((column for column in (name, *looked_up) if column in rows.columns), None)
+    if place is None:
+        raise ShortlistError(f"the rows to compare lack the key '{name}'; look their side tables up first")
+    return pl.col(place).alias(name)
+
+
+def _by_day(asking: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
+    return [(day, rows) for (day,), rows in asking.group_by(Columns.DAY, maintain_order=True)]

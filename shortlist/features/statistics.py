@@ -1,0 +1,161 @@
+"""Counting the rows of a day per value of a key, exactly and in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from shortlist.contracts import Columns, DataError
+from shortlist.features.columns import Declared
+from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
+from shortlist.features.lists import one_row_per_tag
+from shortlist.features.ranges import key_ranges, scan_all, write_frames
+from shortlist.frames import Engine, collect
+
+LARGEST_SUM: Final = 2**57
+"""Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
+
+
+def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared) -> pl.DataFrame:
+    """Return what is counted: keys, one integer column per measure, last values; in time order.
+
+    Args:
+        rows: Rows of the log with their side tables looked up.
+        views: What is counted.
+        declared: The declared columns.
+    """
+    keys = dict.fromkeys(key for view in views for key in view.keys)
+    measures = dict.fromkeys(name for view in views for name in view.measures if name != Columns.ROWS)
+    lasts = dict.fromkeys(name for view in views for name in view.lasts)
+    columns = [_key(name, declared) for name in keys] + [_measure(name, declared) for name in measures]
+    if any(view.timed for view in views):
+        rows = rows.sort(Columns.TIME, Columns.IMPRESSION)
+        columns += [_finite(name, declared).cast(pl.Float64).alias(f"last_{name}") for name in lasts]
+        columns.append(pl.col(Columns.TIME).to_physical().alias(LAST_TIME))
+        columns.append(pl.col(Columns.IMPRESSION).alias(LAST_IMPRESSION))
+    return rows.select(columns)
+
+
+def count(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
+    """Return the statistics of some rows (of `countable`): one row per value of the key; null keys count nowhere."""
+    wanted = one_row_per_tag(rows.select(*view.keys, *_carried(view)), view.tags)
+    counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
+    query = wanted.lazy().drop_nulls(view.keys).group_by(view.keys).agg(*counted, *_newest(view))
+    return collect(query, engine)
+
+
+def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
+    """Return the statistics of all parts together, sorted by key; the same bits in whatever order they come."""
+    if view.timed:
+        parts = parts.sort(LAST_TIME, LAST_IMPRESSION)
+    summed = (pl.col(name).sum() for name in view.measures)
+    return collect(parts.group_by(view.keys).agg(*summed, *_newest(view)).sort(view.keys), engine)
+
+
+class KeyCount:
+    """The statistics of one key, merged part by part in bounded memory."""
+
+    def __init__(self, view: KeyedView, scratch: Path, engine: Engine) -> None:
+        self.view = view
+        self._engine = engine
+        self._scratch = scratch
+        self._held: list[pl.DataFrame] = []
+        self._spilled: list[Path] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that unmerged parts take."""
+        return sum(int(frame.estimated_size()) for frame in self._held)
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Take the statistics of some rows, as `count` gives them."""
+        self._held.append(part)
+
+    def spill(self) -> None:
+        """Move what is held to disk, merged."""
+        path = self._scratch / f"{self.view.name}-{len(self._spilled):05d}.parquet"
+        write_frames(path, [self._merged()])
+        self._spilled.append(path)
+        self._held = []
+
+    def finish(self, path: Path, rows: int) -> None:
+        """Write the statistics, sorted by key, holding about `rows` of them at once."""
+        if not self._spilled:
+            write_frames(path, [self._merged()])
+            return
+        if self._held:
+            self.spill()
+        write_frames(path, self._merged_ranges(rows))
+        for spilled in self._spilled:
+            spilled.unlink()
+
+    def _merged(self) -> pl.DataFrame:
+        if len(self._held) == 1:
+            return self._held[0].sort(self.view.keys)
+        return merge(pl.concat(self._held).lazy(), self.view, self._engine)
+
+    def _merged_ranges(self, rows: int) -> Iterator[pl.DataFrame]:
+        for inside in key_ranges(self._spilled, self.view.keys[0], rows):
+            yield merge(scan_all(self._spilled).filter(inside), self.view, self._engine)
+
+
+def refuse_large_sums(totals: Mapping[str, float], declared: Declared) -> None:
+    """Raise where sums could leave 64-bit integers.
+
+    Args:
+        totals: Sums of absolute values over all rows, as `sizes` gives them.
+        declared: The declared columns.
+
+    Raises:
+        DataError: A column is too large to be summed exactly.
+    """
+    for name, total in totals.items():
+        if total >= LARGEST_SUM:
+            column = name.removeprefix("sum_")
+            scale = declared.scale(column)
+            raise DataError(
+                f"features: the values of '{column}' add up to {total / scale:.3g}, more than"
+                f" {LARGEST_SUM / scale:.3g}. Declare the column in a larger unit (seconds, not milliseconds, say)."
+            )
+
+
+def sizes(rows: pl.DataFrame, views: Sequence[KeyedView]) -> dict[str, float]:
+    """Return, for every sum, the sum of the absolute values of some countable rows."""
+    names = dict.fromkeys(name for view in views for name in view.measures if name.startswith("sum_"))
+    return rows.select(pl.col(name).abs().cast(pl.Float64).sum() for name in names).row(0, named=True) if names else {}
+
+
+def _carried(view: KeyedView) -> list[str]:
+    times = [LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts)] if view.timed else []
+    return [*view.measures[1:], *times]
+
+
+def _newest(view: KeyedView) -> list[pl.Expr]:
+    if not view.timed:
+        return []
+    return [pl.col(name).last() for name in (LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts))]
+
+
+def _key(name: str, declared: Declared) -> pl.Expr:
+    if name == Columns.EVERYTHING:
+        return pl.lit(0, dtype=pl.Int64).alias(name)
+    return pl.col(declared.place(name)).alias(name)
+
+
+def _measure(name: str, declared: Declared) -> pl.Expr:
+    if name.startswith("rows_"):
+        return _finite(name.removeprefix("rows_"), declared).is_not_null().cast(pl.Int64).alias(name)
+    column = name.removeprefix("sum_")
+    value, scale = _finite(column, declared), declared.scale(column)
+    units = value if scale == 1 else (value * scale).round()
+    return units.fill_null(0).cast(pl.Int64).alias(name)
+
+
+def _finite(name: str, declared: Declared) -> pl.Expr:
+    value = pl.col(declared.place(name))
+    if declared.column(name).type != "number":
+        return value.cast(pl.Int64)
+    return pl.when(value.is_finite()).then(value.cast(pl.Float64))

@@ -1,0 +1,224 @@
+"""The Feast store: what serving reads, filled from the very Parquet files that training joins."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+from filelock import FileLock
+
+from shortlist.config.runtime import RedisOnline, SQLiteOnline
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.features.answers import ROW, with_answers
+from shortlist.features.feast_environment import FEATURE_REPO, environment, quiet, variables
+from shortlist.features.materialised import Materialised, refuse_rounding
+from shortlist.features.view_index import View, ViewIndex
+from shortlist.progress import progress
+
+MAX_ONLINE_KEYS: Final = 50_000
+"""Most keys of an online view that is not the user's own. Feast writes some 40 000 values a second, so such a view of
+20 features takes 25 s; serving reads a larger one, and all candidate items, from a snapshot in memory."""
+
+_KEYS_PER_READ: Final = 1_000  # SQLite takes at most 32 766 parameters
+_BEFORE_EVERYTHING: Final = datetime(1900, 1, 1, tzinfo=UTC)
+_NEXT: Final = timedelta(microseconds=1)
+
+
+def kept_online(view: View, user: str | None) -> bool:
+    """Whether a view is kept in the online store; `user` names the column that is the user."""
+    return view.key_names == (user,) or view.newest_keys <= MAX_ONLINE_KEYS
+
+
+def apply(views: Path, store: Path, project: str, online: SQLiteOnline | RedisOnline, user: str | None = None) -> Store:
+    """Register the views of a fit, and only them, in Feast; do nothing where nothing changed.
+
+    Args:
+        views: Folder with `views.json` and the Parquet files, which Feast reads in place.
+        store: Folder of the registry, the SQLite online store and what was materialised; made when missing.
+        project: Name of the spec.
+        online: Where the online features are.
+        user: The column that is the user.
+
+    Raises:
+        ShortlistError: The environment variable that holds the Redis connection is not set.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    with FileLock(store / "lock"), environment(variables(views, store, project, online, user)), quiet():
+        feast = _open()
+        declared = _declared()
+        feast.apply(declared, objects_to_delete=_left_over(feast, declared), partial=False)
+        return Store(feast, ViewIndex.read(views), store)
+
+
+def connect(views: Path, store: Path, project: str, online: SQLiteOnline | RedisOnline) -> Store:
+    """Open what `apply` registered.
+
+    Raises:
+        ShortlistError: Nothing was applied there, or the Redis connection is not set.
+    """
+    if not (store / "registry.db").exists():
+        raise ShortlistError(f"{store}: no Feast registry here; run the features step first")
+    with environment(variables(views, store, project, online)), quiet():
+        return Store(_open(), ViewIndex.read(views), store)
+
+
+@dataclass(frozen=True)
+class _Due:
+    """What is not online yet: the rows from a moment on, of so many keys."""
+
+    start: datetime
+    keys: int
+
+
+class Store:
+    """A project in Feast; get one from `apply` or `connect`."""
+
+    def __init__(self, feast: Any, views: ViewIndex, folder: Path) -> None:
+        self.views = views
+        self._feast = feast
+        self._online = {view.name for view in feast.list_feature_views() if view.online}
+        self._done = Materialised(folder, views)
+        self._lock = FileLock(folder / "lock")
+
+    @property
+    def online_views(self) -> tuple[View, ...]:
+        """The views in the online store; serving reads the others from `ViewIndex.snapshot`."""
+        return tuple(view for view in self.views.views if view.name in self._online)
+
+    def valid_until(self, name: str) -> datetime | None:
+        """Return the moment up to which a view is online; null before the first time."""
+        return self._done.until(name)
+
+    def materialize(self, until: datetime) -> dict[str, int]:
+        """Bring the online store up to a moment, included; return the keys written per view.
+
+        Only what is new is written. Where a view's past is not the one that was written (another log, another spec),
+        all of it is. An earlier moment than the last time changes nothing. A killed call can be repeated.
+        """
+        with self._lock:
+            due = {view.name: self._due(view, until) for view in self.online_views}
+            with progress("to the online store", sum(work.keys for work in due.values() if work), "keys") as advance:
+                for view in self.online_views:
+                    if work := due[view.name]:
+                        self._write(view, work, until)
+                        advance(work.keys, view.name)
+        return {name: work.keys if work else 0 for name, work in due.items()}
+
+    def _due(self, view: View, until: datetime) -> _Due | None:
+        last = self._done.until(view.name) if self._done.past_is_unchanged(view) else None
+        if last is not None and until <= last:
+            return None
+        refuse_rounding(view, self.views.path(view))
+        start = _BEFORE_EVERYTHING if last is None else last + _NEXT
+        return _Due(start, self._done.changed_keys(view, start, until))
+
+    def _write(self, view: View, due: _Due, until: datetime) -> None:
+        vanished = self._done.keys_vanished(view, until)
+        self._done.begin(view, until)
+        with quiet():
+            if vanished:
+                self._clear(view)
+            if due.keys:
+                self._feast.materialize(due.start, until, [view.name])
+        self._done.finish(view, until)
+
+    def _clear(self, view: View) -> None:
+        """Empty a view online: a key that is no longer there must not keep its answer."""
+        declared = self._feast.get_feature_view(view.name)
+        self._feast.apply([], objects_to_delete=[declared], partial=False)
+        self._feast.apply([declared])
+
+    def historical(self, rows: pl.DataFrame, views: Sequence[str]) -> pl.DataFrame:
+        """Return rows, in their order, with Feast's point-in-time answers in columns `<view>:<feature>`.
+
+        Args:
+            rows: The views' key columns, and `event_time`. A null or unknown key gives nulls.
+            views: Names of the views to ask.
+
+        Raises:
+            DataError: Feast lost or doubled rows.
+        """
+        for name in views:
+            rows = with_answers(rows, self.views.view(name), self._at_event_time)
+        return rows
+
+    def online(self, rows: pl.DataFrame, views: Sequence[str]) -> pl.DataFrame:
+        """Return rows, in their order, with the online store's answers in columns `<view>:<feature>`.
+
+        Args:
+            rows: The views' key columns. A null or unknown key gives nulls.
+            views: Names of the views to ask.
+
+        Raises:
+            ShortlistError: A view is not kept online.
+            DataError: Feast lost or doubled rows.
+        """
+        for name in views:
+            if self.views.view(name) not in self.online_views:
+                raise ShortlistError(f"view '{name}' is too large for the online store; read ViewIndex.snapshot")
+            rows = with_answers(rows, self.views.view(name), self._now)
+        return rows
+
+    def _at_event_time(self, view: View, asked: pl.DataFrame) -> pl.DataFrame:
+        entities = asked.select(*view.key_names, ROW, pl.col(Columns.TIME).alias(Columns.VALID_FROM))
+        with quiet():
+            job = self._feast.get_historical_features(entity_df=entities.to_pandas(), features=list(view.columns))
+            answers = pl.from_arrow(job.to_arrow())
+        assert isinstance(answers, pl.DataFrame)
+        return answers
+
+    def _now(self, view: View, asked: pl.DataFrame) -> pl.DataFrame:
+        keys = asked.select(view.key_names).unique(maintain_order=True)
+        schema = {column.name: column.polars for column in (*view.keys, *view.features)}
+        parts = []
+        for part in keys.iter_slices(_KEYS_PER_READ):
+            with quiet():
+                answer = self._feast.get_online_features(
+                    features=list(view.columns), entity_rows=part.to_dict(as_series=False)
+                ).to_dict()
+            parts.append(pl.DataFrame(answer, schema_overrides=schema))
+        return asked.select(ROW, *view.key_names).join(pl.concat(parts), on=view.key_names, how="left")
+
+
+def _open() -> Any:
+    return _feast().FeatureStore(repo_path=str(FEATURE_REPO), fs_yaml_file=FEATURE_REPO / "feature_store.yaml")
+
+
+def _declared() -> list[Any]:
+    """The objects among the names of `feature_repo/definitions.py`, read afresh: views differ between runs."""
+    spec = importlib.util.spec_from_file_location("shortlist_feature_definitions", FEATURE_REPO / "definitions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    feast = _feast()
+    kinds = (feast.Entity, feast.FeatureView, feast.FeatureService)
+    return [value for value in vars(module).values() if isinstance(value, kinds)]
+
+
+def _left_over(feast: Any, declared: list[Any]) -> list[Any]:
+    """Registered objects of earlier runs that are declared no more."""
+    names = {(type(one), one.name) for one in declared} | {(_feast().Entity, "__dummy")}
+    registered = [*feast.list_feature_services(), *feast.list_feature_views(), *feast.list_entities()]
+    return [one for one in registered if (type(one), one.name) not in names]
+
+
+def _feast() -> Any:
+    """Import Feast without torch, which it would load (2 s) only to offer tensors that nobody here asks for."""
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():  # Feast replaces the warning filters
+            import feast
+    finally:
+        if absent:
+            del sys.modules["torch"]
+    return feast

@@ -1,0 +1,98 @@
+"""The feature table: what models read, row by row, with what gates need beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+
+from shortlist.artefacts import read_json, written_whole
+from shortlist.config.data import Data
+from shortlist.config.features import Features
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.features.plan import Plan, plan
+from shortlist.features.split import split_days
+from shortlist.features.transform import Transformer
+from shortlist.progress import progress
+from shortlist.tables import DayTable, DayTableWriter
+
+
+def build_table(
+    data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path
+) -> DayTable:
+    """Write the feature table of a log, part by part.
+
+    Args:
+        data: The log's declaration.
+        features: The operations.
+        gates: Names the columns by which scores will be sliced.
+        runtime: Engine and memory.
+        log: Folder of the valid log.
+        fitted: What `fit` wrote for the same declaration and log.
+        out: Folder to write.
+
+    Returns:
+        The table; its notes hold the columns that models read, and the split.
+
+    Raises:
+        DataError: `fitted` is of another declaration, or has not seen the log's days.
+    """
+    transformer = Transformer.load(fitted, runtime.engine)
+    planned = transformer.plan
+    table = DayTable.open(log, Files.LOG)
+    _check_fit(planned, plan(data, features, gates), fitted, table)
+    split = split_days([part.day for part in table.days], data.split)
+    with written_whole(out) as staging, progress("feature table", table.rows) as advance:
+        writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows)
+        for day, rows in _parts(table, planned):
+            looked_up = transformer.look_up(rows, day)
+            writer.append(looked_up.select(_beside(looked_up, planned)).hstack(transformer.compute(looked_up)))
+            advance(rows.height, str(day))
+        writer.close({"columns": transformer.columns(), "split": split.notes()})
+    return DayTable.open(out, Files.TABLE)
+
+
+def _parts(table: DayTable, planned: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
+    for part in table.days:
+        for name in part.files:
+            there = pl.read_parquet_schema(table.folder / name)
+            wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+            yield part.day, pl.read_parquet(table.folder / name, columns=wanted, hive_partitioning=False)
+
+
+def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
+    """Return the columns of the table that are not features."""
+    data = planned.declared.data
+    columns = [pl.col(Columns.LABEL), pl.col(Columns.TIME), pl.col(Columns.DAY), pl.col(Columns.IMPRESSION)]
+    for key, name in ((data.user, Columns.USER), (data.item, Columns.ITEM)):
+        if key is not None:
+            columns.append(pl.col(key).alias(name))
+            seen = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
+            columns.append((seen == 0).alias(f"cold_{name}"))
+    columns += [_slice(name, planned) for name in planned.slices]
+    return [*columns, pl.col(Columns.BEST)] if Columns.BEST in rows.columns else columns
+
+
+def _slice(name: str, planned: Plan) -> pl.Expr:
+    value = pl.col(planned.declared.place(name))
+    kind = planned.declared.column(name).type
+    if kind == "tags":
+        value = value.cast(pl.List(pl.String)).list.join(",")
+    if kind == "date":  # days since 1970-01-01 when it comes from a side table
+        value = value.cast(pl.Int32).cast(pl.Date)
+    return value.cast(pl.String).alias(f"slice_{name}")
+
+
+def _check_fit(fitted: Plan, wanted: Plan, folder: Path, log: DayTable) -> None:
+    if (fitted.features, fitted.slices) != (wanted.features, wanted.slices):
+        raise DataError(f"{folder}: fitted for other features or slices than the declared ones; fit again")
+    counted = set(read_json(folder / Files.FEATURES)["days"])
+    for part in log.days[:-1]:  # what happened on the last day is read by none of its rows
+        if part.day.isoformat() not in counted:
+            raise DataError(
+                f"{folder}: {part.day} of the log was not counted, so later rows would see too little; fit again"
+            )

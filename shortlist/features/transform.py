@@ -1,0 +1,141 @@
+"""From rows of the log to what models read: look up, then compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Self
+
+import polars as pl
+
+from shortlist.artefacts import read_json
+from shortlist.config.data import Data
+from shortlist.config.features import Cross, Cyclic, Features, Hash, Vector, Vocabulary
+from shortlist.config.gates import Gates
+from shortlist.contracts import Columns, Files, ShortlistError, did_you_mean
+from shortlist.features.closeness import vector_columns
+from shortlist.features.dense import dense_columns
+from shortlist.features.identifiers import id_columns
+from shortlist.features.lookup import ViewFile, asking, gathered
+from shortlist.features.moments import Moments
+from shortlist.features.plan import Plan, View, plan
+from shortlist.features.vocabulary import ValueIds
+from shortlist.frames import Engine, collect
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Fitted features in use; the same for a table, for Feast's answers and for a single row."""
+
+    plan: Plan
+    moments: Mapping[str, Moments]
+    widths: Mapping[str, int]
+    """Width of every vector column that is read."""
+    vocabularies: Mapping[str, ValueIds]
+    files: Mapping[str, ViewFile]
+    engine: Engine
+
+    @classmethod
+    def load(cls, fitted: Path, engine: Engine = "auto") -> Self:
+        """Return the transformer that `fit` wrote into a folder."""
+        saved = read_json(fitted / Files.FEATURES)
+        planned = plan(
+            Data.model_validate(saved["data"]),
+            Features.model_validate(saved["features"]),
+            Gates.model_validate(saved["gates"]) if saved["gates"] else None,
+        )
+        columns = [feature.each[0] for feature in planned.vocabularies]
+        timezone = planned.declared.timezone
+        return cls(
+            plan=planned,
+            moments={name: Moments(**values) for name, values in saved["moments"].items()},
+            widths=saved["widths"],
+            vocabularies={name: ValueIds(fitted / "vocabularies" / f"{name}.parquet") for name in columns},
+            files={
+                view.name: ViewFile(fitted / "views" / f"{view.name}.parquet", view, timezone, engine)
+                for view in planned.views
+            },
+            engine=engine,
+        )
+
+    def columns(self) -> list[dict[str, Any]]:
+        """Return name, kind, size (ids, 0 among them) and width of every feature, in order."""
+        shapes: dict[str, tuple[int | None, int | None]] = {}
+        for feature in self.plan.features:
+            for number, name in enumerate(feature.outputs):
+                match feature:
+                    case Vocabulary():
+                        shapes[name] = (self.vocabularies[feature.each[number]].size, None)
+                    case Hash() | Cross():
+                        shapes[name] = (feature.buckets, None)
+                    case Vector():
+                        shapes[name] = (None, self.widths[feature.each[number]])
+                    case _:
+                        shapes[name] = (None, None)
+        outputs = ((output, *shapes[output.name]) for output in self.plan.outputs)
+        return [{"name": each.name, "kind": each.kind, "size": size, "width": width} for each, size, width in outputs]
+
+    def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start."""
+        for view in self.plan.views:
+            asked = self.asking(view, rows)
+            rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
+        return rows
+
+    def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return one view's features for each row of keys, in order, as of a day's start; null where unknown.
+
+        Raises:
+            ShortlistError: There is no such view.
+        """
+        if view not in self.files:
+            raise ShortlistError(f"no view '{view}'{did_you_mean(view, self.files)}")
+        return self.files[view].answer(keys, day)
+
+    def keys_of(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
+        """Return `event_time`, `day` and every key of every view, by its own name, side tables' columns included."""
+        for view in self.plan.statics:
+            asked = self.asking(view, rows)
+            rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
+        keys = dict.fromkeys(key for view in self.plan.views for key in view.keys if key != Columns.EVERYTHING)
+        return rows.select(
+            Columns.TIME, Columns.DAY, *(pl.col(self.plan.declared.place(key)).alias(key) for key in keys)
+        )
+
+    def asking(self, view: View, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the keys that rows look up in a view: `:row` and its key columns, one row per distinct tag.
+
+        The views before it in `plan.views` must have been gathered, because keys may come from side tables.
+        """
+        return asking(rows, view, self.plan.declared)
+
+    def gather(self, view: View, rows: pl.DataFrame, asked: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
+        """Return rows with a view's features added, given the answers (from anywhere) to what they asked."""
+        assert answers.height == asked.height, f"{asked.height} keys asked, {answers.height} answered"
+        return rows.hstack(gathered(view, asked, answers, rows.height))
+
+    def compute(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the feature columns, in declared order, of rows that were looked up.
+
+        Numbers are Float32 (null: missing), ids UInt32, ids of tags List(UInt32), vectors Array(Float32, width).
+        """
+        found: dict[str, pl.Series] = {}
+        queried: list[pl.Expr] = []
+        declared = self.plan.declared
+        for feature in self.plan.features:
+            expressions = dense_columns(feature, declared, self.moments)
+            if isinstance(feature, Cyclic):  # timezones are the CPU's alone
+                found.update(_named(rows.select(expressions)))
+            else:
+                queried += expressions
+            found.update(_named(id_columns(rows, feature, declared, self.vocabularies, self.engine)))
+            found.update(_named(vector_columns(rows, feature, declared, self.widths)))
+        if queried:
+            found.update(_named(collect(rows.lazy().select(queried), self.engine)))
+        return pl.DataFrame([found[output.name] for output in self.plan.outputs])
+
+
+def _named(columns: Iterable[pl.Series]) -> dict[str, pl.Series]:
+    return {column.name: column for column in columns}

@@ -1,0 +1,107 @@
+"""Dense ids of values that are seen often enough; they never change, new values are appended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from shortlist.config.features import Vocabulary
+from shortlist.contracts import Columns, DataError
+from shortlist.features.changes import FIRST, running_sum
+from shortlist.features.ranges import key_ranges, write_frames
+from shortlist.frames import Engine, collect
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VALUE: Final = "value"
+ID: Final = "id"
+_DAY: Final = ":day"
+
+
+def build_vocabulary(days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine) -> pl.DataFrame:
+    """Return the values that get an id, in order of it: columns `value` and `id` (UInt32, from 1).
+
+    Values come in the order of the day on which their rows reach `min_rows`, then by rows up to that day (most
+    first), then by value. A later day can therefore only append.
+
+    Args:
+        days: Statistics of the training days, in time order.
+        key: Their key column.
+        setting: The cap and the largest size.
+        rows: Rows held in memory at once, about.
+        engine: Who executes.
+    """
+    frequent = [
+        collect(_reaching(days, key, inside, setting.min_rows), engine) for inside in key_ranges(days, key, rows)
+    ]
+    ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
+    kept = ordered.select(VALUE).head(setting.max_size - 1)
+    return kept.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
+
+
+def write_vocabulary(path: Path, vocabulary: pl.DataFrame, before: Path | None) -> None:
+    """Write a vocabulary.
+
+    Args:
+        path: File to write.
+        vocabulary: What `build_vocabulary` gave.
+        before: The vocabulary of an earlier fit, when there is one.
+
+    Raises:
+        DataError: An id of the earlier fit would change.
+    """
+    if before is not None and before.exists():
+        earlier = pl.read_parquet(before)
+        if not vocabulary.head(earlier.height).equals(earlier):
+            raise DataError(
+                f"{before.stem}: ids of an earlier fit would change, because its training days or its min_rows"
+                " were others. Fit without the previous artefact, and train the models from scratch."
+            )
+    write_frames(path, [vocabulary])
+
+
+class ValueIds:
+    """A vocabulary in use."""
+
+    def __init__(self, path: Path) -> None:
+        self._values = pl.read_parquet(path, columns=[VALUE]).to_series()
+        self._index: pd.Index | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of ids, 0 among them."""
+        return len(self._values) + 1
+
+    def ids(self, values: pl.Series) -> pl.Series:
+        """Return UInt32 ids; 0 for null and for values without one."""
+        filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)
+        found = self._lookup().get_indexer(filled.to_numpy()) + 1
+        return pl.Series(values.name, np.where(values.is_null().to_numpy(), 0, found).astype(np.uint32))
+
+    def _lookup(self) -> pd.Index:
+        # pandas keeps the hash table of an index, so that every part of a table only probes it: four times as fast
+        # as a join, which builds one per part, and as good for a single row.
+        if self._index is None:
+            import pandas as pd
+
+            self._index = pd.Index(self._values.to_numpy(), copy=False)
+        return self._index
+
+
+def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) -> pl.LazyFrame:
+    counted = [
+        pl.scan_parquet(path, hive_partitioning=False)
+        .filter(inside)
+        .select(pl.col(key).alias(VALUE), pl.lit(number).alias(_DAY), Columns.ROWS)
+        for number, path in enumerate(days)
+    ]
+    ordered = pl.concat(counted).sort(VALUE, _DAY)
+    first = (pl.col(VALUE) != pl.col(VALUE).shift(1)).fill_null(value=True)
+    running = ordered.with_columns(first.alias(FIRST)).with_columns(running_sum(Columns.ROWS).alias(":total"))
+    reached = pl.col(":total").ge(min_rows) & (pl.col(":total") - pl.col(Columns.ROWS)).lt(min_rows)
+    return running.filter(reached).select(VALUE, _DAY, pl.col(":total").alias(Columns.ROWS))

@@ -1,0 +1,192 @@
+"""The MLflow store: every training as a run with its numbers and files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from shortlist.artefacts import folder_digest, verify_manifest
+from shortlist.contracts import Files
+from shortlist.tracking.flat import Numbers, Point, flat, numbers_in, points, text
+from shortlist.tracking.lineage import Lineage
+from shortlist.tracking.registry import MODEL, Registry
+from shortlist.tracking.store_access import alone, calm, database_of, files_beside, sqlite_uri, unless_there
+
+_KEY: Final = "shortlist.key"
+_PARENT: Final = "MLFLOW_RUN_ID"
+"""Variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
+
+_MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
+
+
+class Tracker:
+    """A spec's experiment and registered model in one MLflow store.
+
+    Args:
+        uri: Of the store; see `shortlist.tracking.store_access.tracking_uri`.
+        spec: Name of the spec, and so of the experiment.
+
+    Raises:
+        TrackingError: The store cannot be opened.
+    """
+
+    def __init__(self, uri: str, spec: str) -> None:
+        self.uri = uri
+        with calm(uri):
+            self._client = _open(uri)
+            self._experiment = self._experiment_of(spec)
+        self.registry = Registry(self._client, uri, spec, lambda source, to: _download(uri, source, to))
+
+    def log_training(
+        self,
+        model_folder: Path,
+        kind: str,
+        params: Mapping[str, Any],
+        history: Sequence[Numbers],
+        lineage: Lineage,
+        plots: Path | None = None,
+    ) -> str:
+        """Log a finished training; return the id of its run.
+
+        Logging the same model of the same lineage again returns the run that is there. A run that a killed process
+        left behind is marked as killed, and logged anew: no unfinished run ever looks finished.
+
+        Args:
+            model_folder: The model's files with their manifest.
+            kind: Such as `xgboost`; names the run.
+            params: Nested parameters; their names are joined by dots.
+            history: Numbers per epoch or tree, in order; `epoch` or `round` is the step. None is left out.
+            lineage: What it was trained on.
+            plots: Folder of pictures.
+
+        Raises:
+            IntegrityError: The model's files are not the ones that were trained.
+            TrackingError: MLflow refuses.
+        """
+        verify_manifest(model_folder)
+        tags = {**lineage.tags(), "kind": kind, "model_digest": folder_digest(model_folder)}
+        key = hashlib.sha256(json.dumps(tags, sort_keys=True).encode()).hexdigest()[:16]
+        with calm(self.uri):
+            finished = self._settle(key)
+            if finished is not None:
+                return finished
+            with self._run(kind, {**tags, _KEY: key}) as run_id:
+                self._log_params(run_id, flat(params))
+                self._log_points(run_id, points(history))
+                self._client.log_artifacts(run_id, str(model_folder), MODEL)
+                if plots is not None:
+                    self._client.log_artifacts(run_id, str(plots), "plots")
+        return run_id
+
+    def log_gates(self, run_id: str, report: Mapping[str, Any]) -> None:
+        """Add the gates' word on a run's model: a tag per gate, its numbers as metrics, the report as a file.
+
+        Args:
+            run_id: From `log_training`.
+            report: `passed`, and `gates` with `name`, `passed`, `reason` and `numbers` each.
+        """
+        said = {f"gate.{gate['name']}": "passed" if gate["passed"] else gate["reason"] for gate in report["gates"]}
+        numbers = {gate["name"]: gate.get("numbers", {}) for gate in report["gates"]}
+        with calm(self.uri):
+            for name, value in {**said, "gates": "passed" if report["passed"] else "held"}.items():
+                self._client.set_tag(run_id, name, value)
+            self._client.log_dict(run_id, dict(report), Files.GATES)
+        self.log_metrics(run_id, {"gate": numbers})
+
+    def log_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        """Add the numbers among nested values to a run, without a step."""
+        with calm(self.uri):
+            self._log_points(run_id, [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()])
+
+    def log_files(self, run_id: str, folder: Path, place: str) -> None:
+        """Add the files of a folder to a run, below `place`."""
+        with calm(self.uri):
+            self._client.log_artifacts(run_id, str(folder), place)
+
+    def _experiment_of(self, spec: str) -> str:
+        parent = os.environ.get(_PARENT)
+        if parent:  # MLflow shows a run below its parent only within one experiment
+            return str(self._client.get_run(parent).info.experiment_id)
+        known = self._client.get_experiment_by_name(spec)
+        if known is None:
+            files = files_beside(self.uri, spec)
+            unless_there(lambda: self._client.create_experiment(spec, artifact_location=files))
+            known = self._client.get_experiment_by_name(spec)
+        elif known.lifecycle_stage != "active":
+            self._client.restore_experiment(known.experiment_id)
+        return str(known.experiment_id)
+
+    def _settle(self, key: str) -> str | None:
+        """Return the finished run of that key, if any; mark those that a killed process left running."""
+        runs = self._client.search_runs([self._experiment], f"tags.`{_KEY}` = '{key}'")
+        for run in runs:
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run.info.run_id, "KILLED")
+        return next((str(run.info.run_id) for run in runs if run.info.status == "FINISHED"), None)
+
+    @contextmanager
+    def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
+        parent = os.environ.get(_PARENT)
+        below = {"mlflow.parentRunId": parent} if parent else {}
+        run_id = str(self._client.create_run(self._experiment, tags={**tags, **below}, run_name=name).info.run_id)
+        try:
+            yield run_id
+        except BaseException:
+            self._client.set_terminated(run_id, "FAILED")
+            raise
+        self._client.set_terminated(run_id, "FINISHED")
+
+    def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        texts = [Param(name, text(value, _LONGEST_PARAM)) for name, value in params.items()]
+        for first in range(0, len(texts), _MOST_PARAMS):
+            self._client.log_batch(run_id, params=texts[first : first + _MOST_PARAMS])
+
+    def _log_points(self, run_id: str, values: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        # The run's own start as the time of every number: logging the same numbers again then adds nothing.
+        moment = self._client.get_run(run_id).info.start_time
+        metrics = [Metric(name, value, moment, step) for name, value, step in values]
+        for first in range(0, len(metrics), _MOST_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
+
+
+def _open(uri: str) -> Any:
+    os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    with alone(uri):
+        database = database_of(uri)
+        if database is not None and not database.exists():
+            _make(database)
+        return _client(uri)
+
+
+def _make(database: Path) -> None:
+    """Make the tables under another name first: a store whose making was killed half way can never be opened again."""
+    staging = database.with_name(database.name + ".partial")
+    staging.unlink(missing_ok=True)
+    _client(sqlite_uri(staging))
+    staging.rename(database)
+
+
+def _client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.search_registered_models(max_results=1)  # the first call makes the registry's tables
+    return client
+
+
+def _download(uri: str, source: str, to: str | None) -> str:
+    from mlflow.artifacts import download_artifacts
+
+    return str(download_artifacts(source, dst_path=to, tracking_uri=uri))

@@ -1,0 +1,102 @@
+"""The registered versions of a spec's model, and the names that point at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from shortlist.artefacts import verify_manifest
+from shortlist.tracking.store_access import calm, unless_there
+
+Alias = Literal["champion", "candidate"]
+
+MODEL: Final = "model"
+"""Folder of the model's files among a run's files."""
+
+_NOT_LINEAGE: Final = (
+    "mlflow.runName",
+    "mlflow.user",
+    "mlflow.parentRunId",
+    "mlflow.source.name",
+    "mlflow.source.type",
+)
+
+
+class RegisteredModel(BaseModel):
+    """A version of a registered model, its files here and verified."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int
+    run_id: str
+    kind: str
+    folder: Path
+
+
+class Registry:
+    """The registered model `shortlist-<spec>`.
+
+    Every kind of model is a version of it, tagged with its `kind`: a spec has one champion, whatever its kind.
+    """
+
+    def __init__(self, client: Any, uri: str, spec: str, download: Callable[[str, str | None], str]) -> None:
+        self.name = f"shortlist-{spec}"
+        self._client = client
+        self._uri = uri
+        self._download = download
+
+    def register(self, run_id: str, tags: Mapping[str, str] | None = None) -> int:
+        """Make the run's model a version; return its number.
+
+        The version carries the run's lineage as tags. A run has one version: registering it again returns that one.
+        """
+        with calm(self._uri):
+            known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
+            if known:
+                return int(known[0].version)
+            if not self._client.search_registered_models(f"name = '{self.name}'"):
+                unless_there(lambda: self._client.create_registered_model(self.name))
+            run = self._client.get_run(run_id)
+            own = {name: value for name, value in run.data.tags.items() if _is_lineage(name)}
+            source = f"{run.info.artifact_uri}/{MODEL}"
+            made = self._client.create_model_version(self.name, source, run_id, tags={**own, **(tags or {})})
+            return int(made.version)
+
+    def set_alias(self, alias: Alias, version: int) -> None:
+        """Point an alias at a version; it leaves the one it pointed at."""
+        with calm(self._uri):
+            self._client.set_registered_model_alias(self.name, alias, str(version))
+
+    def champion(self, to: Path | None = None) -> RegisteredModel | None:
+        """Return the champion with its files, or None when there is none; see `find`."""
+        return self.find("champion", to)
+
+    def find(self, alias: Alias, to: Path | None = None) -> RegisteredModel | None:
+        """Return the version that an alias points at, or None when there is none.
+
+        Args:
+            alias: Which one.
+            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+
+        Raises:
+            IntegrityError: Its files are not the ones that were trained.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self._uri):
+            models = self._client.search_registered_models(f"name = '{self.name}'")
+            if not models or alias not in models[0].aliases:
+                return None
+            found = self._client.get_model_version_by_alias(self.name, alias)
+            if to is not None:
+                to.mkdir(parents=True, exist_ok=True)
+            folder = Path(self._download(found.source, None if to is None else str(to)))
+        verify_manifest(folder)
+        kind = found.tags.get("kind", "")
+        return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, folder=folder)
+
+
+def _is_lineage(tag: str) -> bool:
+    return tag not in _NOT_LINEAGE and not tag.startswith("gate")

@@ -1,0 +1,115 @@
+"""Times from a column or from the order of rows, and the unit that is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.config.data import EventClock, RowClock
+from shortlist.contracts import Columns, DataError
+from shortlist.data.clock import check_timezone, event_days, event_times, refuse_wrong_unit, row_times
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+SECONDS = 1_704_110_400
+
+
+def clock(unit: str, **settings: Any) -> EventClock:
+    return EventClock(column="time", unit=unit, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("unit", "values"),
+    [
+        ("s", [SECONDS]),
+        ("s", [float(SECONDS)]),
+        ("s", [f" {SECONDS} "]),
+        ("ms", [SECONDS * 1_000]),
+        ("us", [SECONDS * 1_000_000]),
+        ("iso", ["2024-01-01T12:00:00Z"]),
+        ("iso", ["2024-01-01 13:00:00.000+01:00"]),
+        ("iso", ["2024-01-01T12:00:00"]),
+        ("iso", ["2024-01-01 12:00"]),
+        ("s", [datetime(2024, 1, 1, 12)]),
+        ("iso", [NOON]),
+    ],
+)
+def test_a_moment_in_any_unit(unit: str, values: list[Any]) -> None:
+    times = event_times(pl.Series(values), clock(unit))
+    assert times.to_list() == [NOON]
+    assert times.dtype == pl.Datetime("us", "UTC")
+
+
+def test_fractions_of_a_second_are_kept() -> None:
+    assert event_times(pl.Series([SECONDS + 0.25]), clock("s")).to_list() == [NOON + timedelta(milliseconds=250)]
+
+
+def test_text_without_an_offset_is_local_time() -> None:
+    shanghai = clock("iso", timezone="Asia/Shanghai")
+    times = event_times(pl.Series(["2024-01-01 20:00:00", "2024-01-01", "2024-01-01T12:00:00Z"]), shanghai)
+    assert times.to_list() == [NOON, NOON - timedelta(hours=20), NOON]
+
+
+def test_an_hour_that_summer_time_skips_is_no_time() -> None:
+    berlin = clock("iso", timezone="Europe/Berlin")
+    times = event_times(pl.Series(["2024-03-31 02:30:00", "2024-10-27 02:30:00"]), berlin)
+    assert times.to_list() == [None, datetime(2024, 10, 27, 0, 30, tzinfo=UTC)]
+
+
+def test_a_day_begins_at_midnight_of_the_clock() -> None:
+    times = event_times(pl.Series(["2023-12-31T15:59:59Z", "2023-12-31T16:00:00Z"]), clock("iso"))
+    days = event_days(times, clock("iso", timezone="Asia/Shanghai"))
+    assert days.to_list() == [date(2023, 12, 31), date(2024, 1, 1)]
+
+
+def test_times_outside_the_declared_days_are_no_times() -> None:
+    bounded = clock("iso", earliest="2024-01-01", latest="2024-01-02")
+    texts = ["2023-12-31T23:59:59Z", "2024-01-01", "2024-01-02T23:59:59Z", "2024-01-03"]
+    assert event_times(pl.Series(texts), bounded).is_null().to_list() == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "message"),
+    [
+        ("s", 1_650_812_741_436, r"got e.g. 1650812741436 read as s = year 54282, wanted .*; declare unit: ms"),
+        ("ms", SECONDS, r"got e.g. 1704110400 read as ms = year 1970, wanted .*; declare unit: s"),
+        ("ms", "2024-01-01T12:00:00Z", r"got e.g. '2024-01-01T12:00:00Z', wanted .*; declare unit: iso"),
+        ("iso", str(SECONDS), r"got e.g. '1704110400', wanted .*; declare unit: s"),
+        ("s", 7, r"got e.g. 7 read as s = year 1970, wanted .*; check clock.column, unit, earliest and latest"),
+    ],
+)
+def test_a_wrong_unit_stops_the_run_and_names_the_right_one(unit: str, value: Any, message: str) -> None:
+    raw = pl.Series([value] * 20 + [None] * 5)
+    with pytest.raises(DataError, match=r"log.csv: the unit of clock column 'time' is probably wrong: " + message):
+        refuse_wrong_unit(raw, event_times(raw, clock(unit)), clock(unit), "log.csv")
+
+
+def test_a_few_wrong_times_do_not_stop_the_run() -> None:
+    raw = pl.Series([SECONDS] * 30 + [0] * 30)
+    refuse_wrong_unit(raw, event_times(raw, clock("s")), clock("s"), "log.csv")
+
+
+def test_an_unknown_timezone_is_refused() -> None:
+    with pytest.raises(DataError, match=r"'Asia/Shangai' is no IANA timezone; did you mean 'Asia/Shanghai'"):
+        check_timezone(clock("s", timezone="Asia/Shangai"))
+
+
+def test_row_order_cuts_equal_days() -> None:
+    declared = RowClock(kind="row_order", days=3, start=date(2000, 1, 3))
+    frame = row_times(pl.int_range(10, eager=True), 10, declared)
+    # Row n is of day n * 3 // 10: four, three and three rows.
+    assert frame[Columns.DAY].dt.day().to_list() == [3, 3, 3, 3, 4, 4, 4, 5, 5, 5]
+    assert frame[Columns.TIME][0] == datetime(2000, 1, 3, tzinfo=UTC)
+    # The second row of ten stands at 3/10 of its day.
+    assert frame[Columns.TIME][1] == datetime(2000, 1, 3, tzinfo=UTC) + 0.3 * timedelta(days=1)
+    assert frame[Columns.TIME].is_sorted()
+
+
+def test_row_order_stays_exact_for_billions_of_rows() -> None:
+    rows = 4_000_000_000
+    declared = RowClock(kind="row_order", days=7)
+    borders = pl.Series([rows // 7, rows // 7 + 1, rows - 1, rows + 5])
+    days = row_times(borders, rows, declared)[Columns.DAY].dt.day().to_list()
+    assert days == [3, 4, 9, 9]  # 4e9 / 7 is no whole number: its floor is still of the first day

@@ -1,0 +1,34 @@
+"""A set of keys says of each whether it is new."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shortlist.data.keys import KeySet, hashes
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))
+def test_a_key_is_new_exactly_once(batches: list[list[int]]) -> None:
+    keys, seen = KeySet(), set[int]()
+    for batch in batches:
+        wanted = [key not in seen and key not in batch[:place] for place, key in enumerate(batch)]
+        assert keys.add(np.array(batch, np.uint64)).tolist() == wanted
+        seen |= set(batch)
+    assert keys.contains(np.arange(31, dtype=np.uint64)).tolist() == [key in seen for key in range(31)]
+
+
+def test_rows_are_equal_when_every_value_is() -> None:
+    rows = pl.DataFrame(
+        {
+            "a": [1, 1, 1, None, None],
+            "tags": [["x"], ["x"], ["x", "y"], None, None],
+            "place": pl.Series([[1.0], [1.0], [1.0], None, None], dtype=pl.Array(pl.Float32, 1)),
+        }
+    )
+    first, second, third, fourth, fifth = hashes(rows).tolist()
+    assert first == second
+    assert fourth == fifth
+    assert len({first, third, fourth}) == 3

@@ -1,0 +1,54 @@
+"""Small scored logs with planted probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.config.gates import Gates
+
+Frame = Callable[..., pl.DataFrame]
+
+
+def scored_frame(rows: int = 3_000, users: int = 300, seed: int = 1, split: str = "test") -> pl.DataFrame:
+    """Rows whose score is their planted probability, about one positive in four."""
+    generator = np.random.default_rng(seed)
+    planted = generator.beta(1.0, 3.0, rows)
+    return pl.DataFrame(
+        {
+            "impression_id": np.arange(rows),
+            "label": (generator.random(rows) < planted).astype(np.int8),
+            "user": generator.integers(0, users, rows),
+            "cold_user": np.arange(rows) % 5 == 0,
+            "cold_item": np.arange(rows) % 3 == 0,
+            "slice_tab": np.arange(rows) % 4,
+            "true_probability": planted,
+            "split": split,
+            "score": planted.astype(np.float32),
+        }
+    )
+
+
+@pytest.fixture
+def frame() -> Frame:
+    return scored_frame
+
+
+@pytest.fixture
+def limits() -> Gates:
+    return Gates(bootstrap_rounds=60, slices=("tab",), min_slice_rows=200)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, pl.DataFrame], Path]:
+    def write(name: str, scores: pl.DataFrame) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        scores.write_parquet(folder / "scores.parquet")
+        return folder
+
+    return write

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shortlist.artefacts import IntegrityError, folder_digest, write_json, write_manifest
+from shortlist.evaluation.blessing import bless, read_blessing, verify_blessing, write_blessing
+from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.records import Interval, Measures
+
+
+def report(model: str, held: str = "", folder: Path | None = None) -> GateReport:
+    digests = write_manifest(folder) if folder else {"model.json": "ab"}
+    gates = [
+        GateResult(name=name, passed=name != held, reason=f"{name} says so", numbers={"digests": digests})
+        for name in GATES
+    ]
+    return GateReport.of(model, folder_digest(folder) if folder else "00", gates)
+
+
+def measures(model: str, validation_log_loss: float | None, auc: float = 0.7) -> Measures:
+    interval = Interval(low=auc - 0.01, value=auc, high=auc + 0.01)
+    return Measures(model=model, role="candidate", auc=interval, validation_log_loss=validation_log_loss)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.json").write_text('{"kind": "dlrm"}')
+    return folder
+
+
+@pytest.fixture
+def path(tmp_path: Path, model: Path) -> Path:
+    path = tmp_path / "blessing.json"
+    write_blessing(path, bless([report("dlrm", folder=model)], [measures("dlrm", 0.5)]))
+    return path
+
+
+def test_the_lowest_validation_log_loss_is_chosen_not_the_best_test_auc() -> None:
+    blessing = bless(
+        [report("xgboost"), report("dlrm")], [measures("xgboost", 0.51, auc=0.75), measures("dlrm", 0.50, auc=0.74)]
+    )
+    assert blessing.blessed is not None
+    assert (blessing.blessed.model, blessing.blessed.validation_log_loss) == ("dlrm", 0.50)
+    assert blessing.reasons["xgboost"] == (
+        "passes every gate, but validation log loss 0.5100 is not below 0.5000 of 'dlrm'",
+    )
+
+
+def test_a_held_candidate_is_never_chosen() -> None:
+    blessing = bless(
+        [report("xgboost"), report("dlrm", held="skew")], [measures("xgboost", 0.6), measures("dlrm", 0.5)]
+    )
+    assert blessing.blessed is not None
+    assert blessing.blessed.model == "xgboost"
+    assert blessing.reasons["dlrm"] == ("Gate 'skew' holds the candidate: skew says so.",)
+
+
+def test_nothing_is_blessed_when_all_are_held_or_there_is_nobody() -> None:
+    assert bless([report("dlrm", held="data")], [measures("dlrm", 0.5)]).blessed is None
+    assert bless([], []).blessed is None
+
+
+@pytest.mark.parametrize("known", [[], [measures("dlrm", None)]])
+def test_an_unknown_validation_log_loss_is_not_chosen(known: list[Measures]) -> None:
+    blessing = bless([report("dlrm")], known)
+    assert blessing.blessed is None
+    assert "validation log loss is unknown" in blessing.reasons["dlrm"][0]
+
+
+def test_a_blessed_folder_is_verified(path: Path, model: Path) -> None:
+    assert verify_blessing(path, model).blessed == read_blessing(path).blessed
+
+
+def test_the_file_says_what_programs_ask(path: Path) -> None:
+    content = json.loads(path.read_text())
+    assert set(content) == {"blessed", "reasons", "numbers", "digests", "gates", "seal"}
+    assert content["blessed"]["model"] == "dlrm"
+
+
+def test_changed_weights_are_refused(path: Path, model: Path) -> None:
+    (model / "model.json").write_text('{"kind": "evil"}')
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        verify_blessing(path, model)
+
+
+def test_other_weights_with_a_manifest_of_their_own_are_refused(path: Path, model: Path) -> None:
+    (model / "model.json").write_text('{"kind": "evil"}')
+    write_manifest(model)
+    with pytest.raises(IntegrityError, match=r"model\.json: not the file that was judged"):
+        verify_blessing(path, model)
+
+
+def test_an_added_file_is_refused(path: Path, model: Path) -> None:
+    (model / "more.json").write_text("{}")
+    write_manifest(model)
+    with pytest.raises(IntegrityError, match=r"more\.json: not the file that was judged"):
+        verify_blessing(path, model)
+
+
+def test_an_edited_blessing_is_refused(path: Path, model: Path) -> None:
+    path.write_text(path.read_text().replace("0.5", "0.4"))
+    with pytest.raises(IntegrityError, match=r"blessing\.json: changed after it was written"):
+        verify_blessing(path, model)
+
+
+def test_a_resealed_blessing_of_a_held_model_is_refused(tmp_path: Path, model: Path) -> None:
+    held = bless([report("dlrm", held="slices", folder=model)], [measures("dlrm", 0.5)])
+    good = bless([report("dlrm", folder=model)], [measures("dlrm", 0.5)])
+    write_blessing(tmp_path / "forged.json", held.model_copy(update={"blessed": good.blessed}))
+    with pytest.raises(IntegrityError, match="blesses 'dlrm', which its own gates hold"):
+        verify_blessing(tmp_path / "forged.json", model)
+
+
+def test_a_hold_blesses_no_folder_and_says_why(tmp_path: Path, model: Path) -> None:
+    write_blessing(tmp_path / "held.json", bless([report("dlrm", held="data", folder=model)], [measures("dlrm", 0.5)]))
+    with pytest.raises(IntegrityError, match="blesses no model; Gate 'data' holds the candidate: data says so"):
+        verify_blessing(tmp_path / "held.json", model)
+
+
+def test_a_missing_or_foreign_file_blesses_nothing(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(IntegrityError, match="missing"):
+        verify_blessing(tmp_path / "blessing.json", model)
+    write_json(tmp_path / "foreign.json", {"blessed": {"model": "dlrm"}})
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        verify_blessing(tmp_path / "foreign.json", model)

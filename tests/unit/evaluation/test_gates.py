@@ -1,0 +1,306 @@
+"""For every gate: something bad that it stops, missing data that it holds, and a reason a person can act on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shortlist.config.gates import Gates
+from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.gates import (
+    absolute_gate,
+    calibration_gate,
+    champion_gate,
+    data_gate,
+    integrity_gate,
+    skew_gate,
+    slices_gate,
+)
+from shortlist.evaluation.records import (
+    Champion,
+    Comparison,
+    Difference,
+    Interval,
+    Measures,
+    SkewReport,
+    SliceComparison,
+)
+
+LIMITS = Gates()
+LOG = {"raw_rows": 10_000, "valid_rows": 9_990, "quarantined_rows": 10}
+MISSING = Measures(model="xgboost", role="candidate", problem="scores.parquet is missing; the model was not scored")
+
+
+def measures(**changed: Any) -> Measures:
+    good = {
+        "model": "xgboost",
+        "role": "candidate",
+        "rows": 4_000,
+        "positives": 1_000,
+        "auc": Interval(low=0.70, value=0.72, high=0.74),
+        "log_loss": Interval(low=0.48, value=0.50, high=0.52),
+        "calibration_error": 0.02,
+        "calibration_noise": 0.01,
+        "mean_score": 0.255,
+        "label_rate": 0.25,
+    }
+    return Measures(**{**good, **changed})
+
+
+POPULARITY = measures(model="popularity", role="baseline", auc=Interval(low=0.60, value=0.62, high=0.64))
+
+
+def difference(value: float, low: float) -> Difference:
+    return Difference(
+        candidate_auc=0.75 + value, reference_auc=0.75, value=value, low=low, error=(value - low) / 1.645, rows=4_000
+    )
+
+
+def a_slice(p_value: float | None, judged: bool = True) -> SliceComparison:
+    gap = difference(-0.05, -0.07) if judged else None
+    return SliceComparison(column="tab", value="2", rows=900, positives=90, difference=gap, p_value=p_value)
+
+
+class TestData:
+    def test_passes_a_validated_log(self) -> None:
+        result = data_gate(LOG, measures(), LIMITS)
+        assert result.passed
+        assert result.reason == "9 990 valid rows, 10 in quarantine, 4 000 test rows"
+
+    @pytest.mark.parametrize("log", [None, {}, {"raw_rows": 5, "valid_rows": 0, "quarantined_rows": 5}])
+    def test_holds_without_validated_rows(self, log: dict[str, int] | None) -> None:
+        assert "the log was not validated" in _held(data_gate(log, measures(), LIMITS))
+
+    def test_holds_when_rows_vanished(self) -> None:
+        lost = {**LOG, "valid_rows": 9_900}
+        assert "90 of 10 000 raw rows are neither valid nor in quarantine" in _held(data_gate(lost, measures(), LIMITS))
+
+    def test_holds_with_too_few_test_rows(self) -> None:
+        assert "1 999 test rows < 2 000" in _held(data_gate(LOG, measures(rows=1_999), LIMITS))
+
+    @pytest.mark.parametrize("positives", [0, 4_000])
+    def test_holds_with_one_class(self, positives: int) -> None:
+        reason = _held(data_gate(LOG, measures(positives=positives), LIMITS))
+        assert reason == f"one class: {positives:,} positives in 4 000 test rows".replace("4,000", "4 000")
+
+    def test_holds_without_scores(self) -> None:
+        reason = _held(data_gate(LOG, MISSING, LIMITS))
+        assert "0 test rows < 2 000" in reason
+        assert "scores.parquet is missing" in reason
+
+
+def skew(**changed: Any) -> SkewReport:
+    good = {"rows_checked": 500, "keys_checked": 900, "historical_mismatches": 0, "online_mismatches": 0}
+    return SkewReport(**{**good, "row_count_ok": True, "columns": {"users:rows": 0, "items:rows": 0}, **changed})
+
+
+class TestSkew:
+    def test_passes_equal_answers(self) -> None:
+        assert skew_gate(skew(), 4_000, LIMITS).passed
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            (
+                {"historical_mismatches": 3, "columns": {"users:rows": 1, "users:sum": 2, "items:rows": 0}},
+                r"3 answers differ from Feast's historical ones \(most in users:sum, users:rows\)",
+            ),
+            ({"online_mismatches": 1}, "1 answers differ from Feast's online ones"),
+            ({"row_count_ok": False}, "another number of rows than it was asked for"),
+            ({"rows_checked": 0}, "only 0 rows were compared with Feast, wanted 500"),
+            ({"rows_checked": 499}, "only 499 rows"),
+            ({"keys_checked": 0}, "no value was compared"),
+        ],
+    )
+    def test_holds(self, changed: dict[str, Any], message: str) -> None:
+        assert re.search(message, _held(skew_gate(skew(**changed), 4_000, LIMITS)))
+
+    def test_holds_without_a_report(self) -> None:
+        assert _held(skew_gate(None, 4_000, LIMITS)) == "no report of a comparison with Feast"
+
+    def test_all_rows_of_a_small_log_are_enough_but_none_never_is(self) -> None:
+        assert skew_gate(skew(rows_checked=100), 100, LIMITS).passed
+        assert not skew_gate(skew(rows_checked=0), 0, LIMITS).passed
+
+
+class TestAbsolute:
+    def test_passes_above_floor_and_popularity(self) -> None:
+        assert absolute_gate(measures(), POPULARITY, LIMITS).passed
+
+    def test_holds_when_only_the_value_reaches_the_floor(self) -> None:
+        weak = measures(auc=Interval(low=0.549, value=0.56, high=0.57))
+        reason = _held(absolute_gate(weak, measures(auc=Interval(low=0.49, value=0.5, high=0.51)), LIMITS))
+        assert reason == "AUC 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
+
+    def test_holds_a_log_loss_no_better_than_a_constant_rate(self) -> None:
+        useless = measures(log_loss=Interval(low=0.55, value=0.56, high=0.57))  # entropy of 0.25: 0.5623
+        assert "log loss 0.5700 >= 0.5623 (log loss of a constant rate" in _held(
+            absolute_gate(useless, POPULARITY, LIMITS)
+        )
+
+    def test_holds_a_log_loss_above_a_declared_one(self) -> None:
+        strict = LIMITS.model_copy(update={"max_log_loss": 0.51})
+        assert "log loss 0.5200 >= 0.5100 (max_log_loss" in _held(absolute_gate(measures(), POPULARITY, strict))
+
+    def test_holds_a_model_that_popularity_matches(self) -> None:
+        popular = measures(auc=Interval(low=0.69, value=0.71, high=0.73))
+        assert "AUC 0.7000 < 0.7100 (popularity 0.7100" in _held(absolute_gate(measures(), popular, LIMITS))
+
+    def test_holds_a_gain_below_the_declared_one(self) -> None:
+        demanding = LIMITS.model_copy(update={"min_gain_over_popularity": 0.1})
+        assert "AUC 0.7000 < 0.7200" in _held(absolute_gate(measures(), POPULARITY, demanding))
+
+    @pytest.mark.parametrize("missing", [None, MISSING, measures(auc=None, problem="only one class")])
+    def test_holds_without_popularity(self, missing: Measures | None) -> None:
+        assert "no popularity baseline to beat" in _held(absolute_gate(measures(), missing, LIMITS))
+
+    def test_holds_when_popularity_saw_other_rows(self) -> None:
+        other = POPULARITY.model_copy(update={"rows": 3_000})
+        assert "measured on other rows (3 000, candidate 4 000)" in _held(absolute_gate(measures(), other, LIMITS))
+
+    @pytest.mark.parametrize("candidate", [MISSING, measures(auc=None), measures(log_loss=None)])
+    def test_holds_without_numbers(self, candidate: Measures) -> None:
+        assert "no numbers" in _held(absolute_gate(candidate, POPULARITY, LIMITS))
+
+
+class TestChampion:
+    CHAMPION = Champion(version="17")
+
+    def test_passes_the_first_model_and_says_so(self) -> None:
+        result = champion_gate(Champion(version=""), None, LIMITS)
+        assert (result.passed, result.reason) == (True, "first model: there is no champion yet")
+
+    def test_passes_within_the_margin(self) -> None:
+        assert champion_gate(
+            self.CHAMPION, Comparison(reference="c", difference=difference(0.0, -0.002)), LIMITS
+        ).passed
+
+    def test_holds_beyond_the_margin_even_when_the_value_is_better(self) -> None:
+        worse = Comparison(reference="champion", difference=difference(0.001, -0.0021))
+        reason = _held(champion_gate(self.CHAMPION, worse, LIMITS))
+        assert reason == (
+            "AUC difference -0.0021 < -0.0020 (0.7510 against 0.7500 of the champion, version 17;"
+            " one-sided 95% bound, 4 000 test rows)"
+        )
+
+    @pytest.mark.parametrize(
+        ("champion", "comparison", "message"),
+        [
+            (None, None, "nobody looked whether there is a champion"),
+            (CHAMPION, None, "champion, version 17: no comparison, it was not scored"),
+            (CHAMPION, Comparison(reference="champion", problem="not scored on the same rows"), "the same rows"),
+            (
+                Champion(version="17", problem="its features are gone"),
+                Comparison(reference="champion", difference=difference(0.1, 0.09)),
+                "its features are gone",
+            ),
+        ],
+    )
+    def test_holds_what_cannot_be_compared(
+        self, champion: Champion | None, comparison: Comparison | None, message: str
+    ) -> None:
+        assert message in _held(champion_gate(champion, comparison, LIMITS))
+
+
+class TestCalibration:
+    def test_passes_probabilities(self) -> None:
+        assert calibration_gate(measures(), LIMITS).passed
+
+    def test_holds_scores_that_are_off_by_more_than_chance(self) -> None:
+        off = measures(calibration_error=0.05, calibration_noise=0.01)
+        assert _held(calibration_gate(off, LIMITS)) == "calibration error 0.0500 - 0.0100 by chance > 0.0300"
+
+    def test_passes_what_is_only_chance(self) -> None:
+        assert calibration_gate(measures(calibration_error=0.04, calibration_noise=0.037), LIMITS).passed
+
+    def test_holds_scores_that_are_too_high_on_the_whole(self) -> None:
+        high = measures(mean_score=0.28)  # 0.28 / 0.25 - 1 = 0.12
+        assert "rate error 0.120 > 0.100 (mean score 0.2800, label rate 0.2500)" in _held(
+            calibration_gate(high, LIMITS)
+        )
+
+    @pytest.mark.parametrize(
+        "candidate", [MISSING, measures(calibration_error=None), measures(mean_score=None), measures(label_rate=0.0)]
+    )
+    def test_holds_without_numbers(self, candidate: Measures) -> None:
+        assert "no " in _held(calibration_gate(candidate, LIMITS))
+
+
+class TestSlices:
+    DECLARED = LIMITS.model_copy(update={"slices": ("tab",)})
+
+    def test_passes_slices_that_kept_up(self) -> None:
+        result = slices_gate([a_slice(0.4), a_slice(None, judged=False)], "popularity", self.DECLARED)
+        assert result.reason == "1 slices not behind popularity by more than 0.020, 1 not judged"
+        assert result.passed
+
+    def test_holds_and_names_the_slice_that_fell_behind(self) -> None:
+        reason = _held(slices_gate([a_slice(0.5), a_slice(0.01)], "the champion", self.DECLARED))
+        assert reason == (
+            "tab = 2: AUC 0.7000 against 0.7500 of the champion, a gap of -0.0500 beyond -0.0200 (p = 0.01, 900 rows)"
+        )
+
+    @pytest.mark.parametrize("slices", [[], [a_slice(None, judged=False)]])
+    def test_holds_when_no_declared_slice_can_be_judged(self, slices: list[SliceComparison]) -> None:
+        assert f"none of {len(slices)} slices could be judged" in _held(
+            slices_gate(slices, "popularity", self.DECLARED)
+        )
+        assert slices_gate(slices, "popularity", LIMITS).passed  # nothing declared: cold slices are reported only
+
+    def test_holds_when_slices_were_not_compared(self) -> None:
+        assert _held(slices_gate(None, "popularity", LIMITS)) == "the slices were not compared"
+        assert _held(slices_gate(None, "popularity", LIMITS, "no test rows")) == "no test rows"
+
+    def test_holds_a_judged_slice_without_p_value(self) -> None:
+        assert "p = None" in _held(slices_gate([a_slice(None)], "popularity", LIMITS))
+
+
+class TestIntegrity:
+    def test_passes_verified_files(self) -> None:
+        assert integrity_gate({"model.json": "ab"}).passed
+
+    @pytest.mark.parametrize("digests", [None, {}])
+    def test_holds_without_files(self, digests: dict[str, str] | None) -> None:
+        assert _held(integrity_gate(digests)) == "no verified files"
+
+    def test_holds_with_a_problem(self) -> None:
+        assert _held(integrity_gate({"model.json": "ab"}, "weights changed")) == "weights changed"
+
+
+class TestReport:
+    PASSES = tuple(GateResult(name=name, passed=True, reason="fine") for name in GATES)
+
+    def test_passes_when_every_gate_does(self) -> None:
+        report = GateReport.of("xgboost", "ab12", self.PASSES)
+        assert report.passed
+        assert report.holds == ()
+
+    def test_one_hold_holds(self) -> None:
+        held = GateResult(name="skew", passed=False, reason="3 answers differ")
+        report = GateReport.of("xgboost", "ab12", [held if one.name == "skew" else one for one in self.PASSES])
+        assert not report.passed
+        assert report.holds == ("Gate 'skew' holds the candidate: 3 answers differ.",)
+
+    @pytest.mark.parametrize("left_out", GATES)
+    def test_a_gate_that_did_not_speak_holds(self, left_out: str) -> None:
+        report = GateReport.of("xgboost", "ab12", [one for one in self.PASSES if one.name != left_out])
+        assert not report.passed
+        assert report.holds == (f"Gate '{left_out}' holds the candidate: it gave no result.",)
+
+    def test_an_edited_report_is_refused(self) -> None:
+        held = GateReport.of("xgboost", "ab12", ()).model_dump()
+        with pytest.raises(ValidationError, match="passed is True, but its gates say False"):
+            GateReport.model_validate({**held, "passed": True})
+
+    def test_not_a_number_is_no_number(self) -> None:
+        with pytest.raises(ValidationError, match="finite number"):
+            Interval(low=0.1, value=float("nan"), high=0.2)
+
+
+def _held(result: GateResult) -> str:
+    assert not result.passed
+    assert result.message.startswith(f"Gate '{result.name}' holds the candidate: ")
+    return result.reason

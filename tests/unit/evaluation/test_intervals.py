@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from shortlist.evaluation.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_difference
+from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.scores import ScoredRows
+
+OPTIONS = {"confidence": 0.95, "rounds": 100, "seed": 5}
+
+
+def scored(labels: np.ndarray, scores: np.ndarray, users: np.ndarray | None = None) -> ScoredRows:
+    frame = pl.DataFrame({"impression_id": np.arange(labels.size)})
+    return ScoredRows(frame, labels.astype(float), scores, np.arange(labels.size) if users is None else users)
+
+
+def planted(rows: int, users: int | None = None, noise: float = 0.0, seed: int = 0) -> ScoredRows:
+    generator = np.random.default_rng(seed)
+    probability = generator.beta(1, 3, rows)
+    labels = generator.random(rows) < probability
+    owners = None if users is None else generator.integers(0, users, rows)
+    return scored(labels, np.clip(probability + noise * generator.normal(size=rows), 0, 1), owners)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 5)), min_size=2, max_size=60))
+def test_weighted_auc_is_sklearns(rows: list[tuple[bool, int, int]]) -> None:
+    labels, levels, users = (np.array(column) for column in zip(*rows, strict=True))
+    weights = np.array([0.0, 1.0, 2.0, 3.0, 1.0, 0.0])
+    got = SortedScores(scored(labels, levels / 4, users)).auc(weights)
+    weight = weights[users]
+    if (weight * labels).sum() == 0 or (weight * ~labels).sum() == 0:
+        assert np.isnan(got)
+    else:
+        assert got == pytest.approx(roc_auc_score(labels, levels / 4, sample_weight=weight))
+
+
+def test_interval_is_as_wide_as_theory_says() -> None:
+    rows = planted(4_000)
+    aucs, losses = bootstrap(rows, confidence=0.95, rounds=300, seed=1)
+    area, positives, negatives = aucs.value, rows.positives, rows.rows - rows.positives
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)  # Hanley and McNeil, 1982
+    variance = area * (1 - area) + (positives - 1) * (q1 - area**2) + (negatives - 1) * (q2 - area**2)
+    width = 2 * 1.96 * (variance / (positives * negatives)) ** 0.5
+    assert aucs.high - aucs.low == pytest.approx(width, rel=0.2)
+    assert losses.low < losses.value < losses.high
+
+
+def test_rows_of_one_user_count_as_one() -> None:
+    once = planted(500)
+    copies = scored(np.tile(once.labels, 10), np.tile(once.scores, 10), np.tile(np.arange(500), 10))
+    as_rows = scored(copies.labels, copies.scores)
+    by_user, by_row, single = (bootstrap(rows, **OPTIONS)[0] for rows in (copies, as_rows, once))
+    assert by_user == single  # nothing was learnt from copies
+    assert by_row.high - by_row.low < 0.5 * (by_user.high - by_user.low)
+
+
+def test_the_seed_decides() -> None:
+    rows = planted(500, users=50)
+    assert bootstrap(rows, **OPTIONS) == bootstrap(rows, **OPTIONS)
+    assert bootstrap(rows, **OPTIONS) != bootstrap(rows, **{**OPTIONS, "seed": 6})
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    rows = planted(1_000, users=100)
+    difference = bootstrap_difference(rows, rows, **OPTIONS)
+    assert (difference.value, difference.low, difference.error) == (0, 0, 0)
+
+
+def test_a_worse_model_is_told_apart_though_intervals_overlap() -> None:
+    better, worse = planted(3_000, users=300), planted(3_000, users=300, noise=0.05)
+    difference = bootstrap_difference(worse, better, **OPTIONS)
+    (ours, _), (theirs, _) = bootstrap(worse, **OPTIONS), bootstrap(better, **OPTIONS)
+    assert ours.high > theirs.low
+    assert difference.value == pytest.approx(ours.value - theirs.value)
+    assert difference.low < difference.value < -2 * difference.error
+
+
+def test_other_rows_are_not_compared() -> None:
+    with pytest.raises(UnmeasurableError, match="not scored on the same rows: 500 and 400"):
+        bootstrap_difference(planted(500), planted(400), **OPTIONS)
+
+
+def test_too_few_users_have_no_interval() -> None:
+    few = planted(1_000, users=FEWEST_CLUSTERS - 1)
+    with pytest.raises(UnmeasurableError, match="1000 rows of only 9 users; an interval needs 10 or more"):
+        bootstrap(few, **OPTIONS)
+    with pytest.raises(UnmeasurableError, match="only 9 users"):
+        bootstrap_difference(few, few, **OPTIONS)
+
+
+def test_positives_of_one_user_have_no_interval() -> None:
+    labels = np.array([1.0, 1.0] + [0.0] * 98)
+    rows = scored(labels, np.linspace(0, 1, 100), np.array([0, *range(99)]))
+    with pytest.raises(UnmeasurableError, match="2 positives in 100 rows come from too few users"):
+        bootstrap(rows, **OPTIONS)
+
+
+def test_one_class_has_no_interval() -> None:
+    with pytest.raises(UnmeasurableError, match="only one class"):
+        bootstrap(scored(np.zeros(100), np.linspace(0, 1, 100)), **OPTIONS)

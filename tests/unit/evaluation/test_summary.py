@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+from shortlist.evaluation.gate_report import GateReport, GateResult
+from shortlist.evaluation.records import Interval, Measures, Scores
+from shortlist.evaluation.summary import (
+    BlessedVersion,
+    Failure,
+    Rows,
+    StepNumbers,
+    Summary,
+    gate_lines,
+    model_numbers,
+    write_summary,
+)
+
+MEASURES = Measures(
+    model="xgboost",
+    role="candidate",
+    auc=Interval(low=0.70, value=0.71, high=0.72),
+    log_loss=Interval(low=0.4, value=0.5, high=0.6),
+)
+REPORT = GateReport.of("xgboost", "ab", [GateResult(name="data", passed=True, reason="9 990 valid rows")])
+SUMMARY = Summary(
+    spec="demo",
+    rows=Rows(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
+    best_possible=Scores(auc=0.75, log_loss=0.45),
+    models={"xgboost": model_numbers(MEASURES, 120_000.0)},
+    gates=gate_lines((REPORT,)),
+    blessed=BlessedVersion(model="xgboost", version="1"),
+    steps={"ingest": StepNumbers(seconds=1.5, cached=False, peak_mib=200.0)},
+)
+STOPPED = Summary(
+    spec="demo",
+    rows=Rows(raw=1_000, valid=None, quarantined=None, train=None, validation=None, test=None),
+    best_possible=None,
+    models={},
+    gates=(),
+    blessed=None,
+    steps={"ingest": StepNumbers(seconds=0.0, cached=True, peak_mib=None)},
+    failed=Failure(step="validate", message="3 of 1 000 rows break 'label'"),
+)
+SCHEMA = Summary.model_json_schema()
+
+
+@pytest.mark.parametrize("summary", [SUMMARY, STOPPED])
+def test_the_file_agrees_with_the_schema(tmp_path: Path, summary: Summary) -> None:
+    write_summary(tmp_path / "summary.json", summary)
+    content = json.loads((tmp_path / "summary.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(content, SCHEMA)
+    assert Summary.model_validate(content) == summary
+
+
+def test_programs_find_the_promised_names() -> None:
+    content = SUMMARY.model_dump(mode="json")
+    assert content["rows"] == {
+        "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
+    }  # fmt: skip
+    assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
+    numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}
+    assert content["models"]["xgboost"].items() >= numbers.items()
+    gate = {"name": "data", "passed": True, "reason": "9 990 valid rows"}
+    assert content["gates"][0].items() >= gate.items()
+    assert content["blessed"] == {"model": "xgboost", "version": "1"}
+    assert content["steps"] == {"ingest": {"seconds": 1.5, "cached": False, "peak_mib": 200.0}}
+
+
+PROMISED = {"spec", "rows", "best_possible", "models", "gates", "blessed", "steps"}
+
+
+def test_the_schema_demands_the_promised_names() -> None:
+    required = {name: set(definition.get("required", ())) for name, definition in SCHEMA["$defs"].items()}
+    assert set(SCHEMA["required"]) >= PROMISED
+    assert required["Rows"] >= {"raw", "valid", "quarantined", "train", "validation", "test"}
+    assert required["ModelNumbers"] >= {"auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s"}
+    assert required["GateLine"] >= {"name", "passed", "reason"}
+    assert required["BlessedVersion"] >= {"model", "version"}
+    assert required["StepNumbers"] >= {"seconds", "cached", "peak_mib"}
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_the_schema_refuses_a_file_that_lacks_one(name: str) -> None:
+    content = SUMMARY.model_dump(mode="json")
+    del content[name]
+    with pytest.raises(jsonschema.ValidationError, match=f"'{name}' is a required property"):
+        jsonschema.validate(content, SCHEMA)
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Rows(raw=-1, valid=0, quarantined=0, train=0, validation=0, test=0)
+
+
+def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
+    unmeasured = model_numbers(Measures(model="dlrm", role="candidate", problem="one class"), None)
+    assert unmeasured.model_dump(exclude={"role"}) == dict.fromkeys(
+        ("auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s")
+    )

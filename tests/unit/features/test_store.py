@@ -1,0 +1,394 @@
+import importlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from shortlist.artefacts import write_json
+from shortlist.config.runtime import RedisOnline, SQLiteOnline
+from shortlist.contracts import DataError, ShortlistError
+from shortlist.features import store as store_module
+from shortlist.features.answers import ROW, with_answers
+from shortlist.features.feast_environment import FEATURE_REPO, environment, variables
+from shortlist.features.store import Store, apply, connect, kept_online
+from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
+
+ZONE = "Asia/Shanghai"  # eight hours ahead: a day begins at 16:00 UTC of the day before
+BIG = 2**53 + 1  # a float cannot hold it
+
+
+def start(day: int) -> datetime:
+    return datetime(2026, 1, day, tzinfo=UTC) - timedelta(hours=8)
+
+
+def view(name: str, keys: dict[str, str], features: dict[str, str], frame: pl.DataFrame, static: bool = False) -> View:
+    return View(
+        name=name,
+        keys=tuple(ViewColumn(name=key, dtype=dtype) for key, dtype in keys.items()),
+        features=tuple(ViewColumn(name=feature, dtype=dtype) for feature, dtype in features.items()),
+        path=f"{name}.parquet",
+        static=static,
+        rows=frame.height,
+        newest_keys=frame.select(list(keys)).n_unique(),
+    )
+
+
+def write(folder: Path, frames: dict[str, pl.DataFrame], views: list[View]) -> Path:
+    folder.mkdir(exist_ok=True)
+    index = ViewIndex(
+        folder=folder, views=tuple(views), first_day=date(2026, 1, 5), last_day=date(2026, 1, 7), timezone=ZONE
+    )
+    write_json(folder / INDEX, index.model_dump(mode="json"))
+    for one in views:
+        frames[one.name].write_parquet(folder / one.path)
+    return folder
+
+
+def moments(*days: int) -> pl.Series:
+    return pl.Series([start(day) for day in days], dtype=pl.Datetime("us", "UTC"))
+
+
+CLICKS = pl.DataFrame(
+    {
+        "user": [1, 1, 2, 2],
+        "event_timestamp": moments(6, 7, 7, 8),
+        "rows": [2, 3, 1, 2],
+        "rate": [0.5, None, 0.1, 0.2],
+        "last_time": [BIG, BIG + 2, 5, 7],
+        "fill": [None, None, None, 2**53],
+    }
+)
+PAIRS = pl.DataFrame({"user": [1, 2], "tab": ["a", "b"], "event_timestamp": moments(6, 7), "rows": [5, 6]})
+OVERALL = pl.DataFrame({"everything": [0, 0, 0], "event_timestamp": moments(6, 7, 8), "rows": [10, 20, 30]})
+USERS = pl.DataFrame(
+    {
+        "user": [1, 2],
+        "event_timestamp": pl.Series([datetime(1970, 1, 1, tzinfo=UTC)] * 2, dtype=pl.Datetime("us", "UTC")),
+        "history": [[BIG, 2], []],
+        "vector": pl.Series([[0.1, 0.2], None], dtype=pl.List(pl.Float32)),
+        "name": [None, "bo"],
+    }
+)
+FRAMES = {"clicks": CLICKS, "pairs": PAIRS, "overall": OVERALL, "users": USERS}
+VIEWS = [
+    view(
+        "clicks", {"user": "Int64"}, {"rows": "Int64", "rate": "Float64", "last_time": "Int64", "fill": "Int64"}, CLICKS
+    ),
+    view("pairs", {"user": "Int64", "tab": "String"}, {"rows": "Int64"}, PAIRS),
+    view("overall", {"everything": "Int64"}, {"rows": "Int64"}, OVERALL),
+    view(
+        "users",
+        {"user": "Int64"},
+        {"history": "List(Int64)", "vector": "List(Float32)", "name": "String"},
+        USERS,
+        static=True,
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `views` and a `store` they were applied to: making a registry takes a second."""
+    folder = tmp_path_factory.mktemp("applied")
+    apply(write(folder / "views", FRAMES, VIEWS), folder / "store", "my-spec", SQLiteOnline(), user="user")
+    return folder
+
+
+@pytest.fixture
+def views(applied: Path) -> Path:
+    return applied / "views"
+
+
+@pytest.fixture
+def store(applied: Path, tmp_path: Path) -> Store:
+    shutil.copytree(applied / "store", tmp_path / "store")
+    return connect(applied / "views", tmp_path / "store", "my-spec", SQLiteOnline())
+
+
+def apply_changed(tmp_path: Path, frames: dict[str, pl.DataFrame], views: list[View] = VIEWS) -> Store:
+    """Apply other views to the store of the test."""
+    changed = write(tmp_path / "views", FRAMES | frames, views)
+    return apply(changed, tmp_path / "store", "my-spec", SQLiteOnline(), user="user")
+
+
+def rows(store: Store, user: int = 1) -> int | None:
+    return store.online(pl.DataFrame({"user": [user]}), ["clicks"])["clicks:rows"][0]
+
+
+def test_historical_answers_hold_at_the_moment_of_the_row_in_its_order(store: Store) -> None:
+    asking = pl.DataFrame(
+        {
+            "user": [2, 1, 1, 1, None, 9, 2],
+            "tab": ["b", "a", "a", "zz", "a", "a", None],
+            "everything": [0] * 7,
+            "event_time": pl.Series(
+                [start(7), start(6), start(6) - timedelta(microseconds=1), start(8), start(8), start(8), start(9)],
+                dtype=pl.Datetime("us", "UTC"),
+            ),
+        }
+    )
+    answers = store.historical(asking, ["clicks", "pairs", "overall", "users"])
+    assert_frame_equal(answers.select(asking.columns), asking)
+    assert answers["clicks:rows"].to_list() == [1, 2, None, 3, None, None, 2]
+    assert answers["clicks:last_time"].to_list() == [5, BIG, None, BIG + 2, None, None, 7]
+    assert answers["clicks:fill"].to_list() == [None] * 6 + [2**53]
+    assert answers["clicks:rate"].to_list() == [0.1, 0.5, None, None, None, None, 0.2]
+    assert answers["pairs:rows"].to_list() == [6, 5, None, None, None, None, None]
+    assert answers["overall:rows"].to_list() == [20, 10, None, 30, 30, 30, 30]
+    assert answers["users:history"].to_list() == [[], [BIG, 2], [BIG, 2], [BIG, 2], None, None, []]
+    assert answers["users:name"].to_list() == ["bo", None, None, None, None, None, "bo"]
+
+
+def test_online_answers_are_what_was_valid_when_materialised(store: Store) -> None:
+    store.materialize(start(7))
+    asking = pl.DataFrame({"user": [2, 1, 9, None, 1], "tab": ["b", "a", "a", "a", "a"], "everything": [0] * 5})
+    answers = store.online(asking, ["clicks", "pairs", "overall", "users"])
+    assert answers["clicks:rows"].to_list() == [1, 3, None, None, 3]
+    assert answers["clicks:last_time"].to_list() == [5, BIG + 2, None, None, BIG + 2]
+    assert answers["pairs:rows"].to_list() == [6, 5, None, None, 5]
+    assert answers["overall:rows"].to_list() == [20] * 5
+    assert answers["users:history"].to_list() == [[], [BIG, 2], None, None, [BIG, 2]]
+    assert answers["users:vector"].to_list() == [
+        None,
+        USERS["vector"][0].to_list(),
+        None,
+        None,
+        USERS["vector"][0].to_list(),
+    ]
+    assert answers.schema["users:vector"] == pl.List(pl.Float32)
+
+
+def test_materialising_again_writes_only_what_is_new(store: Store) -> None:
+    assert store.materialize(start(7)) == {"clicks": 2, "pairs": 2, "overall": 1, "users": 2}
+    assert store.materialize(start(7)) == {"clicks": 0, "pairs": 0, "overall": 0, "users": 0}
+    assert store.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 1, "users": 0}  # user 2 and the total
+    assert rows(store, 2) == 2
+    assert store.valid_until("clicks") == start(8)
+
+
+def test_an_earlier_moment_does_not_take_the_store_back(store: Store) -> None:
+    store.materialize(start(8))
+    assert store.materialize(start(6))["clicks"] == 0
+    assert rows(store, 2) == 2
+    assert store.valid_until("clicks") == start(8)
+
+
+def test_a_new_day_that_leaves_the_past_alone_is_written_alone(store: Store, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    later = pl.concat([CLICKS, CLICKS.tail(1).with_columns(event_timestamp=pl.lit(start(9)), rows=pl.lit(9, pl.Int64))])
+    again = apply_changed(tmp_path, {"clicks": later})
+    assert again.materialize(start(9))["clicks"] == 1
+    assert rows(again, 2) == 9
+
+
+def test_a_rewritten_past_is_written_whole_and_its_lost_keys_vanish(store: Store, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    changed = CLICKS.filter(user=1).with_columns(rows=pl.col("rows") + 100)
+    again = apply_changed(tmp_path, {"clicks": changed})
+    assert again.materialize(start(8)) == {"clicks": 1, "pairs": 0, "overall": 0, "users": 0}
+    assert rows(again, 1) == 3 + 100
+    assert rows(again, 2) is None
+
+
+def test_a_rewriting_that_was_killed_does_not_pass_for_the_past(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.materialize(start(8))
+    changed = apply_changed(tmp_path, {"clicks": CLICKS.filter(user=1)})
+    with monkeypatch.context() as killed:
+        killed.setattr(changed._feast, "materialize", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            changed.materialize(start(8))
+    assert rows(changed, 1) is None  # the view was emptied, because user 2 is gone
+    back = apply_changed(tmp_path, {})  # the log of before
+    assert back.materialize(start(8))["clicks"] == 2
+    assert [rows(back, 1), rows(back, 2)] == [3, 2]
+
+
+def test_a_changed_row_of_a_side_table_reaches_the_store(store: Store, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    again = apply_changed(tmp_path, {"users": USERS.with_columns(name=pl.Series(["al", "bo"]))})
+    assert again.materialize(start(8))["users"] == 2
+    assert again.online(pl.DataFrame({"user": [1]}), ["users"])["users:name"][0] == "al"
+
+
+def test_a_new_feature_of_a_view_is_filled_for_every_key(store: Store, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    wider = PAIRS.with_columns(clicks=pl.Series([1, 2]))
+    both = {"rows": "Int64", "clicks": "Int64"}
+    wider_view = view("pairs", {"user": "Int64", "tab": "String"}, both, wider)
+    again = apply_changed(tmp_path, {"pairs": wider}, [VIEWS[0], wider_view, *VIEWS[2:]])
+    assert again.materialize(start(8))["pairs"] == 2
+    assert again.online(pl.DataFrame({"user": [1], "tab": ["a"]}), ["pairs"])["pairs:clicks"][0] == 1
+
+
+def test_apply_again_keeps_what_is_online_and_forgets_views_that_are_gone(store: Store, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    again = apply_changed(tmp_path, {}, VIEWS[:1])
+    assert rows(again) == 3
+    assert [one.name for one in again.online_views] == ["clicks"]
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    with sqlite3.connect(tmp_path / "store" / "online.db") as online:
+        assert [name for (name,) in online.execute(tables)] == ["my_spec_clicks"]
+    online.close()
+
+
+def test_another_process_reads_what_was_applied(store: Store, views: Path, tmp_path: Path) -> None:
+    store.materialize(start(8))
+    assert rows(connect(views, tmp_path / "store", "my-spec", SQLiteOnline())) == 3
+
+
+def test_connecting_to_nothing_says_what_to_run(views: Path, tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match="no Feast registry here; run the features step first"):
+        connect(views, tmp_path / "nowhere", "my-spec", SQLiteOnline())
+
+
+def test_feast_itself_finds_the_same_definitions(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_module._feast()
+    parse_repo = importlib.import_module("feast.repo_operations").parse_repo
+    monkeypatch.chdir(FEATURE_REPO)
+    monkeypatch.syspath_prepend(FEATURE_REPO)
+    with environment(variables(views, tmp_path / "store", "my-spec", SQLiteOnline(), "user")):
+        found = parse_repo(FEATURE_REPO)
+    sys.modules.pop("definitions")
+    assert {entity.name for entity in found.entities} == {"everything", "tab", "user", "__dummy"}  # Feast adds its own
+    assert sorted(one.name for one in found.feature_views) == ["clicks", "overall", "pairs", "users"]
+    assert [(service.name, len(service.feature_view_projections)) for service in found.feature_services] == [
+        ("my_spec", 4)
+    ]
+
+
+def test_an_integer_that_feast_would_round_is_refused(store: Store, tmp_path: Path) -> None:
+    rounded = CLICKS.with_columns(fill=pl.Series([None, BIG, None, None]))
+    with pytest.raises(
+        ShortlistError,
+        match=r"view 'clicks': 'fill' holds nulls and integers beyond 2\*\*53.*declare .* `type: string`",
+    ):
+        apply_changed(tmp_path, {"clicks": rounded}).materialize(start(8))
+
+
+def test_a_spec_that_looks_nothing_up_has_an_empty_store(store: Store, tmp_path: Path) -> None:
+    assert apply_changed(tmp_path, {}, []).materialize(start(8)) == {}
+
+
+def test_a_large_view_is_kept_online_only_when_its_key_is_the_user() -> None:
+    large = VIEWS[0].model_copy(update={"newest_keys": 50_001})
+    assert kept_online(large, "user")
+    assert not kept_online(large, "item")
+    assert not kept_online(VIEWS[1].model_copy(update={"newest_keys": 50_001}), "user")
+    assert kept_online(VIEWS[1].model_copy(update={"newest_keys": 50_000}), "user")
+
+
+def test_a_large_view_is_refused_online_and_read_from_its_snapshot(tmp_path: Path) -> None:
+    large = VIEWS[1].model_copy(update={"newest_keys": 50_001})
+    store = apply(write(tmp_path / "views", FRAMES, [large]), tmp_path / "store", "my-spec", SQLiteOnline(), "user")
+    assert store.materialize(start(8)) == {}
+    with pytest.raises(
+        ShortlistError, match=r"view 'pairs' is too large for the online store; read ViewIndex\.snapshot"
+    ):
+        store.online(pl.DataFrame({"user": [1], "tab": ["a"]}), ["pairs"])
+    assert store.views.snapshot("pairs", start(6)).rows() == [(1, "a", 5)]
+    asking = pl.DataFrame({"user": [1], "tab": ["a"], "event_time": moments(8)})
+    assert store.historical(asking, ["pairs"])["pairs:rows"].to_list() == [5]
+
+
+def test_a_snapshot_holds_the_latest_values_of_every_key(views: Path) -> None:
+    index = ViewIndex.read(views)
+    assert index.snapshot("clicks", start(7)).sort("user").rows() == [(1, 3, None, BIG + 2, None), (2, 1, 0.1, 5, None)]
+    assert index.snapshot("clicks", start(6)).rows() == [(1, 2, 0.5, BIG, None)]
+
+
+def test_an_unknown_view_names_the_likely_one(store: Store) -> None:
+    with pytest.raises(ShortlistError, match="no view 'click'; did you mean 'clicks'"):
+        store.online(pl.DataFrame({"user": [1]}), ["click"])
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows.head(1), lambda rows: pl.concat([rows, rows.head(1)])])
+def test_lost_or_doubled_rows_are_refused(change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    asking = pl.DataFrame({"user": [1, 2]})
+    with pytest.raises(
+        DataError, match=r"Feast answered 2 rows of view 'clicks' with [13]\. Rows were lost or doubled"
+    ):
+        with_answers(asking, VIEWS[0], lambda view, asked: change(asked.select(ROW, rows=pl.lit(1))))
+
+
+def test_a_day_begins_at_midnight_of_the_logs_own_clock(views: Path) -> None:
+    index = ViewIndex.read(views)
+    assert index.start_of(date(2026, 1, 7)) == datetime(2026, 1, 6, 16, tzinfo=UTC)
+    assert index.day_of(datetime(2026, 1, 6, 16, tzinfo=UTC)) == date(2026, 1, 7)
+    assert index.day_of(datetime(2026, 1, 6, 15, 59, tzinfo=UTC)) == date(2026, 1, 6)
+
+
+def test_redis_takes_its_connection_from_the_named_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    redis = RedisOnline(kind="redis", connection_variable="MY_REDIS")
+    monkeypatch.setenv("MY_REDIS", 'cache:6379,password=a"b#c: d$e')
+    value = variables(tmp_path, tmp_path, "my-spec", redis)["SHORTLIST_ONLINE_STORE"]
+    assert json.loads(value) == {
+        "type": "redis",
+        "connection_string": 'cache:6379,password=a"b#c: d$e',
+        "skip_dedup": True,
+    }
+
+
+@pytest.mark.parametrize(("value", "found"), [("", "is not set"), ("password=secret", "does not hold one")])
+def test_a_missing_redis_connection_names_the_variable_and_never_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, found: str
+) -> None:
+    monkeypatch.setenv("MY_REDIS", value)
+    with pytest.raises(
+        ShortlistError,
+        match=rf"wanted `host:port\[,password=\.\.\.\]`, but the environment variable MY_REDIS {found}\.",
+    ) as refused:
+        apply(tmp_path, tmp_path / "store", "my-spec", RedisOnline(kind="redis", connection_variable="MY_REDIS"))
+    assert "secret" not in str(refused.value)
+
+
+def test_a_redis_that_is_away_is_reported(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHORTLIST_REDIS", "127.0.0.1:1,retry=null,password=secret")  # nothing listens there
+    store = apply(views, tmp_path / "store", "my-spec", RedisOnline(kind="redis"))
+    with pytest.raises(ShortlistError, match=r"runtime\.online_store: Redis says: .*127\.0\.0\.1:1") as refused:
+        store.materialize(start(8))
+    assert "secret" not in str(refused.value)
+    assert store.valid_until("clicks") is None
+
+
+def test_a_materialisation_killed_half_way_can_be_run_again(store: Store, views: Path, tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        f"""
+        import os, signal
+        from datetime import datetime
+        from pathlib import Path
+        from shortlist.config.runtime import SQLiteOnline
+        from shortlist.features import store as module
+        store = module.connect(Path({str(views)!r}), Path({str(tmp_path / "store")!r}), "my-spec", SQLiteOnline())
+        written = store._feast._get_provider().online_store.online_write_batch
+        def killed(*args, **kwargs):
+            written(*args, **kwargs)
+            os.kill(os.getpid(), signal.SIGKILL)
+        store._feast._get_provider().online_store.online_write_batch = killed
+        store.materialize(datetime.fromisoformat({start(8).isoformat()!r}))
+        """
+    )
+    killed = subprocess.run([sys.executable, "-c", program], check=False, env={**os.environ, "PYTHONPATH": "."})
+    assert killed.returncode == -signal.SIGKILL
+    assert store.valid_until("clicks") is None
+    assert rows(store) == 3  # serving goes on with what is there
+    assert store.materialize(start(8)) == {"clicks": 2, "pairs": 2, "overall": 1, "users": 2}
+    assert rows(store, 2) == 2
+
+
+def test_feast_does_not_speak(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.materialize(start(8))
+    store.historical(pl.DataFrame({"user": [1], "event_time": moments(8)}), ["clicks"])
+    assert capfd.readouterr() == ("", "")

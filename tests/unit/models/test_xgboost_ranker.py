@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import models.xgboost_matrices
+from models.xgboost_ranker import XGBoostRanker
+from shortlist.config.models import XGBoostModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import DataError, ShortlistError
+from shortlist.frames import EngineError
+from shortlist.tables import DayTable
+
+SECTION = XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, max_depth=3, early_stopping_rounds=5)
+FAST = {"learning_rate": 0.5, "rounds": 200, "min_child_weight": 0.0, "max_depth": 6}  # overfits within a few trees
+
+
+def fitted(table: DayTable, runtime: Runtime, champion: Path | None = None, **changes: Any) -> XGBoostRanker:
+    ranker = XGBoostRanker(SECTION.model_copy(update=changes))
+    ranker.fit(table, runtime, champion=champion)
+    return ranker
+
+
+def tree_count(folder: Path) -> int:
+    import xgboost
+
+    return len(xgboost.Booster(model_file=folder / "model.ubj").get_dump())
+
+
+def test_out_of_core_gives_the_model_of_in_memory(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_memory = fitted(table, runtime, refit=True)
+    monkeypatch.delattr(models.xgboost_matrices.xgb, "QuantileDMatrix")  # the in-memory way is closed
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    out_of_core = fitted(table, runtime.model_copy(update={"memory_budget_mib": 0}), refit=True)
+    assert out_of_core.record.rounds == in_memory.record.rounds
+    np.testing.assert_allclose(out_of_core.predict(test_rows), in_memory.predict(test_rows), atol=1e-5)
+    assert not list(tmp_path.iterdir())  # the cache is gone
+
+
+def test_a_table_within_the_budget_stays_in_memory(
+    table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(models.xgboost_matrices.xgb, "ExtMemQuantileDMatrix")
+    assert fitted(table, runtime, rounds=2).record.rounds == 2
+
+
+def test_early_stopping_keeps_the_trees_up_to_the_best(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    ranker = fitted(table, runtime, **FAST)
+    losses = [line["validation_log_loss"] for line in ranker.record.history]
+    best = int(np.argmin(losses)) + 1
+    assert len(losses) == best + 5 < 200
+    assert ranker.record.rounds == ranker.record.best_epoch == best
+    ranker.save(tmp_path / "model")
+    assert tree_count(tmp_path / "model") == best
+    assert ranker.record.history[best - 1]["validation_auc"] > 0.6  # measured on the trees that were kept
+
+
+def test_every_tree_is_reported_with_its_losses(table: DayTable, runtime: Runtime) -> None:
+    lines: list[dict[str, Any]] = []
+    XGBoostRanker(SECTION.model_copy(update={"rounds": 3})).fit(table, runtime, on_epoch=lines.append)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert lines[2]["train_log_loss"] < lines[0]["train_log_loss"]
+
+
+def test_refit_learns_from_the_validation_days_too(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
+    once, twice = fitted(table, runtime), fitted(table, runtime, refit=True)
+    assert twice.record.rounds == once.record.rounds
+    validation = table.scan({table.days[3].day}).collect()
+
+    def log_loss(ranker: XGBoostRanker) -> float:
+        scores, labels = ranker.predict(validation), validation["label"].to_numpy()
+        return float(-np.log(np.where(labels == 1, scores, 1 - scores)).mean())
+
+    assert log_loss(twice) < log_loss(once)
+
+
+def test_importance_is_the_share_of_gain_and_finds_what_was_planted(table: DayTable, runtime: Runtime) -> None:
+    importance = fitted(table, runtime).record.importance
+    assert sum(importance.values()) == pytest.approx(1)
+    assert set(importance) == {"user_id", "item_id", "age", "text"}  # a vector is one feature
+    assert next(iter(importance)) == "user_id"  # its effects were drawn the widest
+
+
+def test_a_champion_is_the_start_of_its_successor(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
+) -> None:
+    champion = fitted(table, runtime, rounds=10)
+    champion.save(tmp_path / "champion")
+    successor = fitted(table, runtime, champion=tmp_path / "champion", rounds=4, refit=True)
+    assert successor.record.champion == "champion"
+    assert successor.record.rounds == 10 + 4
+    assert [line["round"] for line in successor.record.history] == [11, 12, 13, 14]
+    successor.save(tmp_path / "successor")
+    before, after = (json.loads(dumped(tmp_path / name)) for name in ("champion", "successor"))
+    assert after[:10] == before
+
+
+def dumped(folder: Path) -> str:
+    import xgboost
+
+    return f"[{','.join(xgboost.Booster(model_file=folder / 'model.ubj').get_dump(dump_format='json'))}]"
+
+
+def test_a_champion_with_other_features_is_refused(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    fitted(table, runtime, rounds=2, features=("age", "user_id")).save(tmp_path / "champion")
+    with pytest.raises(
+        ShortlistError, match=r"the champion reads user_id, age; the spec now says user_id, item_id, age"
+    ):
+        fitted(table, runtime, champion=tmp_path / "champion")
+
+
+def test_lists_of_ids_are_refused(table: DayTable, runtime: Runtime) -> None:
+    with pytest.raises(ShortlistError, match=r"models\.xgboost\.features: tags_id: trees cannot read lists of ids"):
+        fitted(table, runtime, features=("*_id",))
+
+
+def test_infinite_values_are_refused_by_name(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    copy = table.model_copy(update={"folder": tmp_path})
+    for name in table.days[1].files + table.days[2].files + table.days[3].files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        rows = pl.read_parquet(table.folder / name, hive_partitioning=False)
+        rows.with_columns(pl.lit(float("inf"), pl.Float32).alias("age")).write_parquet(tmp_path / name)
+    with pytest.raises(DataError, match="feature 'age' holds infinite values"):
+        fitted(copy, runtime)
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
+def test_a_declared_gpu_that_is_not_there_is_refused(kind: str, table: DayTable) -> None:
+    import torch
+
+    from models.devices import torch_device, xgboost_device
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    device = xgboost_device if kind == "xgboost" else torch_device
+    assert device("auto") == device("cpu") == "cpu"
+    with pytest.raises(EngineError, match=r"runtime\.engine is gpu, but .*CUDA.*or declare engine: auto or cpu"):
+        device("gpu")

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from shortlist.tracking import lineage
+from shortlist.tracking.lineage import Lineage, code_version, git_commit
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "ranker.py").write_text("a = 1\n")
+    monkeypatch.setattr(lineage, "_ROOT", tmp_path)
+    return tmp_path
+
+
+def test_the_code_version_changes_with_the_code_and_only_with_it(root: Path) -> None:
+    before = code_version.__wrapped__()
+    (root / "models" / "notes.txt").write_text("not code")
+    assert code_version.__wrapped__() == before
+    (root / "models" / "ranker.py").write_text("a = 2\n")
+    changed = code_version.__wrapped__()
+    (root / "models" / "ranker.py").rename(root / "models" / "renamed.py")
+    assert len({before, changed, code_version.__wrapped__()}) == 3
+
+
+def test_a_folder_that_is_no_repository_has_no_commit(root: Path) -> None:
+    assert git_commit.__wrapped__() is None
+
+
+def test_the_repository_above_is_not_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / ".git").mkdir()
+    (root / ".git" / "objects").mkdir()
+    (root / ".git" / "refs").mkdir()
+    (root / ".git" / "HEAD").write_text("4" * 40)
+    assert git_commit.__wrapped__() == "4" * 40
+    monkeypatch.setattr(lineage, "_ROOT", root / "models")
+    assert git_commit.__wrapped__() is None
+
+
+def test_tags_leave_an_unknown_commit_out() -> None:
+    tags = Lineage(spec_digest="s", data_digest="d", days={"train": "2026-01-06..2026-01-07"}, code_version="c").tags()
+    assert tags == {
+        "spec_digest": "s",
+        "data_digest": "d",
+        "days.train": "2026-01-06..2026-01-07",
+        "code_version": "c",
+    }

@@ -1,0 +1,279 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shortlist.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.tracking.lineage import Lineage
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import TrackingError, tracking_uri
+
+LINEAGE = Lineage(
+    spec_digest="5" * 16,
+    data_digest="d" * 16,
+    days={"train": "2026-01-06..2026-01-16", "test": "2026-01-18..2026-01-18"},
+    code_version="c" * 16,
+    git_commit="a" * 40,
+)
+HISTORY = [{"epoch": 1, "loss": 0.7, "auc": None}, {"epoch": 2, "loss": 0.6, "auc": 0.72}]
+PARAMS = {"embedding_dim": 16, "top_mlp": [128, 64], "nested": {"dropout": 0.1}}
+REPORT = {
+    "passed": False,
+    "gates": [
+        {"name": "absolute", "passed": True, "reason": "0.74 >= 0.55", "numbers": {"auc": {"low": 0.73}}},
+        {"name": "slices", "passed": False, "reason": "tab=1 fell", "numbers": {"tab=1": 0.6, "missing": None}},
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_server_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+
+
+@pytest.fixture(scope="session")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One store for all tests, each with its own spec: making the tables takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('runs')}/mlflow.db"
+
+
+@pytest.fixture
+def tracker(uri: str, request: pytest.FixtureRequest) -> Tracker:
+    return Tracker(uri, request.node.name.replace("_", "-"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_model(tmp_path / "trained", "one")
+
+
+def make_model(folder: Path, weights: str) -> Path:
+    folder.mkdir()
+    write_json(folder / "model.json", {"kind": "dlrm"})
+    (folder / "weights.safetensors").write_text(weights)
+    write_manifest(folder)
+    return folder
+
+
+def log(tracker: Tracker, model: Path, lineage: Lineage = LINEAGE, **more: Any) -> str:
+    return tracker.log_training(model, "dlrm", PARAMS, HISTORY, lineage, **more)
+
+
+def run(tracker: Tracker, run_id: str) -> Any:
+    return tracker._client.get_run(run_id)
+
+
+def statuses(tracker: Tracker) -> list[str]:
+    return sorted(one.info.status for one in tracker._client.search_runs([tracker._experiment]))
+
+
+def test_a_run_holds_parameters_metrics_lineage_and_files(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "roc.svg").write_text("<svg/>")
+    run_id = log(tracker, model, plots=tmp_path / "plots")
+    logged = run(tracker, run_id)
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params == {"embedding_dim": "16", "top_mlp": "[128, 64]", "nested.dropout": "0.1"}
+    assert [(one.step, one.value) for one in tracker._client.get_metric_history(run_id, "loss")] == [(1, 0.7), (2, 0.6)]
+    assert [(one.step, one.value) for one in tracker._client.get_metric_history(run_id, "auc")] == [(2, 0.72)]
+    assert logged.data.tags.items() >= {**LINEAGE.tags(), "kind": "dlrm"}.items()
+    assert logged.data.tags["mlflow.source.git.commit"] == "a" * 40
+    files = {one.path for place in ("model", "plots") for one in tracker._client.list_artifacts(run_id, place)}
+    assert files == {"model/model.json", "model/weights.safetensors", "model/manifest.json", "plots/roc.svg"}
+
+
+def test_files_lie_beside_the_database(tracker: Tracker, model: Path, uri: str) -> None:
+    beside = Path(uri.removeprefix("sqlite:///")).parent / "mlflow"
+    assert run(tracker, log(tracker, model)).info.artifact_uri.startswith(beside.as_uri())
+
+
+def test_the_same_training_is_logged_once(tracker: Tracker, model: Path) -> None:
+    first = log(tracker, model)
+    assert log(tracker, model) == first
+    assert statuses(tracker) == ["FINISHED"]
+
+
+@pytest.mark.parametrize("changed", ["spec_digest", "data_digest", "code_version"])
+def test_another_lineage_is_another_run(tracker: Tracker, model: Path, changed: str) -> None:
+    assert log(tracker, model) != log(tracker, model, LINEAGE.model_copy(update={changed: "0" * 16}))
+
+
+def test_another_model_of_the_same_lineage_is_another_run(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    assert log(tracker, model) != log(tracker, make_model(tmp_path / "other", "two"))
+
+
+def test_a_run_left_by_a_killed_process_is_marked_and_logged_anew(tracker: Tracker, model: Path) -> None:
+    finished = log(tracker, model)
+    tracker._client.update_run(finished, status="RUNNING")  # as if the process had died before the end
+    again = log(tracker, model)
+    assert again != finished
+    assert statuses(tracker) == ["FINISHED", "KILLED"]
+
+
+def test_a_run_that_fails_does_not_look_finished(
+    tracker: Tracker, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(tracker._client, "log_artifacts", full)
+        with pytest.raises(OSError, match="No space left"):
+            log(tracker, model)
+    log(tracker, model)
+    assert statuses(tracker) == ["FAILED", "FINISHED"]
+
+
+def test_a_model_changed_after_training_is_not_logged(tracker: Tracker, model: Path) -> None:
+    (model / "weights.safetensors").write_text("tampered")
+    with pytest.raises(IntegrityError, match=r"weights\.safetensors: changed after it was written"):
+        log(tracker, model)
+    assert statuses(tracker) == []
+
+
+def test_gates_leave_tags_numbers_and_their_report(tracker: Tracker, model: Path) -> None:
+    run_id = log(tracker, model)
+    tracker.log_gates(run_id, REPORT)
+    tracker.log_gates(run_id, REPORT)  # a second time adds nothing
+    logged = run(tracker, run_id)
+    gates = {name: value for name, value in logged.data.tags.items() if name.startswith("gate")}
+    assert gates == {"gates": "held", "gate.absolute": "passed", "gate.slices": "tab=1 fell"}
+    assert logged.data.metrics.items() >= {"gate.absolute.auc.low": 0.73, "gate.slices.tab_1": 0.6}.items()
+    assert len(tracker._client.get_metric_history(run_id, "gate.absolute.auc.low")) == 1
+    assert logged.info.status == "FINISHED"
+    report = Path(tracker._client.download_artifacts(run_id, "gates.json"))
+    assert json.loads(report.read_text()) == REPORT
+
+
+def test_metrics_and_files_can_be_added_later(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "report.html").write_text("<p>")
+    run_id = log(tracker, model)
+    tracker.log_metrics(run_id, {"test": {"auc": 0.74, "note": "text"}})
+    tracker.log_files(run_id, tmp_path / "page", "page")
+    assert run(tracker, run_id).data.metrics["test.auc"] == 0.74
+    assert [one.path for one in tracker._client.list_artifacts(run_id, "page")] == ["page/report.html"]
+
+
+def test_many_parameters_and_metrics_fit(tracker: Tracker, model: Path) -> None:
+    history = [{"round": number, "loss": 1 / number} for number in range(1, 1_002)]
+    params = {f"p{number}": number for number in range(101)} | {"long": "x" * 7_000}
+    run_id = tracker.log_training(model, "xgboost", params, history, LINEAGE)
+    assert len(run(tracker, run_id).data.params) == 101 + 1
+    assert len(tracker._client.get_metric_history(run_id, "loss")) == 1_001
+
+
+def test_runs_go_below_the_one_that_kubeflow_opened(
+    tracker: Tracker, model: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = tracker._client.create_run(tracker._experiment).info
+    monkeypatch.setenv("MLFLOW_RUN_ID", parent.run_id)
+    below = Tracker(uri, "some-other-spec")
+    logged = run(below, log(below, model))
+    assert logged.info.experiment_id == parent.experiment_id
+    assert logged.data.tags["mlflow.parentRunId"] == parent.run_id
+
+
+def test_a_deleted_experiment_is_taken_up_again(tracker: Tracker, model: Path, uri: str) -> None:
+    log(tracker, model)
+    name = tracker._client.get_experiment(tracker._experiment).name
+    tracker._client.delete_experiment(tracker._experiment)
+    assert Tracker(uri, name)._experiment == tracker._experiment
+    assert tracker._client.get_experiment(tracker._experiment).lifecycle_stage == "active"
+
+
+def test_there_is_no_champion_before_the_first(tracker: Tracker, model: Path) -> None:
+    assert tracker.registry.champion() is None
+    tracker.registry.register(log(tracker, model))
+    assert tracker.registry.champion() is None  # a version alone is none either
+
+
+def test_the_champion_comes_with_its_verified_files(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id = log(tracker, model)
+    version = tracker.registry.register(run_id, {"blessed": "yes"})
+    tracker.registry.set_alias("champion", version)
+    champion = tracker.registry.champion(tmp_path / "fetched")
+    assert champion is not None
+    assert (champion.version, champion.run_id, champion.kind) == (1, run_id, "dlrm")
+    assert (champion.folder / "weights.safetensors").read_text() == "one"
+    tags = tracker._client.get_model_version(tracker.registry.name, "1").tags
+    assert tags.items() >= {**LINEAGE.tags(), "kind": "dlrm", "blessed": "yes"}.items()
+
+
+def test_aliases_move(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    first = tracker.registry.register(log(tracker, model))
+    second = tracker.registry.register(log(tracker, make_model(tmp_path / "other", "two")))
+    tracker.registry.set_alias("champion", first)
+    tracker.registry.set_alias("candidate", second)
+    found = [tracker.registry.find(alias) for alias in ("champion", "candidate")]
+    assert [one.version for one in found if one] == [1, 2]
+    tracker.registry.set_alias("champion", second)
+    champion = tracker.registry.champion()
+    assert champion is not None
+    assert champion.version == 2
+
+
+def test_a_run_has_one_version(tracker: Tracker, model: Path) -> None:
+    run_id = log(tracker, model)
+    assert [tracker.registry.register(run_id), tracker.registry.register(run_id)] == [1, 1]
+
+
+def test_names_that_another_process_makes_meanwhile_are_used(
+    tracker: Tracker, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker.registry.register(log(tracker, model))
+    run_id = log(tracker, make_model(tmp_path / "other", "two"))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(tracker._client, "search_registered_models", lambda _: [])
+        assert tracker.registry.register(run_id) == 2
+        name = tracker._client.get_experiment(tracker._experiment).name
+        answers = iter([None, tracker._client.get_experiment(tracker._experiment)])
+        meanwhile.setattr(tracker._client, "get_experiment_by_name", lambda _: next(answers))
+        assert tracker._experiment_of(name) == tracker._experiment
+
+
+def test_a_champion_whose_files_were_changed_is_refused(tracker: Tracker, model: Path) -> None:
+    tracker.registry.set_alias("champion", tracker.registry.register(log(tracker, model)))
+    champion = tracker.registry.champion()
+    assert champion is not None
+    (champion.folder / "weights.safetensors").write_text("tampered")
+    with pytest.raises(IntegrityError, match=r"weights\.safetensors: changed after it was written"):
+        tracker.registry.champion()
+
+
+def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Path) -> None:
+    tracker.registry.register(log(tracker, model))
+    with pytest.raises(TrackingError, match=r"MLflow at sqlite:.*mlflow\.db: .*version=9"):
+        tracker.registry.set_alias("champion", 9)
+
+
+def test_a_store_that_cannot_be_opened_says_so_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match=r"MLflow at mongodb://\*\*\*@host/db: ") as refused:
+        Tracker("mongodb://me:secret@host/db", "spec")
+    assert "MLflow at mongodb://me:secret" not in str(refused.value)
+
+
+def test_the_environment_chooses_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
+    assert tracking_uri(tmp_path) == "https://mlflow.example"
+
+
+def test_pickles_are_never_loaded(tracker: Tracker) -> None:
+    assert os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] == "false"
+
+
+def test_two_processes_may_open_a_new_store_at_once_after_a_killed_one(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mlflow.db.partial").write_text("half a database")
+    uri = f"sqlite:///{tmp_path}/runs/mlflow.db"
+    program = f"from shortlist.tracking.mlflow_store import Tracker; Tracker({uri!r}, 'spec')"
+    command = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(one.communicate()[1], one.returncode) for one in both] == [("", 0), ("", 0)]  # and neither speaks
