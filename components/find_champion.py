@@ -8,7 +8,7 @@ from components.image import PIPELINE_IMAGE
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def find_champion(name: str, stores: str) -> NamedTuple("Found", [("version", str), ("started", str)]):  # type: ignore[valid-type]
+def find_champion(name: str, stores: str) -> NamedTuple("Found", [("version", str), ("started", str), ("step", str)]):  # type: ignore[valid-type]
     """Return the registered version that serves now (empty: none yet), and the moment the run began."""
     from datetime import UTC, datetime
 
@@ -16,6 +16,6 @@ def find_champion(name: str, stores: str) -> NamedTuple("Found", [("version", st
     from shortlist.tracking.steps import step
 
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
-    with step("find_champion"):
+    with step("find_champion") as this:
         version = Origin(name=name, stores=stores).tracker.registry.version_of("champion")
-    return (str(version or ""), started)
+    return (str(version or ""), started, this.json)

@@ -12,10 +12,9 @@ def ingest(
     """Read (or generate) the declared log into typed, day-partitioned Parquet; return its rows."""
     from pathlib import Path
 
-    from shortlist.data.ingest import ingest
-
     from shortlist.config.data import Data
     from shortlist.config.runtime import Runtime
+    from shortlist.data.ingest import ingest
     from shortlist.tracking.steps import step
 
     with step("ingest") as this:

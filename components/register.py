@@ -1,5 +1,7 @@
 """Kubeflow wrapper of models.registry: a blessed model gets a version."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from components.image import PIPELINE_IMAGE
@@ -13,7 +15,7 @@ def register(
     verdict: dsl.Input[dsl.Dataset],
     xgboost: dsl.Input[dsl.Model],
     dlrm: dsl.Input[dsl.Model],
-) -> str:
+) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     from pathlib import Path
 
@@ -21,7 +23,9 @@ def register(
     from models.training import Origin
     from shortlist.tracking.steps import step
 
-    with step("register"):
-        models = {"xgboost": Path(xgboost.path), "dlrm": Path(dlrm.path)}
-        version = register_blessed(Origin(name=name, stores=stores), Path(verdict.path), models)
-    return version
+    with step("register") as this:
+        artefacts = {"xgboost": xgboost, "dlrm": dlrm}
+        models = {kind: Path(model.path) for kind, model in artefacts.items()}
+        runs = {kind: model.metadata["mlflow_run"] for kind, model in artefacts.items()}
+        version = register_blessed(Origin(name=name, stores=stores), Path(verdict.path), models, runs)
+    return (version, this.json)

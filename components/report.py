@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of pipelines' page: everything a person wants to see of a run."""
+"""Kubeflow wrapper of shortlist.evaluation.assembly: everything a person or a program wants to see of a run."""
 
 from kfp import dsl
 
@@ -7,9 +7,14 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def report(
-    arguments: dict,
+    name: str,
+    gates: str,
+    runtime: str,
+    lineage: dict,
     started: str,
     version: str,
+    found: str,
+    registered: str,
     raw_log: dsl.Input[dsl.Dataset],
     valid_log: dsl.Input[dsl.Dataset],
     quarantine: dsl.Input[dsl.Dataset],
@@ -19,20 +24,25 @@ def report(
     champion: dsl.Input[dsl.Dataset],
     verdict: dsl.Input[dsl.Dataset],
     xgboost: dsl.Input[dsl.Model],
-    xgboost_scores: dsl.Input[dsl.Dataset],
     dlrm: dsl.Input[dsl.Model],
-    dlrm_scores: dsl.Input[dsl.Dataset],
     popularity: dsl.Input[dsl.Model],
-    popularity_scores: dsl.Input[dsl.Dataset],
     logistic: dsl.Input[dsl.Model],
     logistic_scores: dsl.Input[dsl.Dataset],
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
 ) -> None:
     """Write the page and the machine-readable summary of the run."""
-    from pathlib import Path
-
+    from shortlist.evaluation.assembly import write_run
     from shortlist.tracking.steps import step
 
-    with step("report"):
-        pass
+    with step("report", page=page.path, summary=summary.path):
+        write_run(
+            {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
+            lineage,
+            [found, registered],
+            {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
+            [raw_log, fitted, skew, champion],
+            {"xgboost": xgboost, "dlrm": dlrm, "popularity": popularity, "logistic": logistic},
+            {"logistic": logistic_scores},
+            (page.path, summary.path),
+        )

@@ -23,7 +23,6 @@ def train(
     from pathlib import Path
 
     from models.training import Origin, train_and_track
-
     from shortlist.config.runtime import Runtime
     from shortlist.tracking.steps import step
 
@@ -31,5 +30,5 @@ def train(
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
         origin = Origin(name=name, stores=stores, input_digest=input_digest, code=code)
-        this.rows = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
-    model.metadata["step"] = this.record
+        this.rows, run = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
+    model.metadata.update({"step": this.record, "mlflow_run": run})

@@ -19,13 +19,12 @@ def validate(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from shortlist.data.validate import validate
-
     from shortlist.config.data import Data
     from shortlist.config.runtime import Runtime
+    from shortlist.data.validate import validate
     from shortlist.tracking.steps import step
 
-    with step("validate") as this:
+    with step("validate", quarantine=quarantine.path) as this:
         table = validate(
             Data.model_validate_json(data),
             Path(raw_log.path),

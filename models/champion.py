@@ -63,7 +63,7 @@ def _score(model: Path, declared: Declared, runtime: Runtime, log: Path, fitted:
             fit(declared.data, features, declared.gates, runtime, log, counted)
         table = build_table(
             declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
-            preprocessing=own, only={*days.validation, *days.test},
+            preprocessing=own, only=frozenset((*days.validation, *days.test)),
         )  # fmt: skip
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)

@@ -89,8 +89,8 @@ class Ranker(ABC, Generic[SectionT]):
             kind=self.kind, name=self.kind, features=learning.features, params=self.section.model_dump(mode="json"),
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
             importance=outcome.importance, base_rate=learning.base_rate, train_rows=rows,
-            train_days=tuple(map(str, learning.split.train)), validation_days=tuple(map(str, learning.split.validation)),
-            validation_rows=learning.rows("validation"), train_seconds=round(seconds, 3),
+            validation_rows=learning.rows("validation"), train_days=tuple(map(str, learning.split.train)),
+            validation_days=tuple(map(str, learning.split.validation)), train_seconds=round(seconds, 3),
             train_rows_per_s=round(rows * outcome.passes / seconds, 1), seed=runtime.seed,
             champion=champion.name if champion else None,
         )  # fmt: skip

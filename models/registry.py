@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from models.training import Origin
-from shortlist.artefacts import folder_digest
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
 
 
-def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path]) -> str:
+def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], runs: Mapping[str, str]) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
     The first model of a spec becomes the champion too: there is nothing it could be compared with.
@@ -20,6 +19,7 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path]) 
         origin: Spec and stores.
         verdict: Folder of `blessing.json`.
         models: Model folders by kind.
+        runs: Ids of their MLflow runs.
 
     Raises:
         IntegrityError: The files are not those that were judged.
@@ -28,7 +28,7 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path]) 
     assert blessing.blessed is not None
     folder = models[blessing.blessed.model]
     verify_blessing(verdict / Files.BLESSING, folder)
-    runs = record_verdict(origin, verdict, models)
+    record_verdict(origin, verdict, runs)
     registry = origin.tracker.registry
     version = registry.register(runs[blessing.blessed.model], {"blessed": "true"})
     registry.set_alias("candidate", version)
@@ -37,19 +37,17 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path]) 
     return str(version)
 
 
-def record_verdict(origin: Origin, verdict: Path, models: Mapping[str, Path]) -> dict[str, str]:
-    """Write every candidate's gates to its MLflow run; return the run ids by kind."""
+def record_verdict(origin: Origin, verdict: Path, runs: Mapping[str, str]) -> None:
+    """Write every candidate's gates to its MLflow run.
+
+    Args:
+        origin: Spec and stores.
+        verdict: Folder of `blessing.json`.
+        runs: Ids of the MLflow runs by kind of model.
+    """
     tracker = origin.tracker
-    runs = {}
     for report in read_blessing(verdict / Files.BLESSING).gates:
-        run_id = tracker.run_of(folder_digest(models[report.model]))
-        if run_id is None:
-            raise ShortlistError(
-                f"MLflow has no run of the trained {report.model}; its store was emptied. make clean, and run again."
-            )
-        tracker.log_gates(run_id, report.model_dump(mode="json"))
-        runs[report.model] = run_id
-    return runs
+        tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
 
 
 def promote(origin: Origin, version: int | None = None) -> int:

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 from models.inputs import split_of
 from models.packing import pack
-from models.record import TrainedModel
 from models.train import ranker_class, train
 from shortlist.artefacts import folder_digest, written_whole
 from shortlist.config.load import digest
@@ -41,9 +40,10 @@ class Origin(BaseModel):
 
 
 def train_and_track(
-    kind: str, section: str, runtime: Runtime, origin: Origin, fitted: Path, table: Path, out_model: Path, out_scores: Path
-) -> int | None:  # fmt: skip
-    """Train a declared model, pack, score and track it; return the rows it visited.
+    kind: str, section: str, runtime: Runtime, origin: Origin,
+    fitted: Path, table: Path, out_model: Path, out_scores: Path,
+) -> tuple[int | None, str]:  # fmt: skip
+    """Train a declared model, pack, score and track it; return the rows it visited and the id of its MLflow run.
 
     A model that is not declared leaves two empty folders: a graph's tasks are the same for every spec.
 
@@ -61,7 +61,7 @@ def train_and_track(
         for folder in (out_model, out_scores):
             with written_whole(folder):
                 pass
-        return None
+        return None, ""
     declared = ranker_class(kind).section_type.model_validate_json(section)
     opened = DayTable.open(table, Files.TABLE)
     record = train(kind, declared, opened, runtime, out_model, out_scores)
@@ -73,9 +73,5 @@ def train_and_track(
         code_version=origin.code,
         git_commit=git_commit(),
     )
-    origin.tracker.log_training(out_model, kind, record.params, record.history, lineage)
-    return _visited(record)
-
-
-def _visited(record: TrainedModel) -> int:
-    return round(record.train_rows_per_s * record.train_seconds)
+    run = origin.tracker.log_training(out_model, kind, record.params, record.history, lineage)
+    return round(record.train_rows_per_s * record.train_seconds), run

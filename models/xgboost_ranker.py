@@ -63,10 +63,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
-        with _Rounds(self.section.rounds, history, on_epoch) as rounds:
+        with _Rounds(self.section.rounds, history, on_epoch) as rounds:  # called first: the one that stops ends it
             booster = xgb.train(
                 params, train, self.section.rounds, evals=[(train, "train"), (validation, "validation")],
-                callbacks=[self._early_stopping(), rounds], xgb_model=before, verbose_eval=False,
+                callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
         history[kept - 1] |= quality(validation.get_label(), booster.predict(validation))

@@ -79,9 +79,8 @@ def compile_(
 @app.command()
 def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000) -> None:
     """Open MLflow on the runs made here."""
-    from shortlist.tracking.mlflow_store import serve_ui
-
     from pipelines.state import State
+    from shortlist.tracking.mlflow_store import serve_ui
 
     serve_ui(State.open(runs).stores, port)
 

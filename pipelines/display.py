@@ -17,6 +17,7 @@ from rich.text import Text
 
 from pipelines.runner import task_titles
 from shortlist.contracts import Files
+from shortlist.evaluation.assembly import TITLES
 
 _REFRESH_SECONDS = 0.1
 
@@ -29,14 +30,17 @@ class Display:
         """Step records by name; a step from the cache has {"cached": True}."""
         self.failed: dict[str, str] = {}
         """Messages of the steps that stopped, by name."""
+        self.current = ""
+        """The step that began last."""
+        self.paths: dict[str, str] = {}
+        """What steps said they write, whether they finished or not."""
         self.interrupted = False
         """Whether the user stopped the run."""
         self._events = events
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
-        self._current = ""
         declared = set(task_titles(yaml.safe_load(pipeline.read_text())).values())
-        self._steps = [name for name in _TITLES if name in declared]
+        self._steps = [name for name in TITLES if name in declared]
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
         self._started = time.monotonic()
@@ -68,10 +72,11 @@ class Display:
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "step":
-            self._current = event["step"]
-            self._running[self._current] = {"since": time.monotonic()}
+            self.current = event["step"]
+            self._running[self.current] = {"since": time.monotonic()}
+            self.paths |= event["paths"]
         elif kind == "progress":
-            self._running.setdefault(self._current, {"since": time.monotonic()}).update(event)
+            self._running.setdefault(self.current, {"since": time.monotonic()}).update(event)
         elif kind == "done":
             self._running.pop(event["name"], None)
             self.finished[event["name"]] = event
@@ -85,21 +90,29 @@ class Display:
             self._say(event["step"], "stopped")
 
     def _say(self, name: str, text: str) -> None:
-        if not self._console.is_terminal and name in _TITLES:
-            self._console.print(f"{_TITLES[name]:<32} {text}")
+        if not self._console.is_terminal and name in TITLES:
+            self._console.print(f"{TITLES[name]:<32} {text}")
 
     def _drawing(self) -> Table:
         table = Table.grid(padding=(0, 2))
         for name in self._steps:
             if name in self.failed:
-                table.add_row(Text("✗", "red"), _TITLES[name], Text("stopped", "red"))
+                table.add_row(Text("✗", "red"), TITLES[name], Text("stopped", "red"))
             elif name in self._running:
-                table.add_row(Spinner("dots", style="cyan"), _TITLES[name], _bar(self._running[name]))
+                table.add_row(Spinner("dots", style="cyan"), TITLES[name], _bar(self._running[name]))
             elif name in self.finished:
-                table.add_row(Text("✓", "green"), _TITLES[name], Text(_measures(self.finished[name]), "dim"))
+                table.add_row(Text("✓", "green"), TITLES[name], Text(_measures(self.finished[name]), "dim"))
             else:
-                table.add_row(Text("·", "dim"), Text(_TITLES[name], "dim"), "")
+                table.add_row(Text("·", "dim"), Text(TITLES[name], "dim"), "")
         return table
+
+    def fault(self, run: Path) -> str:
+        """Return what the log says last, for a run that stopped without a message."""
+        if self.interrupted:
+            return "Stopped by the user."
+        log = run / "pipeline.log"
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return "\n".join(["This is a fault of Shortlist, not yours. The last lines of its log:", *lines[-12:]])
 
     def conclude(self, run: Path, code: int, relative_to: Path) -> None:
         """Print what came out and where it is."""
@@ -108,7 +121,7 @@ class Display:
         if self.interrupted:
             self._console.print("\nStopped. Nothing is half-written; run again and the finished steps are reused.")
         elif code != 0:
-            message = "\n".join(self.failed.values()) or _last_words(run / "pipeline.log")
+            message = "\n".join(self.failed.values()) or self.fault(run)
             self._console.print(f"\n[bold red]Stopped[/] after {seconds:.0f} s.\n")
             self._console.print(message, markup=False)
             self._console.print(f"\nPage: {latest / Files.REPORT}    Log: {latest / 'pipeline.log'}", soft_wrap=True)
@@ -116,23 +129,6 @@ class Display:
             self._console.print()
             self._console.print(_results(json.loads((run / Files.SUMMARY).read_text())))
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
-
-
-_TITLES = {
-    "ingest": "Read the log",
-    "validate": "Validate rows and days",
-    "fit_features": "Count statistics",
-    "build_table": "Build the feature table",
-    "store_features": "Feast: store, read back, compare",
-    "train_xgboost": "Train XGBoost",
-    "train_dlrm": "Train DLRM",
-    "train_baselines": "Train baselines",
-    "find_champion": "Look up the champion",
-    "score_champion": "Score the champion",
-    "judge": "Gates",
-    "register": "Register in MLflow",
-    "report": "Write the page",
-}
 
 
 def _measures(record: dict[str, Any]) -> str:
@@ -174,8 +170,3 @@ def _results(summary: dict[str, Any]) -> Group:
         else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
     )
     return Group(table, *held, ending)
-
-
-def _last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return "\n".join(["This is a fault of Shortlist, not yours. The last lines of its log:", *lines[-12:]])

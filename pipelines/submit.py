@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -48,6 +47,8 @@ def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]
         "dlrm": canonical_json(spec.models.dlrm) if spec.models.dlrm else "",
         "logistic": canonical_json(spec.models.logistic) if spec.models.logistic else "",
         "gates": canonical_json(spec.gates),
+        "slices": list(spec.gates.slices),
+        "skew_rows": spec.gates.skew_rows,
         "runtime": canonical_json(spec.runtime),
         "location": location,
         "input_digest": input_digest(spec.data, Path(location)),
@@ -73,14 +74,13 @@ def run_here(spec: Spec, data: Path | None, runs: Path) -> int:
     started = datetime.now(UTC)
     with Display(run / "events.jsonl", COMPILED / "training.yaml") as display:
         code = _run_child(run, state, display)
-    finished = display.finished.get("report", {}).get("files", {})
-    for name in (Files.REPORT, Files.SUMMARY):
-        if name in finished:
-            shutil.copyfile(finished[name], run / name)
-    if code != 0:
+    if "report" in display.finished:
+        shutil.copyfile(display.paths["page"], run / Files.REPORT)
+        shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
+    else:
         from pipelines.failure import write_failure
 
-        write_failure(spec, run, display, started)
+        write_failure(spec.name, run, display, started)
     state.point_latest_at(run)
     display.conclude(run, code, relative_to=runs)
     return code
@@ -120,8 +120,3 @@ def _run_child(run: Path, state: State, display: Display) -> int:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
         return 1 if child.returncode else 0
-
-
-def load_arguments(run: Path) -> dict[str, Any]:
-    """Return the arguments a run was started with."""
-    return dict(json.loads((run / "arguments.json").read_text()))

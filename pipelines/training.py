@@ -37,14 +37,19 @@ def training(
     code: str,
     now: str = "",
 ) -> None:
-    """Run every step; a step's inputs are just the sections it reads, so that a changed section re-runs no more than it must.
+    """Run every step; each takes just the sections it reads, so that a changed section re-runs no more than it must.
 
     Args:
         name: Name of the spec.
-        data: The spec's data section, as canonical JSON; so are features, xgboost, dlrm, logistic, gates and runtime.
-            An empty model section means: not declared.
+        data: The spec's section, as canonical JSON.
+        features: Likewise.
+        xgboost: Likewise; empty when it is not declared.
+        dlrm: Likewise.
+        logistic: Likewise.
+        gates: Likewise.
         slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
         skew_rows: Rows compared with Feast (part of gates).
+        runtime: The spec's section.
         location: Where the user's files are.
         input_digest: Digest of those files.
         stores: Where MLflow and Feast keep theirs.
@@ -84,9 +89,7 @@ def training(
                 fitted=fitted.outputs["fitted"],
                 table=table.outputs["table"],
             ).set_display_name(f"train_{kind}")
-        champion = score_champion(
-            version=found.outputs["version"], name=name, stores=stores, **declared, **features_of
-        )
+        champion = score_champion(version=found.outputs["version"], name=name, stores=stores, **declared, **features_of)
         candidates = {kind: trained[kind].outputs["model"] for kind in ("xgboost", "dlrm")}
         judged = judge(
             gates=gates,
@@ -106,8 +109,14 @@ def training(
         with dsl.Else(name="held"):
             held = record_hold(**books)
         report(
-            version=dsl.OneOf(registered.output, held.output),
+            name=name,
+            gates=gates,
+            runtime=runtime,
+            lineage={"input_digest": input_digest, "code": code, "log": location},
+            version=dsl.OneOf(registered.outputs["version"], held.outputs["version"]),
             started=found.outputs["started"],
+            found=found.outputs["step"],
+            registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
             raw_log=log.outputs["raw_log"],
             valid_log=valid.outputs["valid_log"],
             quarantine=valid.outputs["quarantine"],
@@ -117,8 +126,7 @@ def training(
             champion=champion.outputs["champion"],
             verdict=judged.outputs["verdict"],
             **candidates,
-            **{f"{kind}_scores": task.outputs["scores"] for kind, task in trained.items()},
             popularity=trained["popularity"].outputs["model"],
             logistic=trained["logistic"].outputs["model"],
-            arguments={"name": name, "data": data, "features": features, "gates": gates, "code": code},
+            logistic_scores=trained["logistic"].outputs["scores"],
         ).set_display_name("report").set_caching_options(False)

@@ -21,6 +21,4 @@ class Declared(NamedTuple):
     @classmethod
     def parse(cls, data: str, features: str, slices: Sequence[str]) -> Self:
         """Return what a pipeline's parameters (JSON of the sections, names of the slices) declare."""
-        return cls(
-            Data.model_validate_json(data), Features.model_validate_json(features), Gates(slices=tuple(slices))
-        )
+        return cls(Data.model_validate_json(data), Features.model_validate_json(features), Gates(slices=tuple(slices)))

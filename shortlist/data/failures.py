@@ -43,7 +43,7 @@ def split_failures(rows: pl.DataFrame, failures: list[Failure]) -> tuple[pl.Data
         told = told.with_columns(pl.lit(found.rule).alias(Columns.RULE), found.detail.alias(Columns.DETAIL))
         bad.append(told.filter(~taken.filter(found.flags)))
         taken = taken | found.flags
-    return (rows.filter(~taken) if failures else rows), pl.concat(bad)
+    return (rows.filter(~taken) if failures else rows), pl.concat(bad).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
 
 
 def shown(values: pl.Series) -> pl.Series:

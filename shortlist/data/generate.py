@@ -65,7 +65,7 @@ def generate(source: GeneratedSource, folder: Path) -> None:
 def impressions_of(source: GeneratedSource, world: World, part: Part) -> pl.DataFrame:
     """Return the rows of one part in time order; `SCHEMA` names their columns."""
     shown = draw_impressions(source, world, part)
-    truth = expit(click_logit(source,world, shown, part.day))
+    truth = expit(click_logit(source, world, shown, part.day))
     random = random_stream(source.seed, "outcomes", part.day, part.first_row)
     clicked = random.random(part.rows) < truth
     midnight = datetime.combine(source.start + timedelta(days=part.day), datetime.min.time(), UTC)
@@ -113,18 +113,24 @@ def raw_logit(world: World, shown: Impressions, day: int) -> Floats:
     return context + taste + users.propensity[user] + items.quality[item] + 0.4 * np.exp(-age / 14)
 
 
-CAL={}
+CAL = {}
+
+
 def click_logit(source, world, shown, day):
-    if id(world) not in CAL: CAL[id(world)]=calib(source,world)
-    a,b=CAL[id(world)]
-    return a+b*raw_logit(world,shown,day)
+    if id(world) not in CAL:
+        CAL[id(world)] = calib(source, world)
+    a, b = CAL[id(world)]
+    return a + b * raw_logit(world, shown, day)
+
 
 def calib(source, world):
-    shown=draw_impressions(source,world,Part(0,(0.,1.),20_000,0))
-    raw=raw_logit(world,shown,0)
-    b=1.17/raw.std()
+    shown = draw_impressions(source, world, Part(0, (0.0, 1.0), 20_000, 0))
+    raw = raw_logit(world, shown, 0)
+    b = 1.17 / raw.std()
     from scipy.optimize import brentq
-    return brentq(lambda a: expit(a+b*raw).mean()-.3,-9,9),b
+
+    return brentq(lambda a: expit(a + b * raw).mean() - 0.3, -9, 9), b
+
 
 def _watch_seconds(random: np.random.Generator, clicked: np.ndarray, duration: Floats) -> Floats:
     """Return seconds watched: a clicked item for a good part of its length, another one for a glance."""
@@ -185,7 +191,11 @@ def _liked_items(source: GeneratedSource, world: World) -> pl.Series:
         ends = np.cumsum(block)
         ids = pl.Series(FIRST_ITEM + liked)
         frame = pl.DataFrame({"user": user, "item": ids}).group_by("user", maintain_order=True).agg("item")
-        lists.append(pl.DataFrame({"user": np.arange(first, first + block.size)}).join(frame, "user", "left", maintain_order="left")["item"])
+        lists.append(
+            pl.DataFrame({"user": np.arange(first, first + block.size)}).join(
+                frame, "user", "left", maintain_order="left"
+            )["item"]
+        )
     return pl.concat(lists).fill_null(pl.lit([], pl.List(pl.Int64)))
 
 
@@ -198,8 +208,8 @@ def _favoured(random, world, user):
     liking = (
         items.country_appeal[tastes.country_row[user][:, None], candidates]
         + items.age_appeal[tastes.age_row[user][:, None], candidates]
-        + 3*mean_over_tags(tastes.favourite[user[:, None, None], tags], tags)
-        + random.gumbel(0,.5,candidates.shape)
+        + 3 * mean_over_tags(tastes.favourite[user[:, None, None], tags], tags)
+        + random.gumbel(0, 0.5, candidates.shape)
     )
     return candidates[np.arange(user.size), liking.argmax(axis=1)]
 

@@ -87,9 +87,11 @@ class _Reader:
         rows = take_apart(block, self.separator, len(self._fields))
         text = rows.sound_text()
         texts: dict[str, pl.DataType] = dict.fromkeys(self._fields, pl.String())
-        columns = self._parse(text, texts) if text else pl.DataFrame(schema=texts).select(self._layout.sources)
-        if columns.height != int(rows.sound.sum()):
-            raise DataError(f"{self._file.name}: the rows from line {block.first_line} on cannot be told apart")
+        try:
+            columns = self._parse(text, texts) if text else pl.DataFrame(schema=texts).select(self._layout.sources)
+        except polars.exceptions.PolarsError as error:
+            raise DataError(f"{self._file.name}, from line {block.first_line} on: not readable ({error})") from None
+        assert columns.height == int(rows.sound.sum()), "the parser cut the rows otherwise than we did"
         self._read_as_text_what_is_not_typed(columns)
         return Block(
             columns,

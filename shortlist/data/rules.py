@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from shortlist.config.data import Column, Data, SideTable
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, DataError
 from shortlist.data.failures import Failure, failure
 from shortlist.data.keys import KeySet, hashes
 
@@ -97,7 +97,7 @@ class DayRules:
         self._data = data
         self._rows = KeySet()
         self._keys = {Columns.IMPRESSION: KeySet()} if data.impression is not None else {}
-        self._keys |= {name: KeySet() for name in data.rules.unique}
+        self._keys |= {_own_name(name, data): KeySet() for name in data.rules.unique}
 
     def broken(self, rows: pl.DataFrame, failures: Sequence[Failure]) -> list[Failure]:
         """Return the rows that repeat an earlier one, among those that no other rule refuses."""
@@ -129,6 +129,12 @@ def _repeated(keys: pl.DataFrame, left: pl.Series, seen: KeySet) -> pl.Series:
     repeated = left.to_numpy(writable=True)
     repeated[repeated] = ~seen.add(hashes(keys.filter(left)))
     return pl.Series(repeated)
+
+
+def _own_name(name: str, data: Data) -> str:
+    if name not in {column.name for column in data.columns}:
+        raise DataError(f"rules.unique: '{name}' is a column of a side table; wanted a column of the log")
+    return {data.label: Columns.LABEL, data.impression: Columns.IMPRESSION}.get(name, name)
 
 
 def _checks(columns: Sequence[Column]) -> list[Check]:

@@ -45,10 +45,11 @@ def log_files(source: FileSource, location: Path) -> list[InputFile]:
     Raises:
         DataError: Nothing is there, a file is empty, or its format is unknown.
     """
-    if location.is_dir():
-        return _find(location, source.path, source.format)
-    folder, pattern = _split(location)
-    return _find(folder, pattern, source.format)
+    folder, pattern = (location, source.path) if location.is_dir() else _split(location)
+    files = _find(folder, pattern, source.format)
+    if any(file.format == "npz" for file in files):
+        raise DataError(f"{folder / pattern}: a NumPy archive can be a side table, not the log")
+    return files
 
 
 def side_files(table: SideTable, location: Path) -> list[InputFile]:

@@ -55,7 +55,11 @@ def plan_parts(source: GeneratedSource) -> list[Part]:
         pieces = -(-rows // PART_ROWS)
         borders = [rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
         for first, last in zip(borders, borders[1:], strict=False):
-            parts.append(Part(day, (first / rows, last / rows), last - first, parts[-1].first_row + parts[-1].rows if parts else 0))
+            parts.append(
+                Part(
+                    day, (first / rows, last / rows), last - first, parts[-1].first_row + parts[-1].rows if parts else 0
+                )
+            )
     return parts
 
 

@@ -125,14 +125,14 @@ def _users(source: GeneratedSource) -> Users:
     segment = random.normal(0, 1, len(COUNTRIES))[country] + random.normal(0, 1, len(AGE_GROUPS))[age]
     busy = np.log(activity)
     own = random.normal(0, 1, count)
-    propensity = sum_of_effects(activity, (segment, 0.22), (busy, 0.15), (own * activity**0.4, 0.12))
+    propensity = sum_of_effects(activity, (segment, 0.2), (busy, 0.15), (own * activity**0.4, 0.1))
     return Users(country, age, random.choice(len(DEVICES), count, p=_DEVICE_SHARE), registered, activity, propensity)
 
 
 def _items(source: GeneratedSource) -> Items:
     random = random_stream(source.seed, "items")
     count = source.items
-    makers = max(2, count // 20)
+    makers = max(2, count // 25)
     creator = random.choice(makers, count, p=_heavy_tail(makers))
     theme = random.choice(len(TOPICS), makers, p=_TOPIC_SHARE)
     popularity = (random.permutation(count) + 1.0 + 0.005 * count) ** -1.1
@@ -143,7 +143,7 @@ def _items(source: GeneratedSource) -> Items:
     duration = np.round(np.clip(random.lognormal(3.6, 0.8, count), 3, 1800), 1)
     quality = sum_of_effects(
         popularity,
-        (random.normal(0, 1, makers)[creator], 0.4),
+        (random.normal(0, 1, makers)[creator], 0.35),
         (np.log(popularity), 0.25),
         (-np.log(duration), 0.2),
         (random.normal(0, 1, count) * popularity**0.4, 0.1),
@@ -158,8 +158,10 @@ def _topics(random: np.random.Generator, theme: Ints) -> Ints:
     count = theme.size
     tags = random.choice(len(TOPICS), (count, TAGS_PER_ITEM), p=_TOPIC_SHARE)
     tags[:, 0] = np.where(random.random(count) < 0.5, theme, tags[:, 0])
-    wanted = random.choice([1, 2, 3], count, p=[0.4, 0.4, 0.2])
-    repeated = np.column_stack([(tags[:, :place] == tags[:, place, None]).any(axis=1) for place in range(TAGS_PER_ITEM)])
+    wanted = random.choice([1, 2, 3], count, p=[0.5, 0.35, 0.15])
+    repeated = np.column_stack(
+        [(tags[:, :place] == tags[:, place, None]).any(axis=1) for place in range(TAGS_PER_ITEM)]
+    )
     tags[repeated | (np.arange(TAGS_PER_ITEM) >= wanted[:, None])] = len(TOPICS) + 1
     return np.sort(tags, axis=1)
 
@@ -209,11 +211,15 @@ def _with_new_items(items: Items, drift: Drift, source: GeneratedSource, random:
 
 def _with_appeal(items: Items, source: GeneratedSource, tables: int) -> Items:
     old = np.where(np.arange(items.creator.size) < source.items, items.popularity, 0.0)
-    by_country = [_appeal(items.tags, old, len(COUNTRIES), random_stream(source.seed, "country tastes", table))
-                  for table in range(tables)]
-    by_age = [_appeal(items.tags, old, len(AGE_GROUPS), random_stream(source.seed, "age tastes", table))
-              for table in range(tables)]
-    return replace(items, country_appeal=0.37 * np.concatenate(by_country), age_appeal=0.37 * np.concatenate(by_age))
+    by_country = [
+        _appeal(items.tags, old, len(COUNTRIES), random_stream(source.seed, "country tastes", table))
+        for table in range(tables)
+    ]
+    by_age = [
+        _appeal(items.tags, old, len(AGE_GROUPS), random_stream(source.seed, "age tastes", table))
+        for table in range(tables)
+    ]
+    return replace(items, country_appeal=0.33 * np.concatenate(by_country), age_appeal=0.33 * np.concatenate(by_age))
 
 
 def _appeal(tags: Ints, weight: Floats, rows: int, random: np.random.Generator) -> Floats:

@@ -47,7 +47,7 @@ def judge(
     evidence = read_evidence(valid_log, skew, champion, popularity_scores, limits, seed)
     declared = {model: paths for model, paths in candidates.items() if _declared(*paths)}
     hearings = [_hear(model, *paths, evidence, limits, seed) for model, paths in declared.items()]
-    found = _verdict(hearings, evidence)
+    found = _verdict(hearings, evidence, limits)
     blessing = bless(found.reports, found.models)
     with written_whole(verdict) as staging:
         write_json(staging / Files.GATES, found.model_dump(mode="json"))
@@ -116,9 +116,10 @@ def _integrity(folder: Path) -> GateResult:
         return gate.integrity_gate(None, str(problem))
 
 
-def _verdict(hearings: list[_Hearing], evidence: Evidence) -> Verdict:
+def _verdict(hearings: list[_Hearing], evidence: Evidence, limits: Gates) -> Verdict:
     serving = (evidence.serving.measures,) if evidence.serving else ()
     return Verdict(
+        limits=limits,
         models=(*(one.measures for one in hearings), evidence.popularity.measures, *serving),
         comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
         slices={one.measures.model: one.slices for one in hearings if one.slices is not None},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -138,7 +139,14 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": _count, "share": _share, "seconds": _seconds, "moment": _moment, "short": _short}
+    environment.filters |= {
+        "count": _count,
+        "share": _share,
+        "seconds": _seconds,
+        "moment": _moment,
+        "short": _short,
+        "unbroken": _unbroken,
+    }
     return environment.get_template(TEMPLATE)
 
 
@@ -168,3 +176,8 @@ def _short(number: float | None) -> str:
     if number is None:
         return _NOTHING
     return f"{number:.4f}" if abs(number) < 100 else _count(number)
+
+
+def _unbroken(text: str) -> str:
+    """A sentence whose numbers are not torn apart at the end of a line."""
+    return re.sub(r"(?<=\d) (?=\d{3}\b)", "\u202f", text)

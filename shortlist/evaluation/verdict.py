@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shortlist.artefacts import read_json
+from shortlist.config.gates import Gates
 from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import Champion, Comparison, Measures, Record, Scores, SkewReport, SliceComparison
@@ -14,6 +15,8 @@ from shortlist.evaluation.records import Champion, Comparison, Measures, Record,
 class Verdict(Record):
     """Everything that was measured and said."""
 
+    limits: Gates
+    """What was asked."""
     models: tuple[Measures, ...]
     """Candidates, the popularity baseline, and the champion when there is one."""
     comparisons: dict[str, Comparison]

@@ -55,9 +55,13 @@ class Declared:
         column = self.column(name)
         return column.type == "string" or (column.type == "tags" and column.tag_type == "string")
 
+    def is_fraction(self, name: str) -> bool:
+        """Say whether a column holds floating-point numbers; the log's own columns are integers."""
+        return name not in (Columns.LABEL, Columns.IMPRESSION) and self.column(name).type == "number"
+
     def scale(self, name: str) -> int:
         """Return how many units of a fixed-point sum make 1."""
-        return SUM_SCALE if self.column(name).type == "number" else 1
+        return SUM_SCALE if self.is_fraction(name) else 1
 
     def key(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Return a key's columns in the one order that names it: user, item, then by name; () is all rows.

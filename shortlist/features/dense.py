@@ -76,9 +76,7 @@ def _count(feature: Count, declared: Declared) -> pl.Expr:
 def _target(feature: Target, declared: Declared) -> pl.Expr:
     rows, total = totals_of_target(feature, declared)
     view, everything = view_of(feature, declared), KeyedView((Columns.EVERYTHING,))
-    scale = (
-        1.0 if total.measure == f"sum_{Columns.LABEL}" else float(declared.scale(total.measure.removeprefix("sum_")))
-    )
+    scale = float(declared.scale(total.measure.removeprefix("sum_")))
     all_rows = _number(everything, rows.name)
     mean = pl.when(all_rows > 0).then(_number(everything, total.name) / scale / all_rows).otherwise(_NO_ROWS_MEAN)
     return (_number(view, total.name) / scale + feature.prior * mean) / (_number(view, rows.name) + feature.prior)

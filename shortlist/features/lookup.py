@@ -47,7 +47,7 @@ class ViewFile:
         """Return the newest row before a day of each of the keys that has one; from the newest rows backwards."""
         known = pl.col(Columns.VALID_FROM) <= start_of(day, self._timezone)
         end = int(self._moments.filter(known)[Columns.ROWS].sum())
-        wanted = keys.select(self.view.keys).unique()
+        wanted = keys.select(self.view.keys).drop_nulls().unique()
         found = [self._rows(0, 0)]
         while end > 0 and wanted.height:
             first = max(0, end - _BATCH_ROWS)

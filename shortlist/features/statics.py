@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from shortlist.config.data import Column
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import Declared
 from shortlist.features.plan import StaticView
 from shortlist.features.ranges import write_frames
@@ -45,15 +45,16 @@ def vector_widths(read: Iterable[str], log: DayTable, side: Path, declared: Decl
     """Return the width of every vector column that is read.
 
     Raises:
-        DataError: The vectors of a column differ in width.
+        DataError: The vectors of a column differ in width, or there is none.
     """
     widths: dict[str, int] = {}
     for name in read:
         if declared.column(name).type == "vector":
             table = declared.owner(name)
             files = log.paths() if table is None else [side / f"{table.name}.parquet"]
-            samples = pl.concat(_one_of_each_width(file, name) for file in files)
-            widths[name] = width_of(samples)
+            widths[name] = width_of(pl.concat(_one_of_each_width(file, name) for file in files))
+            if not widths[name]:
+                raise DataError(f"vector column '{name}' holds no vector at all; leave it out of the features")
     return widths
 
 

@@ -156,6 +156,6 @@ def _measure(name: str, declared: Declared) -> pl.Expr:
 
 def _finite(name: str, declared: Declared) -> pl.Expr:
     value = pl.col(declared.place(name))
-    if declared.column(name).type != "number":
+    if not declared.is_fraction(name):
         return value.cast(pl.Int64)
     return pl.when(value.is_finite()).then(value.cast(pl.Float64))

@@ -22,8 +22,9 @@ from shortlist.tables import DayTable, DayTableWriter
 
 
 def build_table(
-    data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path
-) -> DayTable:
+    data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path,
+    *, preprocessing: Path | None = None, only: frozenset[date] | None = None,
+) -> DayTable:  # fmt: skip
     """Write the feature table of a log, part by part.
 
     Args:
@@ -34,6 +35,8 @@ def build_table(
         log: Folder of the valid log.
         fitted: What `fit` wrote for the same declaration and log.
         out: Folder to write.
+        preprocessing: Moments and vocabularies to use instead of the fitted ones: those a model was trained with.
+        only: Days to write; all by default.
 
     Returns:
         The table; its notes hold the columns that models read, and the split.
@@ -41,14 +44,14 @@ def build_table(
     Raises:
         DataError: `fitted` is of another declaration, or has not seen the log's days.
     """
-    transformer = Transformer.load(fitted, runtime.engine)
+    transformer = Transformer.load(fitted, runtime.engine, preprocessing)
     planned = transformer.plan
     table = DayTable.open(log, Files.LOG)
     _check_fit(planned, plan(data, features, gates), fitted, table)
     split = split_days([part.day for part in table.days], data.split)
     with written_whole(out) as staging, progress("feature table", table.rows) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows)
-        for day, rows in _parts(table, planned):
+        for day, rows in _parts(table, planned, only):
             looked_up = transformer.look_up(rows, day)
             writer.append(looked_up.select(_beside(looked_up, planned)).hstack(transformer.compute(looked_up)))
             advance(rows.height, str(day))
@@ -56,9 +59,9 @@ def build_table(
     return DayTable.open(out, Files.TABLE)
 
 
-def _parts(table: DayTable, planned: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
+def _parts(table: DayTable, planned: Plan, only: frozenset[date] | None) -> Iterator[tuple[date, pl.DataFrame]]:
     for part in table.days:
-        for name in part.files:
+        for name in part.files if only is None or part.day in only else ():
             there = pl.read_parquet_schema(table.folder / name)
             wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
             yield part.day, pl.read_parquet(table.folder / name, columns=wanted, hive_partitioning=False)

@@ -38,9 +38,17 @@ class Transformer:
     engine: Engine
 
     @classmethod
-    def load(cls, fitted: Path, engine: Engine = "auto") -> Self:
-        """Return the transformer that `fit` wrote into a folder."""
-        saved = read_json(fitted / Files.FEATURES)
+    def load(cls, fitted: Path, engine: Engine = "auto", preprocessing: Path | None = None) -> Self:
+        """Return the transformer that `fit` wrote into a folder.
+
+        Args:
+            fitted: The folder.
+            engine: Executor of the queries.
+            preprocessing: `features.json` and vocabularies to use instead of the folder's, of the same declaration:
+                a model keeps the ids and moments it was trained with, while statistics move on.
+        """
+        own = preprocessing or fitted
+        saved = read_json(own / Files.FEATURES)
         planned = plan(
             Data.model_validate(saved["data"]),
             Features.model_validate(saved["features"]),
@@ -52,7 +60,7 @@ class Transformer:
             plan=planned,
             moments={name: Moments(**values) for name, values in saved["moments"].items()},
             widths=saved["widths"],
-            vocabularies={name: ValueIds(fitted / "vocabularies" / f"{name}.parquet") for name in columns},
+            vocabularies={name: ValueIds(own / "vocabularies" / f"{name}.parquet") for name in columns},
             files={
                 view.name: ViewFile(fitted / "views" / f"{view.name}.parquet", view, timezone, engine)
                 for view in planned.views

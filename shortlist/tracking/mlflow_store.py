@@ -98,6 +98,14 @@ class Tracker:
             self._client.log_dict(run_id, dict(report), Files.GATES)
         self.log_metrics(run_id, {"gate": numbers})
 
+    def close_unfinished(self) -> int:
+        """Mark this experiment's runs that a killed process left running as killed; return how many there were."""
+        with calm(self.uri):
+            runs = self._client.search_runs([self._experiment], "attributes.status = 'RUNNING'")
+            for run in runs:
+                self._client.set_terminated(run.info.run_id, "KILLED")
+        return len(runs)
+
     def log_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         """Add the numbers among nested values to a run, without a step."""
         with calm(self.uri):

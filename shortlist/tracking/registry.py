@@ -70,6 +70,13 @@ class Registry:
         with calm(self._uri):
             self._client.set_registered_model_alias(self.name, alias, str(version))
 
+    def version_of(self, alias: Alias) -> int | None:
+        """Return the version that an alias points at, or None when there is none; no file is touched."""
+        with calm(self._uri):
+            models = self._client.search_registered_models(f"name = '{self.name}'")
+            version = models[0].aliases.get(alias) if models else None
+        return None if version is None else int(version)
+
     def champion(self, to: Path | None = None) -> RegisteredModel | None:
         """Return the champion with its files, or None when there is none; see `find`."""
         return self.find("champion", to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import resource
 import sys
 import time
@@ -23,6 +24,11 @@ class Step:
         self.rows: int | None = None
         self.record: dict[str, Any] = {}
 
+    @property
+    def json(self) -> str:
+        """The record as text, for a step that has no artefact to carry it."""
+        return json.dumps(self.record)
+
     def finish(self, started: datetime, seconds: float) -> None:
         """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process; rows, rows_per_s if known."""
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -37,15 +43,22 @@ class Step:
 
 
 @contextmanager
-def step(name: str) -> Iterator[Step]:
+def step(name: str, **paths: str) -> Iterator[Step]:
     """Run a block as a pipeline step.
+
+    Args:
+        name: Name of the step.
+        paths: What it writes that a parent process wants to find, even when the step stops.
+
+    Yields:
+        The step, with its record once the block has ended.
 
     A user's mistake (`ShortlistError`) and a full disk end the process with exit code 1 and their message alone;
     anything else is our own fault and keeps its traceback.
     """
     this = Step(name)
     started, clock = datetime.now(UTC), time.perf_counter()
-    emit({"event": "step", "step": name})
+    emit({"event": "step", "step": name, "paths": paths})
     try:
         yield this
     except ShortlistError as error:

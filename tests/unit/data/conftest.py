@@ -54,8 +54,10 @@ def read(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, DayT
 def judge(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, DayTable]]:
     """Ingest and validate; return the valid rows, the quarantined ones and the table."""
 
-    def validated(data: Data, location: Path, now: datetime = NOW) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
-        runtime = Runtime(chunk_rows=1_000)
+    def validated(
+        data: Data, location: Path, now: datetime = NOW, chunk_rows: int = 1_000
+    ) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
+        runtime = Runtime(chunk_rows=chunk_rows)
         ingest(data, location, tmp_path / "raw", runtime)
         table = validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, now)
         return table.scan().collect(), pl.read_parquet(tmp_path / "quarantine" / Files.QUARANTINE), table

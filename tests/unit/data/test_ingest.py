@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,42 @@ def test_rows_out_of_order_are_rejected_where_order_is_declared(tmp_path: Path, 
     assert read(declare(), tmp_path / "log.csv")[1].is_empty()
 
 
+def test_every_format_gives_the_same_rows(tmp_path: Path, declare: Declare, read: Read) -> None:
+    columns = [
+        {"name": "user_id", "type": "integer"},
+        {"name": "price", "type": "number"},
+        {"name": "title", "type": "string"},
+        {"name": "born", "type": "date"},
+        {"name": "tags", "type": "tags", "separator": "|"},
+        {"name": "click", "type": "integer"},
+    ]
+    frame = pl.DataFrame(
+        {
+            "time": [NOON + 3_600 * hour for hour in range(40)],
+            "user_id": [None if n % 7 == 0 else n for n in range(40)],
+            "price": [None if n % 5 == 0 else n / 8 for n in range(40)],
+            "title": [None if n % 3 == 0 else f'{n}, "two"\nlines\té' for n in range(40)],
+            "born": [None if n % 4 == 0 else date(2024, 1, 1 + n % 28) for n in range(40)],
+            "tags": [None if n % 6 == 0 else ["a", f"{n}"] for n in range(40)],
+            "click": [n % 2 for n in range(40)],
+        }
+    )
+    flat = frame.with_columns(pl.col("tags").list.join("|"))
+    flat.write_csv(tmp_path / "log.csv")
+    flat.write_csv(tmp_path / "log.tsv", separator="\t")
+    frame.write_ndjson(tmp_path / "log.jsonl")
+    frame.write_parquet(tmp_path / "log.parquet")
+    suffixes = ("parquet", "csv", "tsv", "jsonl")
+    read_as = [read(declare(columns), tmp_path / f"log.{suffix}")[0] for suffix in suffixes]
+    assert read_as[0].select(columns_of(columns)).rows() == frame.select(columns_of(columns)).rows()
+    for rows in read_as[1:]:
+        assert rows.drop("source_file", "source_line").equals(read_as[0].drop("source_file", "source_line"))
+
+
+def columns_of(columns: list[dict[str, Any]]) -> list[str]:
+    return [column["name"] for column in columns if column["name"] != "click"]
+
+
 def test_a_generated_log_is_ingested_with_its_planted_truth(tmp_path: Path, declare: Declare, read: Read) -> None:
     columns = [
         {"name": "user_id", "type": "integer"},
@@ -139,7 +176,7 @@ def test_a_full_disk_stops_the_run_and_leaves_nothing(
         raise error
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
-    with pytest.raises(ShortlistError, match="raw: the disk is full; nothing half-written is left. Free space"):
+    with pytest.raises(ShortlistError, match=r"raw: the disk is full; nothing half-written is left. Free space"):
         read(declare(source={"path": "log.csv"}), log)
     assert [path.name for path in log.parent.iterdir()] == ["data"]
 

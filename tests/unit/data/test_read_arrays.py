@@ -24,7 +24,9 @@ Read = Callable[..., Any]
 
 def clicks(rows: int) -> pl.DataFrame:
     count = pl.int_range(rows, eager=True)
-    return pl.DataFrame({"time": pl.repeat(NOON, rows, eager=True), "user_id": count, "price": count / 2, "click": count % 2})
+    return pl.DataFrame(
+        {"time": pl.repeat(NOON, rows, eager=True), "user_id": count, "price": count / 2, "click": count % 2}
+    )
 
 
 def test_a_parquet_log_is_read_in_bounded_parts(tmp_path: Path, declare: Declare, read: Read) -> None:
@@ -54,7 +56,7 @@ def test_a_truncated_parquet_file_stops_the_run(tmp_path: Path, declare: Declare
     clicks(30).write_parquet(tmp_path / "log.parquet")
     data = (tmp_path / "log.parquet").read_bytes()
     (tmp_path / "log.parquet").write_bytes(data[:-20])
-    with pytest.raises(DataError, match="log.parquet: truncated or not a Parquet file"):
+    with pytest.raises(DataError, match=r"log.parquet: truncated or not a Parquet file"):
         read(declare(), tmp_path / "log.parquet")
 
 
@@ -98,5 +100,5 @@ def test_other_archives_are_refused(tmp_path: Path, arrays: dict[str, Any], mess
 def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
     file = archive(tmp_path, item=np.arange(500))
     file.path.write_bytes(file.path.read_bytes()[:100])
-    with pytest.raises(DataError, match="items.npz: not a NumPy archive"):
+    with pytest.raises(DataError, match=r"items.npz: not a NumPy archive"):
         npz_fields(file)

@@ -97,7 +97,7 @@ def test_a_file_without_json_stops_the_run(tmp_path: Path, declare: Declare, rea
 
 
 def test_lines_that_are_mostly_no_json_stop_the_run(tmp_path: Path, declare: Declare, read: Read) -> None:
-    with pytest.raises(DataError, match="60 of 61 rows from line 2 on cannot be read, e.g. line 2 breaks 'json'"):
+    with pytest.raises(DataError, match=r"60 of 61 rows from line 2 on cannot be read, e.g. line 2 breaks 'json'"):
         read(declare(TAGGED), written(tmp_path, GOOD, *["oops"] * 60))
 
 

@@ -40,7 +40,8 @@ def zstd(data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
-    return sink.getvalue().to_pybytes()
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
 
 
 def test_a_clean_log_gets_its_declared_types(tmp_path: Path, declare: Declare, read: Read) -> None:
@@ -129,6 +130,16 @@ def test_columns_are_found_by_their_name_in_the_file(tmp_path: Path, declare: De
     columns = [{"name": "cost", "source": "Price (EUR)", "type": "number"}, {"name": "click", "type": "integer"}]
     rows, _, _ = read(declare(columns), written(tmp_path, f"click,Price (EUR),time\n1,2.5,{NOON}\n"))
     assert rows["cost"].to_list() == [2.5]
+
+
+def test_one_column_of_the_file_may_be_declared_twice(tmp_path: Path, declare: Declare, read: Read) -> None:
+    columns = [
+        {"name": "code", "type": "hex"},
+        {"name": "text", "source": "code", "type": "string"},
+        {"name": "click", "type": "integer"},
+    ]
+    rows, _, _ = read(declare(columns), written(tmp_path, f"code,click,time\nff,1,{NOON}\n"))
+    assert rows.select("code", "text").rows() == [(255, "ff")]
 
 
 def test_files_are_one_log_in_name_order(tmp_path: Path, declare: Declare, read: Read) -> None:
@@ -237,13 +248,13 @@ def test_a_column_that_changed_its_type_stops_the_run(tmp_path: Path, declare: D
 
 
 def test_rows_that_nearly_all_have_other_fields_stop_the_run(tmp_path: Path, declare: Declare, read: Read) -> None:
-    with pytest.raises(DataError, match="50 of 50 rows from line 2 on cannot be read, .* got 3 fields, wanted 4"):
+    with pytest.raises(DataError, match=r"50 of 50 rows from line 2 on cannot be read, .* got 3 fields, wanted 4"):
         read(declare(), written(tmp_path, HEADER + f"{NOON},7,1\n" * 50))
 
 
 def test_meaningless_quotes_stop_the_run(tmp_path: Path, declare: Declare, read: Read) -> None:
     text = "title,click,time\n" + f'5" wide,1,{NOON}\n' * 1_001
-    with pytest.raises(DataError, match="log.csv, from line 1 on: more than 1000 lines have a quote"):
+    with pytest.raises(DataError, match=r"log.csv, from line 1 on: more than 1000 lines have a quote"):
         read(declare(TITLES), written(tmp_path, text))
 
 
@@ -251,7 +262,7 @@ def test_a_file_without_line_ends_is_no_text(
     tmp_path: Path, declare: Declare, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_blocks, "_LONGEST_ROW_BYTES", 1 << 20)
-    with pytest.raises(DataError, match="log.csv, line 1: no row ends within 1 MiB"):
+    with pytest.raises(DataError, match=r"log.csv, line 1: no row ends within 1 MiB"):
         read(declare(), written(tmp_path, b"x" * (3 << 20)))
 
 

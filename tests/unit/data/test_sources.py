@@ -69,10 +69,12 @@ def test_the_format_goes_by_the_name_unless_declared(folder: Path) -> None:
         ("log/*.tsv", "no file matches"),
         ("notes.md", r"unknown format '.md'; wanted one of .csv, .tsv"),
         ("empty.csv", "the file is empty"),
+        ("items.npz", "a NumPy archive can be a side table, not the log"),
     ],
 )
 def test_what_cannot_be_a_log_is_refused(folder: Path, path: str, message: str) -> None:
     (folder / "empty.csv").touch()
+    (folder / "items.npz").write_text("x")
     with pytest.raises(DataError, match=message):
         log_files(FileSource(path=path), folder)
 

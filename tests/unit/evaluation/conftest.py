@@ -33,12 +33,12 @@ def scored_frame(rows: int = 3_000, users: int = 300, seed: int = 1, split: str 
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def frame() -> Frame:
     return scored_frame
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def limits() -> Gates:
     return Gates(bootstrap_rounds=60, slices=("tab",), min_slice_rows=200)
 

@@ -56,7 +56,7 @@ def test_an_empty_and_a_null_list_have_no_ids() -> None:
 
 def test_an_id_beyond_the_table_is_refused() -> None:
     with pytest.raises(
-        DataError, match="feature 'item' holds the id 3; the model knows ids below 3. The features grew"
+        DataError, match=r"feature 'item' holds the id 3; the model knows ids below 3\. The features grew"
     ):
         fused_rows(FRAME, [ITEM.model_copy(update={"size": 3})], [0])
     with pytest.raises(DataError, match="feature 'tags' holds the id 2; the model knows ids below 2"):

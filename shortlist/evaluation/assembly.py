@@ -1,0 +1,183 @@
+"""From what steps left on disk to the page and the summary of their run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from shortlist.artefacts import read_json
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files
+from shortlist.evaluation.blessing import read_blessing
+from shortlist.evaluation.measure import measure
+from shortlist.evaluation.page import PageStep, RunPage
+from shortlist.evaluation.page_facts import split_rows
+from shortlist.evaluation.report import write_report
+from shortlist.evaluation.summary import (
+    BlessedVersion,
+    Rows,
+    StepNumbers,
+    Summary,
+    gate_lines,
+    model_numbers,
+    write_summary,
+)
+from shortlist.evaluation.verdict import Verdict
+from shortlist.tables import DayTable
+
+TITLES: Final = {
+    "find_champion": "Look up the champion",
+    "ingest": "Read the log",
+    "validate": "Validate rows and days",
+    "fit_features": "Count statistics",
+    "build_table": "Build the feature table",
+    "store_features": "Feast: store, read back, compare",
+    "train_xgboost": "Train XGBoost",
+    "train_dlrm": "Train DLRM",
+    "train_logistic": "Train logistic regression",
+    "train_popularity": "Count popularity",
+    "score_champion": "Score the champion",
+    "judge": "Gates",
+    "register": "Register in MLflow",
+    "report": "Write the page",
+}
+"""What every step does, in the order of reports."""
+
+
+def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[PageStep, ...]:
+    """Return the steps of a run; those that finished before it began came from the cache.
+
+    Args:
+        records: Step records (see `shortlist.tracking.steps`); empty ones are left out.
+        started: ISO 8601 moment at which the run began.
+    """
+    known = {str(record["name"]): record for record in records if record}
+    return tuple(
+        PageStep(
+            name=name,
+            title=TITLES[name],
+            seconds=known[name]["seconds"],
+            cached=datetime.fromisoformat(known[name]["started"]) < datetime.fromisoformat(started),
+            peak_mib=known[name]["peak_mib"],
+            rows=known[name].get("rows"),
+            rows_per_s=known[name].get("rows_per_s"),
+        )
+        for name in TITLES
+        if name in known
+    )
+
+
+def finished_page(
+    page: RunPage, models: Mapping[str, Path], baselines: Mapping[str, Path], limits: Gates, seed: int
+) -> RunPage:
+    """Return the page of a finished run with its models.
+
+    Args:
+        page: What is known of the run besides.
+        models: Model folders; those of undeclared models are empty and left out.
+        baselines: Folders of scores of models that the judge does not hear; likewise.
+        limits: Confidence level and rounds of their intervals.
+        seed: Seed of the bootstrap.
+    """
+    measures = tuple(
+        measure(name, "baseline", scores, limits, seed)
+        for name, scores in baselines.items()
+        if (scores / Files.SCORES).exists()
+    )
+    declared = {name: folder for name, folder in models.items() if (folder / Files.MODEL).exists()}
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(page.started)).total_seconds()
+    return page.model_copy(update={"measures": measures, "models": declared, "seconds": seconds})
+
+
+def summary_of(page: RunPage) -> Summary:
+    """Return the machine-readable summary of a run, finished or stopped."""
+    verdict = Verdict.read(page.verdict) if page.verdict else None
+    measures = (*(verdict.models if verdict else ()), *page.measures)
+    rates = {name: read_json(folder / Files.MODEL)["train_rows_per_s"] for name, folder in page.models.items()}
+    return Summary(
+        spec=page.spec,
+        rows=_rows(page),
+        best_possible=verdict.best_possible if verdict else None,
+        models={one.model: model_numbers(one, rates.get(one.model)) for one in measures},
+        gates=gate_lines(verdict.reports) if verdict else (),
+        blessed=_blessed(page),
+        steps={
+            step.name: StepNumbers(seconds=step.seconds or 0.0, cached=step.cached, peak_mib=step.peak_mib)
+            for step in page.steps
+        },
+        failed=page.failure,
+    )
+
+
+def _rows(page: RunPage) -> Rows:
+    notes = DayTable.open(page.valid_log, Files.LOG).notes if page.valid_log else {}
+    split = split_rows(DayTable.open(page.table, Files.TABLE)) if page.table else {}
+    return Rows(
+        raw=notes.get("raw_rows"),
+        valid=notes.get("valid_rows"),
+        quarantined=notes.get("quarantined_rows"),
+        train=split.get("train"),
+        validation=split.get("validation"),
+        test=split.get("test"),
+    )
+
+
+def _blessed(page: RunPage) -> BlessedVersion | None:
+    blessed = read_blessing(page.verdict / Files.BLESSING).blessed if page.verdict else None
+    return BlessedVersion(model=blessed.model, version=page.version) if blessed else None
+
+
+class Artefact(Protocol):
+    """What a pipeline hands to a step: a folder with what is known about it."""
+
+    path: str
+    metadata: dict[str, Any]
+
+
+def write_run(
+    run: Mapping[str, str],
+    lineage: Mapping[str, str],
+    steps: Iterable[str],
+    shown: Mapping[str, Artefact],
+    others: Iterable[Artefact],
+    models: Mapping[str, Artefact],
+    baselines: Mapping[str, Artefact],
+    out: tuple[str, str],
+) -> None:
+    """Write the page and the summary of a finished run.
+
+    Args:
+        run: spec, gates and runtime (as JSON), started, version.
+        lineage: What the run was made from.
+        steps: Records, as JSON, of steps without an artefact.
+        shown: valid_log, quarantine, table and verdict.
+        others: Further artefacts that carry a step's record.
+        models: Model folders.
+        baselines: Scores of models that the judge does not hear.
+        out: Paths of the page and of the summary.
+    """
+    carriers = [*shown.values(), *others, *models.values()]
+    records = [*(json.loads(record) for record in steps if record), *(one.metadata.get("step") for one in carriers)]
+    page = finished_page(
+        RunPage(
+            spec=run["spec"],
+            started=run["started"],
+            steps=page_steps((record for record in records if record), run["started"]),
+            version=run["version"],
+            mlflow_runs={
+                name: one.metadata["mlflow_run"] for name, one in models.items() if one.metadata["mlflow_run"]
+            },
+            lineage=dict(lineage),
+            **{name: Path(one.path) for name, one in shown.items()},
+        ),
+        {name: Path(one.path) for name, one in models.items()},
+        {name: Path(one.path) for name, one in baselines.items()},
+        Gates.model_validate_json(run["gates"]),
+        Runtime.model_validate_json(run["runtime"]).seed,
+    )
+    write_report(page, Path(out[0]))
+    write_summary(Path(out[1]), summary_of(page))

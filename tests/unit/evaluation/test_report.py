@@ -1,0 +1,215 @@
+"""The page: whole, safe, and honest about what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shortlist.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.config.gates import Gates
+from shortlist.contracts import Files
+from shortlist.evaluation.judge import judge
+from shortlist.evaluation.page import PageStep, RunPage
+from shortlist.evaluation.records import Measures
+from shortlist.evaluation.report import render, write_report
+from shortlist.evaluation.summary import Failure
+from shortlist.tables import DayTableWriter
+
+Frame = Callable[..., pl.DataFrame]
+SKEW = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0, "row_count_ok": True, "columns": {}}
+_VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags nest, and collects ids, tags and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.tags: Counter[str] = Counter()
+        self.words: list[str] = []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.ids.update(value for name, value in attrs if name == "id" and value)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.ids.update(value for name, value in attrs if name == "id" and value)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+@pytest.fixture
+def page(tmp_path: Path, frame: Frame, limits: Gates) -> RunPage:
+    """A finished run with one candidate."""
+    rows = pl.DataFrame({"label": [0, 1, 0], "day": [date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)]})
+    folders = {name: tmp_path / name for name in ("log", "table", "quarantine", "skew", "champion", "model")}
+    for folder in folders.values():
+        folder.mkdir()
+    writer = DayTableWriter(folders["log"], Files.LOG, chunk_rows=1_000)
+    writer.append(rows)
+    writer.close({"raw_rows": 1_000, "valid_rows": 990, "quarantined_rows": 10})
+    features = DayTableWriter(folders["table"], Files.TABLE, chunk_rows=1_000)
+    features.append(rows.with_columns(rate=pl.lit(0.5, pl.Float32)))
+    columns = [{"name": "rate", "kind": "dense", "size": None, "width": None}]
+    split = {"warmup": [], "train": ["2026-01-05"], "validation": ["2026-01-06"], "test": ["2026-01-07"]}
+    features.close({"columns": columns, "split": split})
+    quarantine = {
+        "source_file": ["log.csv"],
+        "source_line": [7],
+        "rule": ["label_is_0_or_1"],
+        "detail": ["label = <b>"],
+    }
+    pl.DataFrame(quarantine).write_parquet(folders["quarantine"] / Files.QUARANTINE)
+    write_json(folders["skew"] / "skew.json", SKEW)
+    write_json(folders["champion"] / "champion.json", {"version": ""})
+    history = [{"epoch": 1, "train_log_loss": 0.6, "validation_log_loss": 0.55}]
+    record = {"kind": "xgboost", "history": history, "importance": {"rate": 1.0}, "train_rows": 700}
+    write_json(folders["model"] / Files.MODEL, {**record, "train_seconds": 1.5, "train_rows_per_s": 466.7})
+    write_manifest(folders["model"])
+    for name, scores in (("xgboost", frame()), ("popularity", frame().with_columns(score=pl.lit(0.25)))):
+        (tmp_path / name).mkdir()
+        scores.write_parquet(tmp_path / name / Files.SCORES)
+    candidates = {"xgboost": (folders["model"], tmp_path / "xgboost")}
+    evidence = folders["log"], folders["skew"], folders["champion"], tmp_path / "popularity"
+    judge(limits, 1, candidates, *evidence, tmp_path / "verdict")
+    return RunPage(
+        spec="demo",
+        started="2026-11-21T09:14:00+00:00",
+        seconds=92.0,
+        steps=(
+            PageStep(name="ingest", title="Read the log", seconds=4.25, peak_mib=310, rows=1_000, rows_per_s=235),
+            PageStep(name="validate", cached=True),
+        ),
+        valid_log=folders["log"],
+        quarantine=folders["quarantine"],
+        table=folders["table"],
+        verdict=tmp_path / "verdict",
+        measures=(Measures(model="logistic", role="baseline", problem="logistic has no scores"),),
+        models={"xgboost": folders["model"]},
+        version="3",
+        mlflow_runs={"xgboost": "8c1f7a0d"},
+        lineage={"code version": "9be1c7d2"},
+    )
+
+
+STOPPED = RunPage(
+    spec="demo", steps=(PageStep(name="ingest", cached=True),), failure=Failure(step="validate", message="3 of 10 <i>")
+)
+
+
+def test_a_finished_run_shows_everything(page: RunPage, tmp_path: Path) -> None:
+    write_report(page, tmp_path / "report.html")
+    text = Outline((tmp_path / "report.html").read_text()).text
+    for words in (
+        "demo", "21 November 2026, 09:14 UTC", "Blessed", "xgboost, version 3, may ship", "possible",  # headline
+        "popularity", "not measured: logistic has no scores",  # models
+        "✓ pass", "first model: there is no champion yet",  # gates
+        "tab = 2", "cold user = yes",  # slices
+        "label_is_0_or_1", "log.csv, line 7",  # quarantine
+        "rate", "dense",  # features
+        "Learning: xgboost", "What xgboost looks at",  # learning
+        "Read the log", "4.2 s", "reused",  # steps
+        "make ui", "8c1f7a0d", "code version", "9be1c7d2", "test days",  # lineage
+    ):  # fmt: skip
+        assert words in text, words
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> None:
+    html = render(STOPPED if stopped else page)
+    outline = Outline(html)
+    assert {name for name, count in outline.ids.items() if count > 1} == set()
+    assert outline.tags.keys() & {"script", "link", "img", "iframe", "object"} == set()
+    loaded = re.findall(r"""(?:src|href)=["']([^#"'][^"']*)|@import|url\((?!#)([^)]*)""", html)
+    assert loaded == []
+    assert len(html) < 3_000_000
+
+
+def test_every_link_leads_somewhere(page: RunPage) -> None:
+    for one in (page, STOPPED):
+        html = render(one)
+        assert set(re.findall(r'<a href="#([\w-]+)"', html)) <= set(Outline(html).ids)
+
+
+def test_other_peoples_text_is_escaped(page: RunPage) -> None:
+    assert "label = &lt;b&gt;" in render(page)
+    assert "3 of 10 &lt;i&gt;" in render(STOPPED)
+
+
+def test_a_stopped_run_says_where_why_and_what_is_missing() -> None:
+    text = Outline(render(STOPPED)).text
+    assert "✕ Stopped at validate" in text
+    assert "3 of 10 <i>" in text
+    assert "The run did not reach: models, gates, slices, log, features, learning." in text
+
+
+def test_a_stopped_run_shows_its_quarantine(page: RunPage) -> None:
+    text = Outline(render(STOPPED.model_copy(update={"quarantine": page.quarantine}))).text
+    assert "label_is_0_or_1" in text
+    assert "There is no validated log." in text
+
+
+def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits: Gates) -> None:
+    write_json(tmp_path / "skew/skew.json", {**SKEW, "online_mismatches": 4})
+    candidates = {"xgboost": (tmp_path / "model", tmp_path / "xgboost")}
+    evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
+    judge(limits, 1, candidates, *evidence, tmp_path / "verdict")
+    text = Outline(render(page)).text
+    assert "Nothing blessed" in text
+    assert "✕ hold" in text
+    assert "4 answers differ from Feast's online ones" in text
+    assert "may ship" not in text
+
+
+def test_an_edited_verdict_is_not_shown(page: RunPage, tmp_path: Path) -> None:
+    path = tmp_path / "verdict/blessing.json"
+    path.write_text(path.read_text().replace("xgboost", "xgboast"))
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        render(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(scheme: str) -> None:
+    """WCAG 2.2, 1.4.3: contrast of at least 4.5 for text."""
+    css = render(STOPPED).split("prefers-color-scheme: dark")[scheme == "dark"]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", css))
+    pairs = [(text, ground) for text in ("ink", "muted", "s1") for ground in ("paper", "card", "wash")]
+    words = [(name, f"{name}-wash") for name in ("good", "bad", "warn")]
+    for text, ground in [*pairs, *words, ("ink", "good-wash"), ("muted", "good-wash")]:
+        assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for number in range(1, 6):  # 1.4.11: graphics need 3
+        assert _contrast(colours[f"s{number}"], colours["card"]) >= 3
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from models.popularity import PopularityRanker
+from models.scores import score
+from models.train import load_ranker, train
+from shortlist.config.base import Section
+from shortlist.config.models import XGBoostModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import DataError
+from shortlist.tables import DayTable
+
+
+def test_scores_hold_every_validation_and_test_row_once(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    ranker = PopularityRanker(Section())
+    ranker.fit(table, runtime)
+    path = score(ranker, table, tmp_path / "scores")
+    scores = pl.read_parquet(path)
+    assert path == tmp_path / "scores" / "scores.parquet"
+    assert scores["impression_id"].to_list() == list(
+        range(3 * 1_500, 5 * 1_500)
+    )  # warm-up and two training days before
+    assert scores["split"].to_list() == ["validation"] * 1_500 + ["test"] * 1_500
+    assert scores.schema["score"] == pl.Float32
+    days = table.scan({table.days[3].day, table.days[4].day}).collect()
+    assert np.array_equal(scores["score"].to_numpy(), ranker.predict(days))
+    copied = [
+        "label",
+        "day",
+        "impression_id",
+        "user",
+        "item",
+        "cold_user",
+        "cold_item",
+        "slice_tab",
+        "true_probability",
+    ]
+    assert scores.columns == [*copied, "split", "score"]
+    assert scores.select(copied).equals(days.select(copied))
+
+
+class FailsOnTheTestDay(PopularityRanker):
+    def _predict(self, frame: pl.DataFrame) -> np.ndarray:
+        if frame["day"].max() == date(2026, 1, 9):
+            raise OSError("no space left on device")
+        return super()._predict(frame)
+
+
+def test_a_scoring_that_fails_half_way_leaves_nothing(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    ranker = FailsOnTheTestDay(Section())
+    ranker.fit(table, runtime)
+    with pytest.raises(OSError, match="no space left on device"):
+        score(ranker, table, tmp_path / "scores")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_without_later_days_has_nothing_to_score(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    ranker = PopularityRanker(Section())
+    ranker.fit(table, runtime)
+    with pytest.raises(DataError, match="no rows on the validation and test days"):
+        score(ranker, table.model_copy(update={"days": table.days[:3]}), tmp_path / "scores")
+
+
+def test_train_writes_the_model_and_its_scores_and_reports_every_epoch(
+    table: DayTable, runtime: Runtime, tmp_path: Path
+) -> None:
+    lines: list[dict[str, Any]] = []
+    section = XGBoostModel(features=("age", "text"), rounds=3)
+    record = train("xgboost", section, table, runtime, tmp_path / "model", tmp_path / "scores", lines.append)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert load_ranker(tmp_path / "model").record == record
+    assert pl.read_parquet(tmp_path / "scores" / "scores.parquet").height == 3_000
+
+
+def test_train_needs_no_section_for_popularity(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    record = train("popularity", None, table, runtime, tmp_path / "model", tmp_path / "scores")
+    assert (record.params, record.features) == ({}, ())
