@@ -27,5 +27,5 @@ def store_features(
     with step("store_features") as this:
         store = Path(stores.partition("#")[0]) / "feast" / name
         inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        this.rows = publish(name, store, Runtime.model_validate_json(runtime), skew_rows, *inputs, Path(skew.path))
+        publish(name, store, Runtime.model_validate_json(runtime), skew_rows, *inputs, Path(skew.path))
     skew.metadata["step"] = this.record

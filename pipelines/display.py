@@ -155,14 +155,18 @@ def _results(summary: dict[str, Any]) -> Group:
     table = Table(title=f"{summary['spec']}: {summary['rows']['test']:,} test rows", title_justify="left")
     for heading in ("model", "AUC", "95 % interval", "log loss", "rows/s in training"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
-    for name, model in sorted(summary["models"].items(), key=lambda item: -item[1]["auc"]):
-        interval = f"{model['auc_low']:.4f} to {model['auc_high']:.4f}"
-        table.add_row(
-            name, f"{model['auc']:.4f}", interval, f"{model['log_loss']:.4f}", f"{model['train_rows_per_s']:,.0f}"
-        )
+    for name, model in sorted(summary["models"].items(), key=lambda item: -(item[1]["auc"] or 0)):
+        interval = " to ".join(_decimals(model[end]) for end in ("auc_low", "auc_high"))
+        rate = model["train_rows_per_s"]
+        speed = "" if rate is None else f"{rate:,.0f}"
+        table.add_row(name, _decimals(model["auc"]), interval, _decimals(model["log_loss"]), speed)
     if best:
-        table.add_row("best possible", f"{best['auc']:.4f}", "", f"{best['log_loss']:.4f}", "", style="dim")
-    held = [Text(f"✗ {gate['name']}: {gate['reason']}", "red") for gate in summary["gates"] if not gate["passed"]]
+        table.add_row("best possible", _decimals(best["auc"]), "", _decimals(best["log_loss"]), "", style="dim")
+    held = [
+        Text(f"✗ {gate['model']}, gate {gate['name']}: {gate['reason']}", "red")
+        for gate in summary["gates"]
+        if not gate["passed"]
+    ]
     blessed = summary["blessed"]
     ending = (
         Text(f"Blessed: {blessed['model']}, version {blessed['version']}", "bold green")
@@ -170,3 +174,7 @@ def _results(summary: dict[str, Any]) -> Group:
         else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
     )
     return Group(table, *held, ending)
+
+
+def _decimals(number: float | None) -> str:
+    return "n/a" if number is None else f"{number:.4f}"

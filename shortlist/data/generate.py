@@ -126,7 +126,7 @@ def click_logit(source, world, shown, day):
 def calib(source, world):
     shown = draw_impressions(source, world, Part(0, (0.0, 1.0), 20_000, 0))
     raw = raw_logit(world, shown, 0)
-    b = 1.17 / raw.std()
+    b = 1.2 / raw.std()
     from scipy.optimize import brentq
 
     return brentq(lambda a: expit(a + b * raw).mean() - 0.3, -9, 9), b

@@ -84,7 +84,7 @@ def finished_page(
         seed: Seed of the bootstrap.
     """
     measures = tuple(
-        measure(name, "baseline", scores, limits, seed)
+        measure(name, "baseline", scores, limits, seed).measures
         for name, scores in baselines.items()
         if (scores / Files.SCORES).exists()
     )

@@ -94,6 +94,8 @@ class Comparison(Record):
 class Champion(Record):
     """The serving model on this run's rows."""
 
+    model_config = ConfigDict(extra="ignore")  # its writer may say more than the gate reads
+
     version: str
     """Registered version; empty when there is no champion yet."""
     problem: str = ""

@@ -17,7 +17,7 @@ SECONDS = 1_704_110_400
 
 
 def clock(unit: str, **settings: Any) -> EventClock:
-    return EventClock(column="time", unit=unit, **settings)  # type: ignore[arg-type]
+    return EventClock(column="time", unit=unit, **settings)
 
 
 @pytest.mark.parametrize(

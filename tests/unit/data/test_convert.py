@@ -15,7 +15,7 @@ from shortlist.data.convert import convert
 
 def converted(kind: str, values: list[Any] | pl.Series, **settings: Any) -> tuple[list[Any], list[int]]:
     """Return the values and the places of those that failed."""
-    column = Column(name="x", source="raw", type=kind, **settings)  # type: ignore[arg-type]
+    column = Column(name="x", source="raw", type=kind, **settings)
     result = convert(pl.Series("raw", values).to_frame(), [column], ("", "NA"))
     failed = result.failed.get("x", pl.Series([False])).arg_true().to_list()
     return result.columns["x"].to_list(), failed

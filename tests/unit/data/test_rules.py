@@ -129,13 +129,11 @@ def test_a_column_of_a_side_table_cannot_be_unique_in_the_log(tmp_path: Path, de
 
 
 def test_an_impression_occurs_once(tmp_path: Path, declare: Declare, judge: Judge) -> None:
-    rows = [(1, 0), (1, 1), ("", 1), (2, 1)]
-    lines = [
-        f"{NOON + DAY * day},{view + 10 * day if view else ''},{click}" for day in range(3) for view, click in rows
-    ]
+    rows = [("{}1", 0), ("{}1", 1), ("", 1), ("{}2", 1)]
+    lines = [f"{NOON + DAY * day},{view.format(day + 1)},{click}" for day in range(3) for view, click in rows]
     (tmp_path / "log.csv").write_text("time,view,click\n" + "\n".join(lines))
     columns = [{"name": "view", "type": "integer"}, {"name": "click", "type": "integer"}]
     data = declare(columns, impression="view", rules=LENIENT, split=SPLIT)
     valid, quarantined, _ = judge(data, tmp_path / "log.csv")
-    assert valid["impression_id"].to_list() == [1, 2, 11, 12, 21, 22]
+    assert valid["impression_id"].to_list() == [11, 12, 21, 22, 31, 32]
     assert quarantined["rule"].to_list() == ["duplicate_impression", "not_null"] * 3

@@ -195,7 +195,7 @@ def test_a_label_rate_that_chance_explains_passes(judged: Judged) -> None:
         ),
         (
             pl.DataFrame({"user_id": range(20), "age": 30}),
-            r"side table 'users': 600 of 1 500 \(40.00%\) rows of the log find their user_id; its min_coverage is 50.0%",
+            r"side table 'users': 600 of 1 500 \(40.00%\) rows of the log find their user_id; its min_coverage is 50",
         ),
         (
             pl.DataFrame({"user_id": range(50), "age": [None] * 6 + [30] * 44}),

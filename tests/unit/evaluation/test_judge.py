@@ -133,7 +133,7 @@ def test_a_champion_on_other_rows_holds(run: Run) -> None:
 
 
 def test_an_equal_champion_lets_pass(run: Run) -> None:
-    run.write("champion", "champion.json", {"version": "3"})
+    run.write("champion", "champion.json", {"version": "3", "problem": "", "kind": "xgboost", "digest": "ab12"})
     run.score("champion", run.frame)
     blessed, verdict = run.judge()
     assert blessed == "xgboost"

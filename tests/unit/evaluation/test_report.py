@@ -94,7 +94,7 @@ def page(tmp_path: Path, frame: Frame, limits: Gates) -> RunPage:
         scores.write_parquet(tmp_path / name / Files.SCORES)
     candidates = {"xgboost": (folders["model"], tmp_path / "xgboost")}
     evidence = folders["log"], folders["skew"], folders["champion"], tmp_path / "popularity"
-    judge(limits, 1, candidates, *evidence, tmp_path / "verdict")
+    judge(limits.model_copy(update={"min_slice_rows": 700}), 1, candidates, *evidence, tmp_path / "verdict")
     return RunPage(
         spec="demo",
         started="2026-11-21T09:14:00+00:00",
@@ -127,7 +127,7 @@ def test_a_finished_run_shows_everything(page: RunPage, tmp_path: Path) -> None:
         "demo", "21 November 2026, 09:14 UTC", "Blessed", "xgboost, version 3, may ship", "possible",  # headline
         "popularity", "not measured: logistic has no scores",  # models
         "✓ pass", "first model: there is no champion yet",  # gates
-        "tab = 2", "cold user = yes",  # slices
+        "tab = 2", "not judged: fewer than 700 rows: cold user = yes (600 rows)",  # slices
         "label_is_0_or_1", "log.csv, line 7",  # quarantine
         "rate", "dense",  # features
         "Learning: xgboost", "What xgboost looks at",  # learning

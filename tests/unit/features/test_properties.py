@@ -45,7 +45,7 @@ LOGS = st.lists(st.lists(IMPRESSION, min_size=1, max_size=6), min_size=4, max_si
 """Days of impressions."""
 
 several = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
@@ -87,12 +87,8 @@ def test_fitting_day_by_day_is_fitting_all_at_once(fresh: Any, days: Sequence[An
 def test_no_row_sees_the_labels_or_outcomes_of_its_own_or_later_days(fresh: Any, days: Sequence[Any], day: int) -> None:
     world = fresh()
     rows = rows_of(world, days)
-    changed = [
-        row
-        if row["day"] < rows[0]["day"] + timedelta(days=day)
-        else {**row, "label": 1 - row["label"], "seconds": 99.0}
-        for row in rows
-    ]
+    first = rows[0]["day"] + timedelta(days=day)
+    changed = [row if row["day"] < first else {**row, "label": 1 - row["label"], "seconds": 99.0} for row in rows]
     one = world.features(rows, *COLUMNS, name="one")
     other = world.features(changed, *COLUMNS, name="other")
     past = pl.col("day") <= first

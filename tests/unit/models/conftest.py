@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once, when a test module imports it
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
 from shortlist.tables import DayTable, DayTableWriter

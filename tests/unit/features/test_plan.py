@@ -1,0 +1,143 @@
+from typing import Any
+
+import pytest
+
+from shortlist.config.data import Data
+from shortlist.config.features import Features
+from shortlist.config.gates import Gates
+from shortlist.features.columns import PlanError
+from shortlist.features.keyed import Total
+from shortlist.features.plan import Output, Plan, plan
+
+
+def planned(world: Any, *columns: dict[str, Any], slices: tuple[str, ...] = (), data: Data | None = None) -> Plan:
+    return plan(data or world.data, Features.model_validate({"columns": list(columns)}), Gates(slices=slices))
+
+
+def count(*key: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "count", "key": key, "name": "n_" + "_".join(key), **more}
+
+
+def test_user_and_item_are_counted_without_being_asked_for(world: Any) -> None:
+    views = planned(world, {"kind": "numeric", "each": "price"}).counted
+    assert [(view.name, view.features) for view in views] == [("by_user_id", ("rows",)), ("by_item_id", ("rows",))]
+
+
+def test_one_key_has_one_view_however_it_is_written(world: Any) -> None:
+    target = {"kind": "target", "key": ["user_id", "page"], "window_days": 3, "name": "rate"}
+    views = planned(world, count("page", "user_id"), target).counted
+    assert [view.name for view in views] == ["by_user_id", "by_item_id", "by_user_id__page", "all_rows"]
+    assert views[2].totals == (Total("rows"), Total("rows", 3), Total("sum_label", 3))
+    assert views[3].totals == views[2].totals  # the mean over the same window
+
+
+def test_a_nullable_outcome_has_its_own_row_count(world: Any) -> None:
+    of = [{"kind": "target", "key": [], "of": name, "name": name} for name in ("seconds_rate", "likes_rate")]
+    of = [{**feature, "of": feature["of"].removesuffix("_rate")} for feature in of]
+    assert planned(world, *of).counted[-1].features == ("rows", "rows_seconds", "sum_seconds", "sum_likes")
+
+
+def test_only_the_columns_that_are_read_become_static_views(world: Any) -> None:
+    views = planned(world, count("maker"), count("city", of="watched"), slices=("released",)).statics
+    assert [(view.name, view.keys, view.features) for view in views] == [
+        ("users", ("user_id",), ("city",)),  # the list itself is only counted
+        ("items", ("item_id",), ("maker", "released")),
+    ]
+
+
+def test_outputs_have_a_kind(world: Any) -> None:
+    columns = [
+        {"kind": "vocabulary", "each": ["page", "words"]},
+        {"kind": "cross", "columns": ["page", "user_id"], "name": "pair", "buckets": 9},
+        {"kind": "vector", "each": "vector"},
+        {"kind": "cyclic", "period": "day", "name": "hour"},
+    ]
+    assert planned(world, *columns).outputs == (
+        Output("page_id", "id"),
+        Output("words_id", "ids"),
+        Output("pair", "id"),
+        Output("vector_vector", "vector"),
+        Output("hour_sin", "dense"),
+        Output("hour_cos", "dense"),
+    )
+
+
+def test_a_vocabulary_alone_needs_no_view(world: Any) -> None:
+    result = planned(world, {"kind": "vocabulary", "each": "page"})
+    assert [view.name for view in result.counted] == ["by_user_id", "by_item_id", "by_page"]
+    assert [view.name for view in result.views] == ["by_user_id", "by_item_id"]
+
+
+@pytest.mark.parametrize("key", ["price", "made", "query"])
+def test_a_key_of_another_type_is_refused(world: Any, key: str) -> None:
+    with pytest.raises(PlanError, match=f"key column '{key}' is of type .*; wanted integer, hex, string or tags"):
+        planned(world, count(key))
+
+
+def test_a_history_has_no_window(world: Any) -> None:
+    with pytest.raises(PlanError, match=r"count 'n_maker': a history \('watched'\) has no days, so window_days has no"):
+        planned(world, count("maker", of="watched", window_days=3))
+
+
+def test_a_history_is_not_counted_by_what_an_impression_alone_knows(world: Any) -> None:
+    with pytest.raises(
+        PlanError, match="'page' is not known of a user or an item alone, so 'watched' cannot be counted"
+    ):
+        planned(world, count("user_id", "page", of="watched"))
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [count("maker", of="watched"), {"kind": "similarity", "list": "watched", "vector": "vector", "name": "close"}],
+)
+def test_a_history_holds_items_of_the_items_type(world: Any, feature: dict[str, Any]) -> None:
+    declared = world.data.model_dump(mode="json")
+    next(column for column in declared["side_tables"][0]["columns"] if column["name"] == "watched")["tag_type"] = (
+        "string"
+    )
+    with pytest.raises(
+        PlanError, match="'watched' holds items, but its tag_type is string and 'item_id' is of type int"
+    ):
+        planned(world, feature, data=Data.model_validate(declared))
+
+
+def test_a_column_has_one_vocabulary(world: Any) -> None:
+    columns = [{"kind": "vocabulary", "each": "page", "suffix": f"v{rows}", "min_rows": rows} for rows in (1, 2)]
+    with pytest.raises(PlanError, match="vocabularies of 'page' differ in min_rows or max_size"):
+        planned(world, *columns)
+
+
+def renamed(world: Any, old: str, new: str) -> Data:
+    declared = world.data.model_dump(mode="json")
+    for column in declared["columns"]:
+        column["name"] = new if column["name"] == old else column["name"]
+    return Data.model_validate(declared)
+
+
+@pytest.mark.parametrize("name", ["last_time", "rows_7d", "sum_label", "last_impression"])
+def test_a_key_may_not_be_named_like_a_statistic(world: Any, name: str) -> None:
+    key = {"kind": "target", "key": [name], "window_days": 7, "name": "rate"}
+    whole = {"kind": "target", "key": [], "name": "whole"}
+    last = {"kind": "lag", "key": ["user_id"], "column": "likes", "name": "last"}
+    with pytest.raises(PlanError, match=f"'{name}' is the name of a statistic; give that column another name"):
+        planned(world, key, whole, last, data=renamed(world, "page", name))
+
+
+def test_two_keys_may_not_share_a_name(world: Any) -> None:
+    declared = renamed(world, "page", "user_id__words")
+    with pytest.raises(PlanError, match=r"keys \['user_id__words'\] and \['user_id', 'words'\] would both be named"):
+        planned(world, count("user_id__words"), count("user_id", "words"), data=declared)
+
+
+def test_a_side_table_may_not_be_named_like_a_view(world: Any) -> None:
+    declared = world.data.model_dump(mode="json")
+    declared["side_tables"][1]["name"] = "by_user_id"
+    with pytest.raises(PlanError, match="two views would be named 'by_user_id'"):
+        planned(world, count("maker"), data=Data.model_validate(declared))
+
+
+def test_a_window_and_a_column_may_not_share_a_name(world: Any) -> None:
+    columns = [{"kind": "target", "key": ["page"], "of": "likes", "window_days": 7, "name": "one"}]
+    columns.append({"kind": "target", "key": ["page"], "of": "likes_7d", "name": "two"})
+    with pytest.raises(PlanError, match="view 'by_page' would hold a column twice: rows, rows_7d, sum_likes_7d, "):
+        planned(world, *columns, data=renamed(world, "seconds", "likes_7d"))

@@ -1,0 +1,122 @@
+from datetime import date
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.config.features import Features
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import DataError
+from shortlist.features.table import build_table
+
+NUMBER = {"kind": "numeric", "each": "price"}
+
+
+def test_table_holds_what_its_contract_says(world: Any) -> None:
+    columns = [
+        NUMBER,
+        {"kind": "vocabulary", "each": ["page", "words"]},
+        {"kind": "hash", "each": "page", "buckets": 7},
+        {"kind": "vector", "each": "vector"},
+    ]
+    rows = [world.row(day, page="x", words=["a", "b"], price=1.5) for day in range(4)]
+    table = world.table(world.log(rows), columns)
+    assert table.notes == {
+        "columns": [
+            {"name": "price_number", "kind": "dense", "size": None, "width": None},
+            {"name": "page_id", "kind": "id", "size": 2, "width": None},
+            {"name": "words_id", "kind": "ids", "size": 3, "width": None},
+            {"name": "page_hash", "kind": "id", "size": 7, "width": None},
+            {"name": "vector_vector", "kind": "vector", "size": None, "width": 2},
+        ],
+        "split": {
+            "warmup": [],
+            "train": ["2026-03-02", "2026-03-03"],
+            "validation": ["2026-03-04"],
+            "test": ["2026-03-05"],
+        },
+    }
+    assert dict(table.scan().collect_schema()) == {
+        "label": pl.Int8,
+        "event_time": pl.Datetime("us", "UTC"),
+        "day": pl.Date,
+        "impression_id": pl.Int64,
+        "user": pl.Int64,
+        "cold_user": pl.Boolean,
+        "item": pl.Int64,
+        "cold_item": pl.Boolean,
+        "price_number": pl.Float32,
+        "page_id": pl.UInt32,
+        "words_id": pl.List(pl.UInt32),
+        "page_hash": pl.UInt32,
+        "vector_vector": pl.Array(pl.Float32, 2),
+    }
+
+
+def test_cold_means_no_impression_on_an_earlier_day(world: Any) -> None:
+    pairs = [(0, 1, 10), (1, 1, 20), (1, 1, 20), (2, 2, 20), (2, None, 30)]
+    rows = [world.row(day, user_id=user, item_id=item) for day, user, item in pairs]
+    history = {
+        "kind": "count",
+        "key": ["user_id"],
+        "of": "watched",
+        "name": "n",
+    }  # known from before is not seen before
+    table = world.features(rows, history)
+    assert table["cold_user"].to_list() == [True, False, False, True, True]
+    assert table["cold_item"].to_list() == [True, True, True, False, True]
+
+
+def test_slices_are_texts_whatever_the_column(world: Any) -> None:
+    rows = [world.row(0, item_id=10, price=1.5, made=date(2026, 3, 1)), world.row(1, item_id=99), world.row(2)]
+    slices = ["maker", "topics", "released", "price", "made", "city"]
+    table = world.table(world.log(rows), [NUMBER], slices).scan().sort("impression_id").collect()
+    assert table.select(r"^slice_.*$").rows() == [
+        ("7", "a,b", "2026-03-01", "1.5", "2026-03-01", "Oslo"),
+        (None, None, None, None, None, "Oslo"),
+        ("7", "a,b", "2026-03-01", None, None, "Oslo"),
+    ]
+
+
+def test_the_planted_probability_is_kept(world: Any) -> None:
+    log = world.log([world.row(day) for day in range(3)])
+    for file in log.glob("day=*/*.parquet"):
+        pl.read_parquet(file, hive_partitioning=False).with_columns(true_probability=0.25).write_parquet(file)
+    assert world.table(log, [NUMBER]).scan().collect()["true_probability"].to_list() == [0.25] * 3
+
+
+def test_a_log_without_user_and_item_has_no_cold_columns(world: Any) -> None:
+    declared = world.data.model_dump(mode="json") | {"user": None, "item": None}
+    bare = type(world.data).model_validate(declared)
+    features = Features.model_validate({"columns": [NUMBER]})
+    log = world.log([world.row(day) for day in range(3)])
+    from shortlist.features.fit import fit
+
+    fit(bare, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
+    table = build_table(
+        bare, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "table"
+    )
+    assert table.scan().collect_schema().names() == ["label", "event_time", "day", "impression_id", "price_number"]
+
+
+def build(world: Any, log: Any, fitted: Any, *columns: dict[str, Any]) -> None:
+    features = Features.model_validate({"columns": list(columns)})
+    build_table(world.data, features, Gates(), Runtime(engine="cpu"), log, fitted, world.folder / "table")
+
+
+def test_features_fitted_otherwise_are_refused(world: Any) -> None:
+    log = world.log([world.row(day) for day in range(3)])
+    with pytest.raises(DataError, match="fitted for other features or slices than the declared ones; fit again"):
+        build(world, log, world.fit(log, [NUMBER]), {**NUMBER, "fill": 0.0})
+    assert not (world.folder / "table").exists()
+
+
+def test_days_that_were_not_counted_are_refused(world: Any) -> None:
+    count = {"kind": "count", "key": ["user_id"], "name": "n"}
+    fitted = world.fit(world.log([world.row(day) for day in range(3)]), [count])
+    one_more = world.log([world.row(day) for day in range(4)], "one-more")
+    build(world, one_more, fitted, count)  # the newest day needs only the days before it
+    two_more = world.log([world.row(day) for day in range(5)], "two-more")
+    with pytest.raises(DataError, match="2026-03-05 of the log was not counted, so later rows would see too little"):
+        build(world, two_more, fitted, count)
