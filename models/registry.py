@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from models.training import Origin
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
+from shortlist.evaluation.figures import write_plots
+from shortlist.evaluation.report import model_plots
+from shortlist.evaluation.verdict import Verdict
 
 
 def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], runs: Mapping[str, str]) -> str:
@@ -38,7 +42,7 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], 
 
 
 def record_verdict(origin: Origin, verdict: Path, runs: Mapping[str, str]) -> None:
-    """Write every candidate's gates to its MLflow run.
+    """Write every candidate's gates, and the plots that compare the models, to its MLflow run.
 
     Args:
         origin: Spec and stores.
@@ -46,8 +50,12 @@ def record_verdict(origin: Origin, verdict: Path, runs: Mapping[str, str]) -> No
         runs: Ids of the MLflow runs by kind of model.
     """
     tracker = origin.tracker
-    for report in read_blessing(verdict / Files.BLESSING).gates:
-        tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
+    heard = Verdict.read(verdict)
+    with TemporaryDirectory() as folder:
+        write_plots(model_plots(heard.models, heard.best_possible), Path(folder))
+        for report in read_blessing(verdict / Files.BLESSING).gates:
+            tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
+            tracker.log_files(runs[report.model], Path(folder), "plots")
 
 
 def promote(origin: Origin, version: int | None = None) -> int:

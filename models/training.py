@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +14,8 @@ from shortlist.artefacts import folder_digest, written_whole
 from shortlist.config.load import digest
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
+from shortlist.evaluation.figures import write_plots
+from shortlist.evaluation.report import training_plots
 from shortlist.tables import DayTable
 from shortlist.tracking.lineage import Lineage, git_commit
 from shortlist.tracking.mlflow_store import Tracker
@@ -73,5 +76,7 @@ def train_and_track(
         code_version=origin.code,
         git_commit=git_commit(),
     )
-    run = origin.tracker.log_training(out_model, kind, record.params, record.history, lineage)
+    with TemporaryDirectory() as plots:
+        write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
+        run = origin.tracker.log_training(out_model, kind, record.params, record.history, lineage, Path(plots))
     return round(record.train_rows_per_s * record.train_seconds), run

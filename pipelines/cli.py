@@ -79,10 +79,9 @@ def compile_(
 @app.command()
 def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000) -> None:
     """Open MLflow on the runs made here."""
-    from pipelines.state import State
-    from shortlist.tracking.mlflow_store import serve_ui
+    from pipelines.ui import serve
 
-    serve_ui(State.open(runs).stores, port)
+    serve(runs, port)
 
 
 def main() -> None:

@@ -208,8 +208,8 @@ def _favoured(random, world, user):
     liking = (
         items.country_appeal[tastes.country_row[user][:, None], candidates]
         + items.age_appeal[tastes.age_row[user][:, None], candidates]
-        + 3 * mean_over_tags(tastes.favourite[user[:, None, None], tags], tags)
-        + random.gumbel(0, 0.5, candidates.shape)
+        + 4 * mean_over_tags(tastes.favourite[user[:, None, None], tags], tags)
+        + random.gumbel(0, 0.3, candidates.shape)
     )
     return candidates[np.arange(user.size), liking.argmax(axis=1)]
 

@@ -21,7 +21,7 @@ TOPICS = tuple(
     " history cricket nature finance anime gardening chess poetry".split()
 )
 TAGS_PER_ITEM = 3
-FAVOURITE_TAGS = 3
+FAVOURITE_TAGS = 2
 
 _COUNTRY_SHARE = np.array([0.32, 0.24, 0.17, 0.13, 0.08, 0.06])
 _AGE_SHARE = np.array([0.27, 0.34, 0.22, 0.13, 0.04])

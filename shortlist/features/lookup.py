@@ -17,6 +17,8 @@ from shortlist.features.views import start_of
 from shortlist.frames import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
+_HELD_ROWS: Final = 65_536
+"""Larger views are read from disk for every part of a table."""
 
 
 class ViewFile:
@@ -29,7 +31,7 @@ class ViewFile:
         self._engine = engine
         moments = pl.scan_parquet(path).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS))
         self._moments = moments.sort(Columns.VALID_FROM).collect()
-        small = self._is_static or self._moments[Columns.ROWS].sum() <= _BATCH_ROWS
+        small = self._is_static or self._moments[Columns.ROWS].sum() <= _HELD_ROWS
         self._held = pl.read_parquet(path) if small else None
 
     def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:

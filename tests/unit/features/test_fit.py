@@ -50,7 +50,7 @@ def test_a_previous_fit_that_counted_less_is_refused(world: Any) -> None:
     log = world.log(rows(world, 4))
     world.fit(log, [COUNT], "before")
     with pytest.raises(
-        DataError, match="before: 'by_words' was counted otherwise, or not at all. Fit without the prev"
+        DataError, match=r"before: 'by_words' was counted otherwise, or not at all\. Fit without the prev"
     ):
         world.fit(log, [COUNT, WORDS], "after", previous="before")
 
@@ -58,7 +58,7 @@ def test_a_previous_fit_that_counted_less_is_refused(world: Any) -> None:
 def test_a_day_that_changed_since_is_refused(world: Any) -> None:
     world.fit(world.log(rows(world, 4)), [COUNT], "before")
     late = world.log([*rows(world, 5), world.row(1)], "late")
-    with pytest.raises(DataError, match="before: 2026-03-03 had 2 rows then and has 3 now. Fit without the previous"):
+    with pytest.raises(DataError, match=r"before: 2026-03-03 had 2 rows then and has 3 now\. Fit without the previous"):
         world.fit(late, [COUNT], "after", previous="before")
 
 

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +20,7 @@ def test_ranges_cover_every_row_once_in_bounded_pieces(tmp_path: Path, values: l
     assert sorted(pl.concat(pieces)["key"].to_list()) == sorted(values)
     largest_value = max(values.count(value) for value in set(values))  # one value's rows stay together
     assert max(piece.height for piece in pieces) <= 150 + largest_value
-    assert all(set(one["key"]).isdisjoint(other["key"]) for one, other in zip(pieces, pieces[1:], strict=False))
+    assert all(set(one["key"]).isdisjoint(other["key"]) for one, other in itertools.pairwise(pieces))
 
 
 def test_few_rows_are_one_range(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_merging_gives_the_same_bits_in_any_order(
 ) -> None:
     ends = sorted({0, *cuts, 24})
     shuffled = rows[order]
-    parts = [shuffled[first:last] for first, last in zip(ends, ends[1:], strict=False)]
+    parts = [shuffled[first:last] for first, last in itertools.pairwise(ends)]
     assert statistics(parts, world, tmp_path / "parts.parquet", spill).equals(
         statistics([rows], world, tmp_path / "one.parquet")
     )

@@ -130,6 +130,7 @@ def test_answers_are_the_same_from_memory_and_from_disk(
     for day in range(2, 9):
         held = ViewFile(path, VIEW, "UTC", "cpu").answer(keys, date(2026, 3, day))
         with monkeypatch.context() as small:
+            small.setattr(lookup, "_HELD_ROWS", 0)
             small.setattr(lookup, "_BATCH_ROWS", 7)
             read = ViewFile(path, VIEW, "UTC", "cpu").answer(keys, date(2026, 3, day))
         assert read.equals(held)

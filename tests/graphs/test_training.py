@@ -1,0 +1,222 @@
+"""The compiled training pipeline, run for real with kfp.local, Feast, MLflow and SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+import yaml
+
+from pipelines.submit import run_here
+from shortlist.config.load import parse_spec
+from shortlist.evaluation.summary import Summary
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import tracking_uri
+
+ROOT = Path(__file__).parents[2]
+KUAIRAND = ROOT.parent / "shared/data/kuairand"
+
+
+class Run(NamedTuple):
+    """A run that ended."""
+
+    code: int
+    summary: dict[str, Any]
+    folder: Path
+
+
+def run(spec: dict[str, Any], runs: Path, data: Path | None = None) -> Run:
+    """Run a spec given as plain data, as `make run` does."""
+    code = run_here(parse_spec(yaml.safe_dump(spec)), data, runs)
+    latest = (runs / "latest").resolve()
+    return Run(code, json.loads((latest / "summary.json").read_text()), latest)
+
+
+def small_demo() -> dict[str, Any]:
+    """The shipped demo on fewer rows and with smaller models; every kind of feature stays."""
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
+    spec["data"]["source"] |= {"rows": 20_000, "users": 800, "items": 300, "days": 8}
+    spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 1_000}
+    spec["models"]["xgboost"] |= {"rounds": 40}
+    spec["models"]["dlrm"] |= {"epochs": 1}
+    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100}
+    return spec
+
+
+@pytest.fixture(scope="module")
+def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the runs that share one cache."""
+    return tmp_path_factory.mktemp("demo") / "runs"
+
+
+@pytest.fixture(scope="module")
+def demo(demo_runs: Path) -> Run:
+    """The first run of the small demo."""
+    return run(small_demo(), demo_runs)
+
+
+def executed(one: Run) -> set[str]:
+    return {name for name, step in one.summary["steps"].items() if not step["cached"]}
+
+
+def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
+    assert demo.code == 0
+    summary = demo.summary
+    jsonschema.validate(summary, Summary.model_json_schema())
+    assert summary["blessed"]["version"] == "1"
+    assert set(summary["models"]) >= {"xgboost", "dlrm", "popularity"}
+    assert summary["rows"]["valid"] + summary["rows"]["quarantined"] == summary["rows"]["raw"]
+    best = summary["best_possible"]["auc"]
+    assert 0.5 < summary["models"]["xgboost"]["auc"] < best < 1
+    assert {gate["name"] for gate in summary["gates"]} == {
+        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity",
+    }  # fmt: skip
+    page = (demo.folder / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
+
+
+def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Path) -> None:
+    tracker = Tracker(tracking_uri(demo_runs / "stores"), "demo")
+    champion = tracker.registry.champion()
+    assert champion is not None and champion.version == 1 == tracker.registry.version_of("candidate")
+    assert champion.kind == demo.summary["blessed"]["model"]
+    tags = tracker._client.get_run(champion.run_id).data.tags
+    assert {"spec_digest", "data_digest", "code_version", "days.train", "days.test", "gates"} <= set(tags)
+    assert tags["gates"] == "passed"
+    assert sorted(path.name for path in champion.folder.iterdir() if path.is_dir()) == ["preprocessing"]
+
+
+def test_a_changed_model_section_trains_that_model_alone(demo: Run, demo_runs: Path) -> None:
+    unchanged = run(small_demo(), demo_runs)
+    assert unchanged.code == 0
+    assert unchanged.summary["models"]["champion"]["auc"] == pytest.approx(
+        unchanged.summary["models"][demo.summary["blessed"]["model"]]["auc"], abs=1e-9
+    )
+    # There is a champion now, so it is scored and the gates hear it; nothing else runs again.
+    assert executed(unchanged) <= {"find_champion", "score_champion", "judge", "register", "report"}
+
+    changed = small_demo()
+    changed["models"]["dlrm"] |= {"epochs": 2, "patience": 2}
+    third = run(changed, demo_runs)
+    assert executed(third) - {"find_champion", "score_champion", "judge", "register", "report"} == {"train_dlrm"}
+
+
+def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = run(small_file_spec(), tmp_path / "runs", clicks(tmp_path, broken_rows=300))
+    assert one.code == 1
+    assert one.summary["failed"]["step"] == "validate"
+    assert one.summary["blessed"] is None
+    shown = capsys.readouterr().out
+    assert "label_is_binary" in shown and "quarantine" in shown
+    assert "Traceback" not in shown
+    assert "label_is_binary" in (one.folder / "report.html").read_text()
+
+
+def test_a_killed_run_is_continued_by_the_next(tmp_path: Path) -> None:
+    spec_file, runs = tmp_path / "spec.yaml", tmp_path / "runs"
+    spec_file.write_text(yaml.safe_dump(small_file_spec()))
+    data = clicks(tmp_path)
+    command = [
+        str(Path(sys.executable).parent / "shortlist"),
+        "run",
+        str(spec_file),
+        "--data",
+        str(data),
+        "--runs",
+        str(runs),
+    ]
+    child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
+    events = wait_for_event(runs, '"event": "step", "step": "store_features"', child)
+    kill_everything_below(child.pid)
+    child.wait()
+    assert '"event": "done", "name": "build_table"' in events.read_text()
+    second = run(small_file_spec(), runs, data)
+    assert second.code == 0
+    assert executed(second).isdisjoint({"ingest", "validate", "fit_features", "build_table"})
+    assert "store_features" in executed(second)
+
+
+def test_criteo_layout_needs_no_ids_and_no_clock(tmp_path: Path) -> None:
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
+    spec["models"]["xgboost"] |= {"rounds": 20}
+    spec["models"]["dlrm"] |= {"bottom_mlp": [16], "top_mlp": [16], "batch_size": 512}
+    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 60}
+    one = run(spec, tmp_path / "runs", criteo_like(tmp_path / "train.tsv", rows=12_000))
+    assert one.code == 0
+    rows = one.summary["rows"]
+    assert (rows["raw"], rows["quarantined"]) == (12_000, 0)
+    assert sum(rows[part] for part in ("train", "validation", "test")) == pytest.approx(12_000 * 6 / 7, abs=7)
+    assert one.summary["models"]["xgboost"]["auc"] > 0.6
+
+
+@pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
+def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
+    spec = yaml.safe_load((ROOT / "pipelines/specs/kuairand.yaml").read_text())
+    one = run(spec, tmp_path / "runs", KUAIRAND)
+    assert one.code == 0
+    models = one.summary["models"]
+    best = max(models["xgboost"], models["dlrm"], key=lambda model: model["auc"])
+    assert best["auc"] >= 0.742 and best["log_loss"] <= 0.589
+    assert models["dlrm"]["auc"] >= 0.735
+    assert one.summary["rows"] | {"raw": 198_895, "quarantined": 4_931} == one.summary["rows"]
+
+
+def small_file_spec() -> dict[str, Any]:
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "tests/specs/valid/minimal.yaml").read_text())
+    spec["models"]["xgboost"] |= {"rounds": 10}
+    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 300, "bootstrap_rounds": 60, "skew_rows": 40}
+    return spec
+
+
+def clicks(folder: Path, rows: int = 6_000, broken_rows: int = 0) -> Path:
+    random.seed(3)
+    lines = ["user_id,item_id,price,clicked,time"]
+    for number in range(rows):
+        item = random.randrange(40)
+        clicked = int(random.random() < 0.1 + 0.6 * (item % 4 == 0)) if number >= broken_rows else 7
+        lines.append(
+            f"{random.randrange(200)},{item},{item * 1.5},{clicked},{1_760_000_000 + number * 86_400 * 5 // rows}"
+        )
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def criteo_like(path: Path, rows: int) -> Path:
+    random.seed(5)
+    lines = []
+    for _ in range(rows):
+        kinds = [int(random.paretovariate(0.7)) % (50 * (column + 1)) for column in range(26)]
+        clicked = int(random.random() < 0.1 + 0.5 * (kinds[0] % 3 == 0))
+        numbers = [str(random.randrange(100)) if random.random() < 0.9 else "" for _ in range(13)]
+        lines.append("\t".join([str(clicked), *numbers, *(f"{kind * 2654435761 % 2**32:08x}" for kind in kinds)]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def wait_for_event(runs: Path, text: str, child: subprocess.Popen[bytes]) -> Path:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and child.poll() is None:
+        for events in runs.glob("*/events.jsonl"):
+            if text in events.read_text():
+                return events
+        time.sleep(0.05)
+    raise AssertionError(f"the run never said {text}")
+
+
+def kill_everything_below(pid: int) -> None:
+    import psutil
+
+    family = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
+    for process in family:
+        os.kill(process.pid, signal.SIGKILL)
