@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipelines.display import Display
@@ -98,8 +99,9 @@ def _location(spec: Spec, data: Path | None) -> str:
 
 def _run_child(run: Path, state: State, display: Display) -> int:
     command = [sys.executable, "-m", "pipelines.runner", str(COMPILED / "training.yaml"), str(run / "arguments.json")]
-    environment = {**os.environ, EVENTS_VARIABLE: str(run / "events.jsonl")}
-    with (run / "pipeline.log").open("w") as log:
+    # kfp.local leaves a folder per task behind; in a folder of our own they go with the run.
+    with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
+        environment = {**os.environ, EVENTS_VARIABLE: str(run / "events.jsonl"), "TMPDIR": scratch}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [*command, str(state.root / "cache")],
             stdout=log,

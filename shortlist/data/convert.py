@@ -41,7 +41,7 @@ def convert(raw: pl.DataFrame, columns: Sequence[Column], null_values: Sequence[
         before, after = raw[column.source_name], first[column.name]
         if after.null_count() > before.null_count():
             after = _patient(column, before, after)
-            wrong = before.is_not_null() & after.is_null()
+            wrong = _has_value(before, column) & after.is_null()
             if wrong.any():
                 failed[column.name] = wrong
         done.append(after.fill_nan(None) if column.type == "number" else after)
@@ -62,6 +62,13 @@ def _with_nulls(raw: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
         return raw
     text = pl.col(pl.String())
     return raw.with_columns(pl.when(~text.is_in(list(null_values))).then(text))
+
+
+def _has_value(raw: pl.Series, column: Column) -> pl.Series:
+    # As typed parsing has it: blank text is no integer that failed, it is no value.
+    if raw.dtype == pl.String() and column.type != "string":
+        return (raw.str.strip_chars() != "").fill_null(False)
+    return raw.is_not_null()
 
 
 def _quick(column: Column, kind: pl.DataType) -> pl.Expr:

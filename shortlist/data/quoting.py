@@ -54,13 +54,10 @@ def complete_rows(data: bytes, separator: int, final: bool) -> tuple[Quotes, int
     """
     if data.find(b'"') < 0:
         return NO_QUOTES, data.rfind(b"\n") + 1
-    quotes = _pair(data, separator, final)
-    end = len(data)
-    if quotes.positions.size % 2:
-        end = _last_open(quotes.positions)
-        if len(data) - end > _MAX_FIELD_BYTES:  # no field is that long: the quote will never close
-            quotes, end = _pair(data, separator, final=True), len(data)
-    end = _row_end(data, quotes, end)
+    # A quote that has been open for this long will never close: no field is that large.
+    given_up = len(data) if final else len(data) - _MAX_FIELD_BYTES
+    quotes = _pair(data, separator, given_up)
+    end = _row_end(data, quotes, _last_open(quotes.positions) if quotes.positions.size % 2 else len(data))
     return Quotes(quotes.positions[quotes.positions < end], quotes.broken[quotes.broken < end]), end
 
 
@@ -71,11 +68,11 @@ def _row_end(data: bytes, quotes: Quotes, before: int) -> int:
     return end + 1
 
 
-def _pair(data: bytes, separator: int, final: bool) -> Quotes:
+def _pair(data: bytes, separator: int, given_up: int) -> Quotes:
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == _QUOTE)
     broken: list[int] = []
-    while (wrong := _first_wrong(text, quotes, separator, final)) is not None:
+    while (wrong := _first_wrong(text, quotes, separator, given_up)) is not None:
         start, end = data.rfind(b"\n", 0, wrong) + 1, data.find(b"\n", wrong)
         broken.append(start)
         if len(broken) > _MAX_BROKEN:
@@ -89,21 +86,22 @@ def _pair(data: bytes, separator: int, final: bool) -> Quotes:
     return Quotes(quotes, np.array(sorted(broken), np.int64))
 
 
-def _first_wrong(text: npt.NDArray[np.uint8], quotes: Offsets, separator: int, final: bool) -> int | None:
+def _first_wrong(text: npt.NDArray[np.uint8], quotes: Offsets, separator: int, given_up: int) -> int | None:
     """Return the offset of the first quote that stands inside a bare field or opens a field it never closes."""
     opens, closes = quotes[0::2], quotes[1::2]
     fresh = _opens_a_field(quotes)
     before = np.where(opens > 0, text[opens - 1], _NEWLINE)
     stray = np.flatnonzero(fresh & (before != separator) & (before != _NEWLINE))
-    after = text[np.minimum(closes + 1, text.size - 1)]
-    closed = (after == separator) | (after == _NEWLINE) | (after == _RETURN) | (closes + 1 == text.size)
+    after, beyond = (text[np.minimum(closes + step, text.size - 1)] for step in (1, 2))
+    at_line_end = (after == _NEWLINE) | (after == _RETURN) & ((beyond == _NEWLINE) | (closes + 2 == text.size))
+    closed = (after == separator) | at_line_end | (closes + 1 == text.size)
     closed[: opens.size - 1] |= ~fresh[1:]  # the first half of a doubled quote closes nothing
     torn = np.flatnonzero(~closed)
     if torn.size and not (stray.size and opens[stray[0]] < closes[torn[0]]):
         return int(opens[: torn[0] + 1][fresh[: torn[0] + 1]][-1])
     if stray.size:
         return int(opens[stray[0]])
-    return _last_open(quotes) if final and quotes.size % 2 else None
+    return last if quotes.size % 2 and (last := _last_open(quotes)) < given_up else None
 
 
 def _opens_a_field(quotes: Offsets) -> Flags:

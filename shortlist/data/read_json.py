@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import numpy as np
 import polars as pl
 import polars.exceptions
 
@@ -81,14 +80,14 @@ class _Reader:
         kept = texts.filter(objects)
         columns = self._as_text(kept)
         self._read_as_text_what_is_not_typed(columns)
-        lines = pl.Series(rows.lines[rows.sound])
+        lines, numbers = rows.lines.filter(rows.sound), rows.sound.arg_true().cast(pl.Int64)
         broken = pl.DataFrame({Columns.SOURCE_LINE: lines, Columns.DETAIL: texts}).filter(~objects)
         detail = pl.format("not a JSON object: {}", pl.col(Columns.DETAIL).str.slice(0, 100))
         return Block(
             columns,
             lines.filter(objects),
-            pl.Series(np.flatnonzero(rows.sound)).filter(objects),
-            rows.lines.size,
+            numbers.filter(objects),
+            len(rows.lines),
             pl.concat([rows.broken(), broken.select(Columns.SOURCE_LINE, pl.lit("json").alias(Columns.RULE), detail)]),
             block.position,
         )

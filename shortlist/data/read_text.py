@@ -91,13 +91,14 @@ class _Reader:
             columns = self._parse(text, texts) if text else pl.DataFrame(schema=texts).select(self._layout.sources)
         except polars.exceptions.PolarsError as error:
             raise DataError(f"{self._file.name}, from line {block.first_line} on: not readable ({error})") from None
-        assert columns.height == int(rows.sound.sum()), "the parser cut the rows otherwise than we did"
+        assert columns.height == rows.sound.sum(), "the parser cut the rows otherwise than we did"
         self._read_as_text_what_is_not_typed(columns)
+        sound = rows.sound
         return Block(
             columns,
-            pl.Series(rows.lines[rows.sound]),
-            pl.Series(np.flatnonzero(rows.sound)),
-            rows.lines.size,
+            rows.lines.filter(sound),
+            sound.arg_true().cast(pl.Int64),
+            len(sound),
             rows.broken(),
             block.position,
         )

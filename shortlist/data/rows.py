@@ -15,6 +15,13 @@ from shortlist.data.text_blocks import TextBlock
 
 BROKEN_SCHEMA = pl.Schema({Columns.SOURCE_LINE: pl.Int64, Columns.RULE: pl.String, Columns.DETAIL: pl.String})
 _DECODE_BYTES = 1 << 16
+_GOT, _WANTED = "got", "wanted"
+_DETAILS = {
+    "quotes": pl.lit('a quote (") opens in this line that never closes, or stands inside a field'),
+    "field_count": pl.format("got {} fields, wanted {}", _GOT, _WANTED),
+    "utf8": pl.lit("the bytes are not UTF-8 text"),
+}
+"""What is said of a row that breaks a rule; of several, the first counts."""
 
 
 @dataclass(frozen=True)
@@ -23,37 +30,32 @@ class Rows:
 
     text: pa.LargeBinaryArray
     """Bytes of each row, its line end included."""
-    lines: Offsets
-    """Line of the file on which each row begins."""
-    reasons: dict[str, Flags]
-    """Rule name -> which rows break it."""
-    details: dict[str, pl.Series]
-    """Rule name -> what to say of each row."""
+    table: pl.DataFrame
+    """Of each row: the line on which it begins, its number of fields, and which rules it breaks."""
 
     @property
-    def sound(self) -> Flags:
-        """Which rows can be read."""
-        bad = np.zeros(self.lines.size, bool)
-        for flags in self.reasons.values():
-            bad |= flags
-        return ~bad
+    def lines(self) -> pl.Series:
+        """Int64: line of the file on which each row begins."""
+        return self.table[Columns.SOURCE_LINE]
+
+    @property
+    def sound(self) -> pl.Series:
+        """Boolean: which rows can be read."""
+        return self.table.select(~pl.any_horizontal(*_DETAILS)).to_series()
 
     def sound_text(self) -> bytes:
         """Return the readable rows as one piece of text."""
-        kept = self.text.filter(pa.array(self.sound))
+        kept = self.text.filter(self.sound.to_arrow())
         offsets = np.frombuffer(kept.buffers()[1], np.int64)[kept.offset : kept.offset + len(kept) + 1]
         return bytes(memoryview(kept.buffers()[2])[offsets[0] : offsets[-1]]) if len(kept) else b""
 
     def broken(self) -> pl.DataFrame:
-        """Return the unreadable rows with the first rule each of them breaks."""
-        found = [
-            pl.DataFrame({Columns.SOURCE_LINE: self.lines, Columns.DETAIL: self.details[rule]})
-            .filter(pl.Series(flags))
-            .select(Columns.SOURCE_LINE, pl.lit(rule).alias(Columns.RULE), Columns.DETAIL)
-            for rule, flags in self.reasons.items()
-        ]
-        stacked = pl.concat([pl.DataFrame(schema=BROKEN_SCHEMA), *found])
-        return stacked.unique(Columns.SOURCE_LINE, keep="first", maintain_order=True).sort(Columns.SOURCE_LINE)
+        """Return the unreadable rows with the first rule that each of them breaks."""
+        rule = pl.coalesce(pl.when(name).then(pl.lit(name)) for name in _DETAILS)
+        detail = pl.coalesce(pl.when(name).then(text) for name, text in _DETAILS.items())
+        return self.table.filter(~self.sound).select(
+            Columns.SOURCE_LINE, rule.alias(Columns.RULE), detail.alias(Columns.DETAIL)
+        )
 
 
 def take_apart(block: TextBlock, separator: str | None, fields: int) -> Rows:
@@ -67,27 +69,19 @@ def take_apart(block: TextBlock, separator: str | None, fields: int) -> Rows:
     newlines = line_ends(block.data)
     ends = block.quotes.outside(newlines)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    lines = block.first_line + np.searchsorted(newlines, starts)
-    reasons: dict[str, Flags] = {}
-    details: dict[str, pl.Series] = {}
-    if separator is not None:
-        reasons["quotes"] = _holds(block.quotes.broken, starts, ends)
-        details["quotes"] = pl.repeat(_QUOTES, lines.size, eager=True)
-        count = _fields(block, separator, starts, ends)
-        reasons["field_count"] = count != fields
-        details["field_count"] = pl.select(pl.format(f"got {{}} fields, wanted {fields}", pl.Series(count))).to_series()
-    reasons["utf8"] = _not_utf8(block.data, ends)
-    details["utf8"] = pl.repeat("the bytes are not UTF-8 text", lines.size, eager=True)
-    shown = _not_blank(block.data, starts, ends)
-    return Rows(
-        _binary(block.data, ends).filter(pa.array(shown)),
-        lines[shown],
-        {rule: flags[shown] for rule, flags in reasons.items()},
-        {rule: texts.filter(pl.Series(shown)) for rule, texts in details.items()},
+    got = _fields(block, separator, starts, ends) if separator is not None else np.full(ends.size, fields)
+    table = pl.DataFrame(
+        {
+            Columns.SOURCE_LINE: block.first_line + np.searchsorted(newlines, starts),
+            _GOT: got,
+            "quotes": _holds(block.quotes.broken, starts, ends),
+            "field_count": got != fields,
+            "utf8": _not_utf8(block.data, ends),
+        }
     )
-
-
-_QUOTES = 'a quote (") opens in this line that never closes, or stands inside a field'
+    shown = _not_blank(block.data, starts, ends)
+    text = _binary(block.data, ends).filter(pa.array(shown))
+    return Rows(text, table.with_columns(pl.lit(fields).alias(_WANTED)).filter(pl.Series(shown)))
 
 
 def _holds(offsets: Offsets, starts: Offsets, ends: Offsets) -> Flags:

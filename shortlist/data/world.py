@@ -139,6 +139,7 @@ def _items(source: GeneratedSource) -> Items:
     published = -(random.exponential(120, count).astype(np.int64) + 1)
     fresh = random.random(count) < 0.04
     published[fresh] = random.integers(0, source.days, int(fresh.sum()))
+    popularity[fresh] = np.minimum(popularity[fresh], np.median(popularity))
     tags = _topics(random, theme[creator])
     duration = np.round(np.clip(random.lognormal(3.6, 0.8, count), 3, 1800), 1)
     quality = sum_of_effects(

@@ -121,7 +121,7 @@ class Fitting:
             if wanted:
                 path = self._file(view)
                 counted = replace(view, features=wanted)
-                sides.append(ViewFile(path, counted, self.plan.declared.timezone, self.runtime.engine))
+                sides.append(ViewFile(path, counted, 0, self.plan.declared.timezone, self.runtime.engine))
         return sides
 
     def write_index(self, sizes: Mapping[str, ViewSize], days: Sequence[date]) -> None:

@@ -17,57 +17,69 @@ from shortlist.features.views import start_of
 from shortlist.frames import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
-_HELD_ROWS: Final = 65_536
-"""Larger views are read from disk for every part of a table."""
+_HELD_KEYS: Final = 100_000
+"""Views of more keys are searched on disk for every part of a table."""
 
 
 class ViewFile:
     """The values of one view, read a bounded number of rows at a time."""
 
-    def __init__(self, path: Path, view: View, timezone: str, engine: Engine) -> None:
+    def __init__(self, path: Path, view: View, keys: int, timezone: str, engine: Engine) -> None:
         self.view = view
         self._path = path
         self._timezone = timezone
         self._engine = engine
         moments = pl.scan_parquet(path).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS))
         self._moments = moments.sort(Columns.VALID_FROM).collect()
-        small = self._is_static or self._moments[Columns.ROWS].sum() <= _HELD_ROWS
-        self._held = pl.read_parquet(path) if small else None
+        self._is_small = keys <= _HELD_KEYS
+        self._read = 0
+        self._newest = self._rows(0, 0)
 
     def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return the features for each row of keys, in order, as known at the start of a day; null where unknown."""
-        values = self._held if self._is_static else self._newest(keys, day)
-        assert values is not None
+        known = pl.col(Columns.VALID_FROM) <= start_of(day, self._timezone)
+        rows = int(self._moments.filter(known)[Columns.ROWS].sum())
+        if self._is_small or not isinstance(self.view, KeyedView):
+            values = self._read_up_to(rows)
+        else:
+            values = self._search(keys, rows)
         found = keys.lazy().join(values.lazy(), on=self.view.keys, how="left", maintain_order="left")
         return collect(found.select(self.view.features), self._engine)
 
-    @property
-    def _is_static(self) -> bool:
-        return not isinstance(self.view, KeyedView)
+    def _read_up_to(self, rows: int) -> pl.DataFrame:
+        """Return the newest of the first rows of each key, going on from where the last call stopped."""
+        if not isinstance(self.view, KeyedView) and self._read < rows:  # each key once
+            self._newest = self._rows(0, rows)
+            self._read = rows
+        if rows < self._read:
+            self._newest, self._read = self._rows(0, 0), 0
+        while self._read < rows:
+            more = self._rows(self._read, min(_BATCH_ROWS, rows - self._read))
+            self._newest = self._last_per_key(pl.concat([self._newest, more]).lazy())
+            self._read += more.height
+        return self._newest
 
-    def _newest(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
-        """Return the newest row before a day of each of the keys that has one; from the newest rows backwards."""
-        known = pl.col(Columns.VALID_FROM) <= start_of(day, self._timezone)
-        end = int(self._moments.filter(known)[Columns.ROWS].sum())
+    def _search(self, keys: pl.DataFrame, rows: int) -> pl.DataFrame:
+        """Return the newest of the first rows of each wanted key, from the newest rows backwards."""
         wanted = keys.select(self.view.keys).drop_nulls().unique()
         found = [self._rows(0, 0)]
-        while end > 0 and wanted.height:
-            first = max(0, end - _BATCH_ROWS)
-            found.append(self._newest_of(self._rows(first, end - first), wanted))
-            end = first
-            if end:
+        while rows > 0 and wanted.height:
+            first = max(0, rows - _BATCH_ROWS)
+            theirs = self._rows(first, rows - first).lazy().join(wanted.lazy(), on=self.view.keys, how="semi")
+            found.append(self._last_per_key(theirs))
+            rows = first
+            if rows:
                 wanted = wanted.join(found[-1], on=self.view.keys, how="anti")
         return pl.concat(found)
 
-    def _newest_of(self, rows: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
-        theirs = rows.lazy().join(wanted.lazy(), on=self.view.keys, how="semi").sort(Columns.VALID_FROM)
-        newest = theirs.group_by(self.view.keys).agg(pl.all().last())
-        return collect(newest.select(rows.columns), self._engine)
+    def _last_per_key(self, rows: pl.LazyFrame) -> pl.DataFrame:
+        columns = rows.collect_schema().names()
+        newest = rows.sort(Columns.VALID_FROM).group_by(self.view.keys).agg(pl.all().last())
+        return collect(newest.select(columns), self._engine)
 
     def _rows(self, first: int, rows: int) -> pl.DataFrame:
-        if self._held is not None:
-            return self._held.slice(first, rows)
-        return pl.scan_parquet(self._path).slice(first, rows).collect()
+        wanted = pl.scan_parquet(self._path).select(*self.view.keys, Columns.VALID_FROM, *self.view.features)
+        return wanted.slice(first, rows).collect()
 
 
 def asking(rows: pl.DataFrame, view: View, declared: Declared) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from shortlist.features.identifiers import id_columns
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.moments import Moments
 from shortlist.features.plan import Plan, View, plan
+from shortlist.features.view_index import ViewIndex
 from shortlist.features.vocabulary import ValueIds
 from shortlist.frames import Engine, collect
 
@@ -56,14 +57,15 @@ class Transformer:
         )
         columns = [feature.each[0] for feature in planned.vocabularies]
         timezone = planned.declared.timezone
+        index = ViewIndex.read(fitted / "views")
         return cls(
             plan=planned,
             moments={name: Moments(**values) for name, values in saved["moments"].items()},
             widths=saved["widths"],
             vocabularies={name: ValueIds(own / "vocabularies" / f"{name}.parquet") for name in columns},
             files={
-                view.name: ViewFile(fitted / "views" / f"{view.name}.parquet", view, timezone, engine)
-                for view in planned.views
+                view.name: ViewFile(index.path(indexed), view, indexed.newest_keys, timezone, engine)
+                for view, indexed in ((view, index.view(view.name)) for view in planned.views)
             },
             engine=engine,
         )

@@ -37,6 +37,7 @@ def test_a_doubled_quote_is_text() -> None:
         (b'1,a\n2,"open,x\n3,c\n', 4),  # never closes
         (b'1,a\n2,"open,x\n3,"c",d\n', 4),  # the next quote is another field's
         (b'1,a\n2,5" wide\n3,"c"\n', 4),  # stands inside a bare field
+        (b'1,a\n2,"b"\rx\n', 4),  # closes before text
         (b'"a\nb","c\n3,d\n', 3),  # opens on the second line of a row
     ],
 )
@@ -57,6 +58,13 @@ def test_a_quote_left_open_over_a_mebibyte_is_broken() -> None:
     data = b'1,"open\n' + b"2,b\n" * (1 << 18)
     rows, broken, end = rows_of(data, final=False)
     assert (len(rows), broken, end) == (1 + (1 << 18), [0], len(data))
+
+
+def test_giving_up_on_a_quote_leaves_a_later_open_one_alone() -> None:
+    data = b'1,"open\n' + b"2,b\n" * (1 << 18) + b'3,"two\nli'
+    _, broken, end = rows_of(data, final=False)
+    assert broken == [0]
+    assert data[end:] == b'3,"two\nli'
 
 
 def test_quotes_that_mean_nothing_stop_the_reading() -> None:

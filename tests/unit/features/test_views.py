@@ -38,6 +38,19 @@ def test_view_has_a_row_only_where_its_key_changes(world: Any) -> None:
     ]
 
 
+def test_view_has_no_row_where_nothing_leaves_a_window(world: Any) -> None:
+    rows = [world.row(0, seconds=None), world.row(0, user_id=2, seconds=0.0), world.row(1, user_id=3), world.row(4)]
+    fitted = world.fit(world.log(rows), [{**TARGET, "window_days": 1}])
+    view = pl.read_parquet(fitted / "views" / "by_user_id.parquet").sort("user_id", "event_timestamp")
+    assert view.select("user_id", "event_timestamp", "rows", "rows_seconds_1d").rows() == [
+        (1, at(3), 1, 0),  # its one impression had no seconds, so on day 2 nothing changes
+        (1, at(7), 2, 0),
+        (2, at(3), 1, 1),
+        (2, at(4), 1, 0),
+        (3, at(4), 1, 0),
+    ]
+
+
 def test_sums_are_fixed_point_integers(world: Any) -> None:
     rows = [world.row(day, seconds=0.5) for day in (0, 0, 1, 2)]
     fitted = world.fit(world.log(rows), [TARGET])
@@ -127,12 +140,17 @@ def test_answers_are_the_same_from_memory_and_from_disk(
 ) -> None:
     path = write_view(counted, tmp_path / "view.parquet", 10**6)
     keys = pl.DataFrame({"user_id": [1, 5, 99, 5, None], "page": ["a", "b", "a", None, "c"]})
+    onwards, backwards = (ViewFile(path, VIEW, 69, "UTC", "cpu") for _ in range(2))
     for day in range(2, 9):
-        held = ViewFile(path, VIEW, "UTC", "cpu").answer(keys, date(2026, 3, day))
+        held = ViewFile(path, VIEW, 69, "UTC", "cpu").answer(keys, date(2026, 3, day))
+        assert onwards.answer(keys, date(2026, 3, day)).equals(held)
+        assert backwards.answer(keys, date(2026, 3, 10 - day)).equals(
+            ViewFile(path, VIEW, 69, "UTC", "cpu").answer(keys, date(2026, 3, 10 - day))
+        )
         with monkeypatch.context() as small:
-            small.setattr(lookup, "_HELD_ROWS", 0)
+            small.setattr(lookup, "_HELD_KEYS", 0)
             small.setattr(lookup, "_BATCH_ROWS", 7)
-            read = ViewFile(path, VIEW, "UTC", "cpu").answer(keys, date(2026, 3, day))
+            read = ViewFile(path, VIEW, 69, "UTC", "cpu").answer(keys, date(2026, 3, day))
         assert read.equals(held)
         assert held["rows"].is_not_null().sum() <= 2
     assert held["rows"].to_list()[2:] == [None, None, None]

@@ -1,0 +1,75 @@
+"""The command line: names of specs, clear words, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import find_spec, main
+
+ROOT = Path(__file__).parents[3]
+
+
+def shortlist(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["shortlist", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_shipped_spec_goes_by_its_name_and_others_by_path() -> None:
+    assert find_spec("criteo") == ROOT / "pipelines/specs/criteo.yaml"
+    assert find_spec("mine.yaml") == Path("mine.yaml")
+
+
+def test_check_counts_what_a_valid_spec_declares(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shortlist(monkeypatch, "check", "criteo") == 0
+    assert "valid; 40 columns, 65 features" in capsys.readouterr().out
+
+
+def test_a_broken_spec_is_words_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shortlist(monkeypatch, "check", str(ROOT / "tests/specs/invalid/unknown_key.yaml")) == 2
+    said = capsys.readouterr()
+    assert "unknown key; did you mean 'rounds'?" in said.err
+    assert "Traceback" not in said.err + said.out
+
+
+def test_an_unknown_spec_names_the_near_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shortlist(monkeypatch, "check", "kuairan") == 2
+    assert "did you mean 'kuairand.yaml'" in capsys.readouterr().err
+
+
+def test_schema_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shortlist(monkeypatch, "schema") == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Spec"
+
+
+def test_a_spec_that_reads_files_needs_to_be_told_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert shortlist(monkeypatch, "run", "criteo", "--runs", str(tmp_path / "runs")) == 2
+    assert "say where they are, e.g. make run SPEC=criteo DATA=path" in capsys.readouterr().err
+
+
+def test_data_that_is_not_there_stops_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data = str(tmp_path / "gone.tsv")
+    assert shortlist(monkeypatch, "run", "criteo", "--data", data, "--runs", str(tmp_path / "runs")) == 2
+    assert "gone.tsv" in capsys.readouterr().err
+
+
+def test_ui_without_runs_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert shortlist(monkeypatch, "ui", "--runs", str(tmp_path / "none")) == 2
+    assert "no runs yet; make run first" in capsys.readouterr().err

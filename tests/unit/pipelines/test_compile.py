@@ -1,0 +1,53 @@
+"""The committed pipelines are what the code compiles to, and what a cluster can run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.compile import COMPILED, compile_all, out_of_date
+from pipelines.runner import task_titles
+from shortlist.evaluation.assembly import TITLES
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
+
+
+def test_the_committed_files_are_up_to_date() -> None:
+    assert out_of_date() == []
+
+
+def test_a_changed_file_is_found(tmp_path: Path) -> None:
+    (path,) = compile_all(tmp_path)
+    path.write_text(path.read_text().replace("shortlist-training", "other"))
+    assert out_of_date(tmp_path) == [path]
+
+
+def test_every_step_that_a_person_sees_is_a_task() -> None:
+    pipeline = yaml.safe_load((COMPILED / "training.yaml").read_text())
+    assert set(TITLES) <= set(task_titles(pipeline).values())
+
+
+def test_every_component_runs_on_our_image_and_installs_nothing() -> None:
+    pipeline = yaml.safe_load((COMPILED / "training.yaml").read_text())
+    containers = [one["container"] for one in pipeline["deploymentSpec"]["executors"].values()]
+    assert {container["image"] for container in containers} == {"shortlist/python-pipeline:0.1.0"}
+    assert not any("pip install" in " ".join(container["command"]) for container in containers)
+
+
+def test_components_decide_nothing() -> None:
+    components = [path for path in (Path(__file__).parents[3] / "components").glob("*.py") if "dsl" in path.read_text()]
+    functions = {path.name: wrapped_function(path) for path in components}
+    assert len(functions) >= 12
+    long = {name: lines for name, one in functions.items() if (lines := one.end_lineno - one.body[1].lineno) > 24}
+    branches = {
+        name for name, one in functions.items() if any(isinstance(node, ast.For | ast.While) for node in ast.walk(one))
+    }
+    assert (long, branches) == ({}, set())
+
+
+def wrapped_function(path: Path) -> ast.FunctionDef:
+    (function,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
+    return function

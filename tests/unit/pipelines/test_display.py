@@ -1,0 +1,64 @@
+"""What a terminal shows of a run, from the events of its steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.compile import COMPILED
+from pipelines.display import Display
+
+
+def display_of(folder: Path, *events: dict[str, Any]) -> Display:
+    display = Display(folder / "events.jsonl", COMPILED / "training.yaml")
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    display.refresh()
+    return display
+
+
+def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = {"event": "done", "name": "ingest", "seconds": 2.0, "peak_mib": 100.0, "rows_per_s": 5000}
+    display_of(
+        tmp_path, {"event": "step", "step": "ingest", "paths": {}}, done, {"event": "cached", "step": "validate"}
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
+    assert lines[1].endswith("unchanged, reused")
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    display = display_of(tmp_path)
+    text = json.dumps({"event": "failed", "step": "validate", "message": "too many"}) + "\n"
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(text[:10])
+        file.flush()
+        display.refresh()
+        assert display.failed == {}
+        file.write(text[10:])
+    display.refresh()
+    assert display.failed == {"validate": "too many"}
+
+
+def test_a_stopped_run_ends_with_its_message_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    display = display_of(tmp_path, {"event": "failed", "step": "validate", "message": "3 of 10 rows break 'range'"})
+    display.conclude(tmp_path, 1, Path("runs"))
+    shown = capsys.readouterr().out
+    assert "3 of 10 rows break 'range'" in shown
+    assert "runs/latest/report.html" in shown
+
+
+def test_our_own_fault_shows_the_end_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pipeline.log").write_text("ZeroDivisionError: division by zero\n")
+    display_of(tmp_path).conclude(tmp_path, 1, Path("runs"))
+    shown = capsys.readouterr().out
+    assert "a fault of Shortlist" in shown and "ZeroDivisionError" in shown
+
+
+def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    display = display_of(tmp_path)
+    display.interrupted = True
+    display.conclude(tmp_path, 130, Path("runs"))
+    assert "run again and the finished steps are reused" in capsys.readouterr().out
