@@ -54,7 +54,8 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                 self._boost_again(params, matrix, before)
         importance = _importance(self._booster, learning.features)
         trees = self._booster.num_boosted_rounds()
-        return Outcome(tuple(history), passes=len(history), best=trees, rounds=trees, importance=importance)
+        passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
+        return Outcome(tuple(history), passes=passes, best=trees, rounds=trees, importance=importance)
 
     def _boost(
         self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
@@ -63,14 +64,15 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
-        with _Rounds(self.section.rounds, history, on_epoch) as rounds:  # called first: the one that stops ends it
+        with _Rounds(self.section.rounds, history, on_epoch) as rounds:
+            # A callback that stops training keeps those after it from being called: the recording one comes first.
             booster = xgb.train(
                 params, train, self.section.rounds, evals=[(train, "train"), (validation, "validation")],
                 callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
         history[kept - 1] |= quality(validation.get_label(), booster.predict(validation))
-        self._booster = booster.reset()
+        self._booster = _released(booster)
         return history
 
     def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None) -> None:
@@ -78,7 +80,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         rounds = self._booster.num_boosted_rounds() - _trees(before)
         with _Rounds(rounds, [], lambda line: None) as shown:
             everything = matrix(("train", "validation"), None)
-            self._booster = xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before).reset()
+            self._booster = _released(xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before))
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         matrix = float_matrix(frame, self.record.features)
@@ -125,6 +127,12 @@ class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
             self._on_epoch(self._history[-1])
         self._advance(1, ", ".join(f"{name.replace('_log_loss', '')} loss {loss:.4f}" for name, loss in losses.items()))
         return False
+
+
+def _released(booster: xgb.Booster) -> xgb.Booster:
+    """Return a booster that has let go of the matrices it learnt from; it scores rows in host memory."""
+    booster.set_param({"device": "cpu"})
+    return booster.reset()
 
 
 def _trees(booster: xgb.Booster | None) -> int:

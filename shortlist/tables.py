@@ -69,7 +69,7 @@ class DayTable(BaseModel):
 
 
 class DayTableWriter:
-    """Writes a `DayTable` into a (staging) folder; at most `chunk_rows` rows of any open day are held in memory.
+    """Writes a `DayTable` into a (staging) folder; between calls it holds at most `chunk_rows` rows.
 
     Appended frames need the columns `day` and `label`. Call `close` to write what is held and the index.
     """
@@ -88,17 +88,15 @@ class DayTableWriter:
         for (day,), rows in frame.group_by(Columns.DAY, maintain_order=True):
             assert isinstance(day, date)
             self._held.setdefault(day, []).append(rows)
-            while sum(held.height for held in self._held[day]) >= self._chunk_rows:
+            while self._height(day) >= self._chunk_rows:
                 self._write(day, self._chunk_rows)
-        held_rows = sum(held.height for frames in self._held.values() for held in frames)
-        if held_rows > 4 * self._chunk_rows:  # many days at once: write the fullest early, so memory stays bounded
-            fullest = max(self._held, key=lambda day: sum(held.height for held in self._held[day]))
-            self._write(fullest, self._chunk_rows)
+        while sum(map(self._height, self._held)) > self._chunk_rows:  # many days are open: the fullest goes early
+            self._write(max(self._held, key=self._height), self._chunk_rows)
 
     def close(self, notes: dict[str, Any] | None = None) -> DayTable:
         """Write the rest and the index; return the table."""
         for day in sorted(self._held):
-            if sum(held.height for held in self._held[day]):
+            if self._height(day):
                 self._write(day, self._chunk_rows)
         days = tuple(
             DayPart(day=day, rows=self._rows[day], positives=self._positives[day], files=tuple(self._files[day]))
@@ -108,6 +106,9 @@ class DayTableWriter:
         write_json(self._folder / self._index, table.model_dump(mode="json"))
         return table
 
+    def _height(self, day: date) -> int:
+        return sum(held.height for held in self._held[day])
+
     def _write(self, day: date, rows: int) -> None:
         held = pl.concat(self._held[day])
         now, later = held.head(rows), held.slice(rows)
@@ -115,7 +116,7 @@ class DayTableWriter:
         files = self._files.setdefault(day, [])
         name = f"{Columns.DAY}={day}/part-{len(files):05d}.parquet"
         (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-        now.write_parquet(self._folder / name, compression="zstd", statistics=True)
+        now.write_parquet(self._folder / name, compression="zstd", compression_level=1)
         files.append(name)
         self._rows[day] = self._rows.get(day, 0) + now.height
         self._positives[day] = self._positives.get(day, 0) + int((now[Columns.LABEL] == 1).sum())

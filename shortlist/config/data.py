@@ -128,9 +128,9 @@ class EventClock(Section):
     kind: Literal["column"] = "column"
     """The log has a clock."""
     column: str
-    """Name in the file of the column that holds the time of the impression."""
+    """Name in the file of the column that holds the time; its position from 0 in a file without a header."""
     unit: Literal["s", "ms", "us", "iso"]
-    """Unit since 1970-01-01 UTC, or ISO 8601 text."""
+    """Unit since 1970-01-01 UTC, or ISO 8601 text (in the clock's timezone where it gives no offset)."""
     timezone: str = "UTC"
     """Where a day begins at midnight."""
     earliest: date = date(2000, 1, 1)

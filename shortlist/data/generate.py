@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-from scipy.special import expit
 import polars as pl
 
 from shortlist.artefacts import written_whole
 from shortlist.config.data import Drift, GeneratedSource
 from shortlist.contracts import Columns, DataError, did_you_mean
-from shortlist.data.traffic import SLOTS, SURFACES, Impressions, Part, draw_impressions, plan_parts
+from shortlist.data.traffic import SURFACES, Part, draw_impressions, plan_parts
+from shortlist.data.truth import Truth
 from shortlist.data.world import (
     AGE_GROUPS,
     COUNTRIES,
@@ -22,7 +22,6 @@ from shortlist.data.world import (
     Floats,
     Ints,
     Items,
-    Users,
     World,
     build_world,
     mean_over_tags,
@@ -32,10 +31,7 @@ from shortlist.progress import progress
 
 FIRST_USER, FIRST_ITEM, FIRST_CREATOR = 100_001, 500_001, 9_001
 
-_SURFACE_EFFECT = np.array([0.0, 0.6, 1.5, -1.1])
-_DEVICE_EFFECT = np.array([0.0, 0.3, -0.2, -0.5])
-_TOGETHER = np.random.default_rng(20).normal(0, 0.25, (len(SURFACES), len(DEVICES)))
-_POSITION_EFFECT = -0.6 * np.log(np.arange(1, SLOTS + 1))
+_USERS_AT_ONCE = 20_000  # bounds memory
 BREAKABLE = ("user_id", "item_id", "surface", "device", "position", "duration", "watch_seconds", "is_click")
 
 
@@ -51,23 +47,25 @@ def generate(source: GeneratedSource, folder: Path) -> None:
     for drift in source.drifts:
         _refuse_unknown_column(drift)
     world = build_world(source)
+    truth = Truth.of(source, world)
     parts = plan_parts(source)
     with written_whole(folder) as staging, progress("generate", sum(part.rows for part in parts)) as advance:
         _users_table(source, world).write_parquet(staging / "users.parquet")
         _items_table(source, world.items).write_parquet(staging / "items.parquet")
         (staging / "impressions").mkdir()
         for number, part in enumerate(parts):
-            rows = impressions_of(source, world, part)
+            rows = impressions_of(source, truth, part)
             rows.write_parquet(staging / "impressions" / f"part-{number:05d}.parquet")
             advance(part.rows, "")
 
 
-def impressions_of(source: GeneratedSource, world: World, part: Part) -> pl.DataFrame:
-    """Return the rows of one part in time order; `SCHEMA` names their columns."""
+def impressions_of(source: GeneratedSource, truth: Truth, part: Part) -> pl.DataFrame:
+    """Return the rows of one part in time order."""
+    world = truth.world
     shown = draw_impressions(source, world, part)
-    truth = expit(click_logit(source, world, shown, part.day))
+    probability = truth.probability(shown, part.day)
     random = random_stream(source.seed, "outcomes", part.day, part.first_row)
-    clicked = random.random(part.rows) < truth
+    clicked = random.random(part.rows) < probability
     midnight = datetime.combine(source.start + timedelta(days=part.day), datetime.min.time(), UTC)
     duration = world.items.duration[shown.item]
     rows = pl.DataFrame(
@@ -82,54 +80,13 @@ def impressions_of(source: GeneratedSource, world: World, part: Part) -> pl.Data
             "duration": pl.Series(duration).fill_nan(None),
             "watch_seconds": _watch_seconds(random, clicked, duration),
             "is_click": clicked.astype(np.int64),
-            Columns.BEST: truth,
+            Columns.BEST: probability,
         },
     ).cast({"event_time": pl.Datetime("us", "UTC")})
     for place, drift in enumerate(source.drifts):
         if drift.kind == "broken_column" and part.day >= drift.from_day:
             rows = _broken(rows, drift, random_stream(source.seed, "broken", place, part.day, part.first_row))
     return rows
-
-
-def raw_logit(world: World, shown: Impressions, day: int) -> Floats:
-    """Return the planted log-odds of a click, shape (rows,)."""
-    users, items, tastes = world.users, world.items, world.tastes_on(day)
-    user, item = shown.user, shown.item
-    tags = items.tags[item]
-    hour = shown.time_us / 3.6e9
-    age = day - items.published[item]
-    context = (
-        _SURFACE_EFFECT[shown.surface]
-        + _DEVICE_EFFECT[shown.device]
-        + _TOGETHER[shown.surface, shown.device]
-        + _POSITION_EFFECT[shown.position - 1] * np.where(shown.surface == 2, 1.3, 0.8)
-        + 0.3 * np.cos(2 * np.pi * (hour - 21) / 24)
-    )
-    taste = (
-        items.country_appeal[tastes.country_row[user], item]
-        + items.age_appeal[tastes.age_row[user], item]
-        + 0.45 * mean_over_tags(tastes.favourite[user[:, None], tags], tags)
-    )
-    return context + taste + users.propensity[user] + items.quality[item] + 0.4 * np.exp(-age / 14)
-
-
-CAL = {}
-
-
-def click_logit(source, world, shown, day):
-    if id(world) not in CAL:
-        CAL[id(world)] = calib(source, world)
-    a, b = CAL[id(world)]
-    return a + b * raw_logit(world, shown, day)
-
-
-def calib(source, world):
-    shown = draw_impressions(source, world, Part(0, (0.0, 1.0), 20_000, 0))
-    raw = raw_logit(world, shown, 0)
-    b = 1.2 / raw.std()
-    from scipy.optimize import brentq
-
-    return brentq(lambda a: expit(a + b * raw).mean() - 0.3, -9, 9), b
 
 
 def _watch_seconds(random: np.random.Generator, clicked: np.ndarray, duration: Floats) -> Floats:
@@ -179,39 +136,35 @@ def _items_table(source: GeneratedSource, items: Items) -> pl.DataFrame:
 
 
 def _liked_items(source: GeneratedSource, world: World) -> pl.Series:
-    """Return per user the items liked before the log began: of a few popular candidates, the one most to their taste."""
+    """Return per user the items liked before the log began: each the one most to their taste of a few popular ones."""
     random = random_stream(source.seed, "histories")
-    users, items = world.users, world.items
+    users = world.users
     counts = np.where(users.registered < 0, 8 + random.poisson(32 * (users.activity / users.activity.max()) ** 0.3), 0)
     lists: list[pl.Series] = []
-    for first in range(0, counts.size, 20_000):  # a bounded number of users at a time
-        block = counts[first : first + 20_000]
-        user = np.repeat(np.arange(first, first + block.size), block)
-        liked = _favoured(random, world, user)
-        ends = np.cumsum(block)
-        ids = pl.Series(FIRST_ITEM + liked)
-        frame = pl.DataFrame({"user": user, "item": ids}).group_by("user", maintain_order=True).agg("item")
-        lists.append(
-            pl.DataFrame({"user": np.arange(first, first + block.size)}).join(
-                frame, "user", "left", maintain_order="left"
-            )["item"]
-        )
+    for first in range(0, counts.size, _USERS_AT_ONCE):
+        block = counts[first : first + _USERS_AT_ONCE]
+        owners = np.arange(first, first + block.size)
+        liked = pl.DataFrame({"user": (user := np.repeat(owners, block)), "item": _favoured(random, world, user)})
+        of_user = liked.group_by("user").agg(pl.col("item") + FIRST_ITEM)
+        lists.append(pl.DataFrame({"user": owners}).join(of_user, "user", "left", maintain_order="left")["item"])
     return pl.concat(lists).fill_null(pl.lit([], pl.List(pl.Int64)))
 
 
-def _favoured(random, world, user):
+def _favoured(random: np.random.Generator, world: World, user: Ints) -> Ints:
+    """Return, for every entry of users, the item they like most of a few popular ones."""
     items, tastes = world.items, world.tastes[0]
     old = np.where(items.published < 0, items.popularity, 0.0)[: world.old_items]
     cumulated = np.cumsum(old)
     candidates = np.searchsorted(cumulated, random.random((user.size, 8)) * cumulated[-1], side="right")
     tags = items.tags[candidates]
-    liking = (
+    liking: Floats = (
         items.country_appeal[tastes.country_row[user][:, None], candidates]
         + items.age_appeal[tastes.age_row[user][:, None], candidates]
         + 4 * mean_over_tags(tastes.favourite[user[:, None, None], tags], tags)
         + random.gumbel(0, 0.3, candidates.shape)
     )
-    return candidates[np.arange(user.size), liking.argmax(axis=1)]
+    chosen: Ints = candidates[np.arange(user.size), liking.argmax(axis=1)]
+    return chosen
 
 
 def _named(codes: Ints, names: tuple[str | None, ...]) -> pl.Series:
@@ -219,4 +172,4 @@ def _named(codes: Ints, names: tuple[str | None, ...]) -> pl.Series:
 
 
 def _dates(source: GeneratedSource, days: Ints) -> pl.Series:
-    return pl.select((pl.lit(source.start) + pl.duration(days=pl.Series(days))).cast(pl.Date)).to_series()
+    return pl.select((pl.lit(source.start) + pl.duration(days=pl.lit(pl.Series(days)))).cast(pl.Date)).to_series()

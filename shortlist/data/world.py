@@ -16,10 +16,11 @@ Ints = npt.NDArray[np.int64]
 COUNTRIES = ("IN", "US", "BR", "ID", "DE", "JP")
 AGE_GROUPS = ("18-24", "25-34", "35-49", "50+", None)
 DEVICES = ("android", "iphone", "web", "tv")
-TOPICS = tuple(
-    "music comedy football cooking news travel fashion games dance pets cars science movies fitness beauty crafts"
-    " history cricket nature finance anime gardening chess poetry".split()
-)
+TOPICS = (
+    "music", "comedy", "football", "cooking", "news", "travel", "fashion", "games", "dance", "pets", "cars", "science",
+    "movies", "fitness", "beauty", "crafts", "history", "cricket", "nature", "finance", "anime", "gardening", "chess",
+    "poetry",
+)  # fmt: skip
 TAGS_PER_ITEM = 3
 FAVOURITE_TAGS = 2
 
@@ -125,7 +126,13 @@ def _users(source: GeneratedSource) -> Users:
     segment = random.normal(0, 1, len(COUNTRIES))[country] + random.normal(0, 1, len(AGE_GROUPS))[age]
     busy = np.log(activity)
     own = random.normal(0, 1, count)
-    propensity = sum_of_effects(activity, (segment, 0.2), (busy, 0.15), (own * activity**0.4, 0.1))
+    propensity = sum_of_effects(
+        activity,
+        (segment, 0.2),
+        (busy, 0.12),
+        (-np.log(1.0 + np.maximum(-registered, 0)), 0.15),
+        (own * activity**0.4, 0.1),
+    )
     return Users(country, age, random.choice(len(DEVICES), count, p=_DEVICE_SHARE), registered, activity, propensity)
 
 
@@ -144,9 +151,9 @@ def _items(source: GeneratedSource) -> Items:
     duration = np.round(np.clip(random.lognormal(3.6, 0.8, count), 3, 1800), 1)
     quality = sum_of_effects(
         popularity,
-        (random.normal(0, 1, makers)[creator], 0.35),
-        (np.log(popularity), 0.25),
-        (-np.log(duration), 0.2),
+        (random.normal(0, 1, makers)[creator], 0.3),
+        (np.log(popularity), 0.2),
+        (-np.log(duration), 0.25),
         (random.normal(0, 1, count) * popularity**0.4, 0.1),
     )
     duration[random.random(count) < 0.03] = np.nan

@@ -77,15 +77,16 @@ class Histories:
         wanted = table.select(pl.col(users.key), *own, pl.col(history).alias(self._item)).with_row_index(_USER)
         for first in range(0, max(1, size["len"].item()), step):
             some = wanted.slice(first, step).collect()
-            yield self._with_items(some.explode(self._item, empty_as_null=False, keep_nulls=False), keys)
+            pairs = some.explode(self._item, empty_as_null=False, keep_nulls=False)
+            yield self._with_side_columns(pairs, users, keys)
 
-    def _with_items(self, pairs: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    def _with_side_columns(self, pairs: pl.DataFrame, lists: SideTable, keys: tuple[str, ...]) -> pl.DataFrame:
         for table in self.declared.data.side_tables:
-            own = [name for name in keys if table.key == self._item and self._is_of(name, table)]
+            own = [name for name in keys if table is not lists and self._is_of(name, table)]
             if own:
                 columns = [pl.col(name).alias(self.declared.place(name)) for name in own]
-                items = pl.read_parquet(self._file(table), columns=[self._item, *own]).select(self._item, *columns)
-                pairs = pairs.join(items, on=self._item, how="left", maintain_order="left")
+                known = pl.read_parquet(self._file(table), columns=[table.key, *own]).select(table.key, *columns)
+                pairs = pairs.join(known, on=table.key, how="left", maintain_order="left")
         everything = pl.lit(0, dtype=pl.Int64).alias(Columns.EVERYTHING)
         return pairs.select(
             _USER,

@@ -21,7 +21,7 @@ from shortlist.progress import progress
 from shortlist.tables import DayTable, DayTableWriter
 
 
-def build_table(
+def build_table(  # noqa: PLR0913 - the sections and folders of one step
     data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path,
     *, preprocessing: Path | None = None, only: frozenset[date] | None = None,
 ) -> DayTable:  # fmt: skip

@@ -62,9 +62,14 @@ DECLARED = {
             "key": "user_id",
             "columns": [
                 {"name": "user_id", "type": "integer"},
-                {"name": "city", "type": "string"},
                 {"name": "watched", "type": "tags", "tag_type": "integer"},
             ],
+        },
+        {
+            "name": "homes",
+            "path": "homes.csv",
+            "key": "user_id",
+            "columns": [{"name": "user_id", "type": "integer"}, {"name": "city", "type": "string"}],
         },
         {
             "name": "items",
@@ -83,9 +88,10 @@ DECLARED = {
 }
 
 USERS = pl.DataFrame(
-    {"user_id": [1, 2, 3], "city": ["Oslo", "Rome", None], "watched": [[10, 10, 20], [], [30, 99]]},
-    schema={"user_id": pl.Int64, "city": pl.String, "watched": pl.List(pl.Int64)},
+    {"user_id": [1, 2, 3], "watched": [[10, 10, 20], [], [30, 99]]},
+    schema={"user_id": pl.Int64, "watched": pl.List(pl.Int64)},
 )
+HOMES = pl.DataFrame({"user_id": [1, 2, 3], "city": ["Oslo", "Rome", None]})
 ITEMS = pl.DataFrame(
     {
         "item_id": [10, 20, 30],
@@ -130,6 +136,7 @@ class World:
         folder = self.folder / name
         (folder / "side").mkdir(parents=True)
         USERS.write_parquet(folder / "side" / "users.parquet")
+        HOMES.write_parquet(folder / "side" / "homes.parquet")
         ITEMS.write_parquet(folder / "side" / "items.parquet")
         writer = DayTableWriter(folder, Files.LOG, chunk_rows)
         numbered = [{"impression_id": number, **row} for number, row in enumerate(rows)]

@@ -117,10 +117,17 @@ def test_history_counts_before_the_first_day(world: Any) -> None:
     by_maker = {"kind": "count", "key": ["user_id", "maker"], "of": "watched", "name": "of_maker"}
     by_topic = {"kind": "count", "key": ["user_id", "topics"], "of": "watched", "name": "of_topic"}
     by_item = {"kind": "count", "key": ["item_id"], "of": "watched", "name": "of_item"}
-    table = world.features(rows, by_maker, by_topic, by_item)
+    by_city = {
+        "kind": "count",
+        "key": ["city", "topics"],
+        "of": "watched",
+        "name": "of_city",
+    }  # from another side table
+    table = world.features(rows, by_maker, by_topic, by_item, by_city)
     # user 1 watched 10, 10, 20 (maker 7: three; topics a: two, b: three), user 3 watched 30 and 99, of no known maker
     assert table["of_maker"].to_list() == approx([math.log(4), 0.0, math.log(2), 0.0])
     assert table["of_topic"].to_list() == approx([math.log(1 + 2 + 3), 0.0, 0.0, 0.0])
+    assert table["of_city"].to_list() == table["of_topic"].to_list()
     assert table["of_item"].to_list() == approx([math.log(3), math.log(2), math.log(2), math.log(3)])
 
 

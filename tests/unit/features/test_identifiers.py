@@ -12,6 +12,12 @@ def test_vocabulary_gives_0_to_rare_unknown_and_null(world: Any) -> None:
     assert table["page_id"].to_list() == [1, 1, 0, 1, 0, 0, 0, 1]
 
 
+def test_vocabulary_tells_null_from_an_empty_text_and_from_0(world: Any) -> None:
+    rows = [world.row(0, page="", user_id=0), world.row(0, page=None, user_id=None), world.row(1), world.row(2)]
+    table = world.features(rows, {"kind": "vocabulary", "each": ["page", "user_id"]})
+    assert table.select("page_id", "user_id_id").rows()[:2] == [(1, 1), (0, 0)]
+
+
 def test_vocabulary_orders_ids_by_day_then_rows_then_value(world: Any) -> None:
     pages = [
         (0, "b"),

@@ -40,7 +40,7 @@ def test_a_nullable_outcome_has_its_own_row_count(world: Any) -> None:
 def test_only_the_columns_that_are_read_become_static_views(world: Any) -> None:
     views = planned(world, count("maker"), count("city", of="watched"), slices=("released",)).statics
     assert [(view.name, view.keys, view.features) for view in views] == [
-        ("users", ("user_id",), ("city",)),  # the list itself is only counted
+        ("homes", ("user_id",), ("city",)),  # the list itself is only counted
         ("items", ("item_id",), ("maker", "released")),
     ]
 
@@ -131,7 +131,7 @@ def test_two_keys_may_not_share_a_name(world: Any) -> None:
 
 def test_a_side_table_may_not_be_named_like_a_view(world: Any) -> None:
     declared = world.data.model_dump(mode="json")
-    declared["side_tables"][1]["name"] = "by_user_id"
+    declared["side_tables"][2]["name"] = "by_user_id"
     with pytest.raises(PlanError, match="two views would be named 'by_user_id'"):
         planned(world, count("maker"), data=Data.model_validate(declared))
 

@@ -24,7 +24,7 @@ def at(day: int) -> datetime:
 
 
 def test_view_has_a_row_only_where_its_key_changes(world: Any) -> None:
-    rows = [world.row(day, user_id=user) for day, user in ((0, 1), (0, 2), (1, 1), (4, 3))]
+    rows = [world.row(day, user_id=user) for day, user in ((0, 1), (0, 2), (1, 1), (2, 4), (4, 3))]
     fitted = world.fit(world.log(rows), [COUNT])
     view = pl.read_parquet(fitted / "views" / "by_user_id.parquet")
     assert view.select("user_id", "event_timestamp", "rows", "rows_2d").rows() == [
@@ -33,8 +33,10 @@ def test_view_has_a_row_only_where_its_key_changes(world: Any) -> None:
         (1, at(4), 2, 2),
         (1, at(5), 2, 1),  # day 0 left the window of days 1 and 2
         (2, at(5), 1, 0),
+        (4, at(5), 1, 1),
         (1, at(6), 2, 0),
         (3, at(7), 1, 1),  # holds from the day after the log's last
+        (4, at(7), 1, 0),
     ]
 
 

@@ -122,7 +122,7 @@ def test_small_files_are_mixed_into_pools(make_table: MakeTable) -> None:
 def test_a_batch_looks_up_single_ids_row_by_row_then_the_mean_of_every_list() -> None:
     tags = Ragged(np.array([7, 8, 9], np.int32), np.array([0, 0, 1, 3]))  # [], [7], [8, 9]
     singles = np.array([[0, 4], [1, 5], [2, 6]], np.int32)
-    chunk = Chunk(np.float32([0, 1, 1]), np.zeros((3, 1), np.float32), singles, (tags, tags))
+    chunk = Chunk(np.array([0, 1, 1], np.float32), np.zeros((3, 1), np.float32), singles, (tags, tags))
     rows, starts, shares = chunk.batch(1, 3).lookups
     assert shares is not None
     assert rows.tolist() == [1, 5, 2, 6, 7, 8, 9, 7, 8, 9]

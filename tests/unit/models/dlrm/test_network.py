@@ -101,7 +101,9 @@ def test_unknown_ids_start_at_zero_and_others_small() -> None:
 
 def test_an_untrained_network_starts_around_the_base_rate(model: DLRM) -> None:
     model.network.start_from(0.2)
-    assert torch.sigmoid(model.network.top[-1].bias).item() == pytest.approx(0.2)
+    last = model.network.top[-1]
+    assert isinstance(last, torch.nn.Linear)
+    assert torch.sigmoid(last.bias).item() == pytest.approx(0.2)
 
 
 def test_without_floats_a_learnt_bias_takes_their_place() -> None:

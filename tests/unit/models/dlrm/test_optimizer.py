@@ -86,7 +86,7 @@ def test_it_is_the_gradient_that_autograd_finds() -> None:
         per_sample_weights=lookups.shares_L,
         include_last_offset=True,
     )
-    (pooled * slots).sum().backward()
+    (pooled * slots).sum().backward()  # type: ignore[no-untyped-call]
     rows, gradient = summed_by_row(lookups, slots)
     assert weight.grad is not None
     torch.testing.assert_close(gradient, weight.grad[rows])

@@ -109,7 +109,18 @@ def test_the_memory_budget_does_not_change_the_model(
         ranker = DLRMRanker(SECTION)
         ranker.fit(table, runtime.model_copy(update={"memory_budget_mib": budget}))
         scores.append(ranker.predict(test_rows))
-    assert np.array_equal(*scores)
+    assert np.array_equal(scores[0], scores[1])
+
+
+def test_the_seed_draws_the_weights(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
+    still = SECTION.model_copy(update={"epochs": 1, "learning_rate": 1e-12, "embedding_learning_rate": 1e-12})
+    scores = []
+    for seed in (1, 2, 1):
+        ranker = DLRMRanker(still)
+        ranker.fit(table, runtime.model_copy(update={"seed": seed}))
+        scores.append(ranker.predict(test_rows))
+    assert np.abs(scores[0] - scores[1]).max() > 0.01  # nothing was learnt, so they differ by what was drawn
+    assert np.array_equal(scores[0], scores[2])
 
 
 def test_training_leaves_the_random_numbers_of_others_alone(table: DayTable, runtime: Runtime) -> None:
@@ -146,4 +157,4 @@ def test_a_gpu_gives_nearly_the_model_of_the_cpu(table: DayTable, test_rows: pl.
         ranker = DLRMRanker(SECTION.model_copy(update={"precision": "fp32"}))
         ranker.fit(table, Runtime(engine=engine))
         scores.append(ranker.predict(test_rows))
-    np.testing.assert_allclose(*scores, atol=0.02)
+    np.testing.assert_allclose(scores[0], scores[1], atol=0.02)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +100,3 @@ def test_ids_that_shrank_are_refused(champion: Champion) -> None:
     old, new = Layout.of(ranker.record.features), Layout.of(grown(ranker.record.features, by=-1))
     with pytest.raises(ShortlistError, match="feature 'user_id' has 39 ids and had 40; ids never shrink"):
         take_over(DLRM(new, SECTION), new, old, folder / "weights.safetensors")
-
-
-MakeTable = Callable[..., DayTable]
