@@ -8,6 +8,7 @@ SPEC ?= demo
 DATA ?=
 RUNS ?= runs
 VENV := .venv
+export OMP_WAIT_POLICY ?= PASSIVE  # threads that spin at barriers steal the cores of whoever shares them
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test

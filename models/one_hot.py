@@ -65,7 +65,7 @@ def bucket_of(ids: np.ndarray, column: np.ndarray, buckets: int) -> np.ndarray:
     """Return a bucket per id of a column; the same id of another column gets another one (SplitMix64, Steele 2014).
 
     >>> bucket_of(np.array([7, 7]), np.array([0, 1]), 1000).tolist()
-    [0, 0]
+    [487, 804]
     """
     mixed = ids.astype(np.uint64) + (column.astype(np.int64) + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

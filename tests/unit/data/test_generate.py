@@ -1,0 +1,144 @@
+"""The generated log: the same seed gives the same bytes, its truth is known, and every drift shows from its day on."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from shortlist.artefacts import folder_digest
+from shortlist.config.data import Drift, GeneratedSource
+from shortlist.contracts import Columns, DataError
+from shortlist.data.generate import generate
+
+WORLD = GeneratedSource(kind="generated", rows=40_000, users=1_500, items=600, days=8)
+FROM_DAY = 5
+
+
+def generated(folder: Path, *drifts: Drift) -> pl.DataFrame:
+    generate(WORLD.model_copy(update={"drifts": drifts}), folder)
+    rows = pl.read_parquet(folder / "impressions" / "*.parquet")
+    return rows.with_columns((pl.col("event_time").dt.date() - WORLD.start).dt.total_days().alias("number"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("world") / "log"
+
+
+@pytest.fixture(scope="module")
+def log(folder: Path) -> pl.DataFrame:
+    return generated(folder)
+
+
+def before(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("number") < FROM_DAY)
+
+
+def after(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("number") >= FROM_DAY)
+
+
+def test_the_same_seed_gives_the_same_bytes(folder: Path, log: pl.DataFrame, tmp_path: Path) -> None:
+    generate(WORLD, tmp_path / "again")
+    generate(WORLD.model_copy(update={"seed": 8}), tmp_path / "other")
+    digests = [folder_digest(one) for one in (folder, tmp_path / "again", tmp_path / "other")]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_it_has_the_declared_size_and_order(log: pl.DataFrame) -> None:
+    assert log.height == WORLD.rows
+    assert log["number"].unique().sort().to_list() == list(range(WORLD.days))
+    assert log["event_time"].is_sorted()
+    assert log["impression_id"].is_unique().all()
+
+
+def test_clicks_happen_as_often_as_planted(log: pl.DataFrame) -> None:
+    truth = log[Columns.BEST].to_numpy()
+    deviation = float(np.sqrt((truth * (1 - truth)).sum()))
+    assert abs(log["is_click"].sum() - truth.sum()) < 4 * deviation
+    assert 0.7 < roc_auc_score(log["is_click"], truth) < 0.85
+
+
+def test_few_items_get_most_of_the_traffic(log: pl.DataFrame) -> None:
+    counts = log["item_id"].value_counts(sort=True)["count"]
+    assert counts.head(counts.len() // 10).sum() > 0.3 * log.height
+    assert counts.max() > 20 * counts.median()
+
+
+def test_users_come_in_sessions(log: pl.DataFrame) -> None:
+    gaps = (
+        log.sort("user_id", "event_time")
+        .select(pl.col("event_time").diff().over("user_id").dt.total_minutes().alias("minutes"))["minutes"]
+        .drop_nulls()
+    )
+    assert (gaps <= 30).mean() > 0.3
+    assert (gaps > 12 * 60).mean() > 0.05
+
+
+def test_what_is_known_only_afterwards_would_leak(log: pl.DataFrame) -> None:
+    assert roc_auc_score(log["is_click"], log["watch_seconds"]) > 0.9
+
+
+def test_histories_and_side_tables_name_users_and_items(folder: Path, log: pl.DataFrame) -> None:
+    users, items = pl.read_parquet(folder / "users.parquet"), pl.read_parquet(folder / "items.parquet")
+    assert set(log["user_id"]) <= set(users["user_id"])
+    assert set(log["item_id"]) <= set(items["item_id"])
+    assert set(users["liked_items"].explode(empty_as_null=False).unique()) <= set(items["item_id"])
+    assert items["tags"].list.len().max() > 1
+
+
+@pytest.mark.parametrize("kind", ["new_items", "changed_tastes", "broken_column", "volume_collapse"])
+def test_days_before_a_drift_are_the_same_without_it(kind: str, log: pl.DataFrame, tmp_path: Path) -> None:
+    drifted = generated(tmp_path / "log", Drift(kind=kind, from_day=FROM_DAY, strength=0.5))  # type: ignore[arg-type]
+    assert before(drifted).equals(before(log))
+    assert not after(drifted).equals(after(log))
+
+
+def test_new_items_were_never_seen_before(log: pl.DataFrame, tmp_path: Path) -> None:
+    drifted = generated(tmp_path / "log", Drift(kind="new_items", from_day=FROM_DAY, strength=0.5))
+    unseen = ~after(drifted)["item_id"].is_in(before(drifted)["item_id"].implode())
+    usual = ~after(log)["item_id"].is_in(before(log)["item_id"].implode())
+    assert unseen.mean() > 0.35 > usual.mean() + 0.2
+
+
+def test_a_broken_column_is_null_for_its_share_of_rows(log: pl.DataFrame, tmp_path: Path) -> None:
+    drift = Drift(kind="broken_column", from_day=FROM_DAY, strength=0.5, column="device")
+    drifted = generated(tmp_path / "log", drift)
+    assert before(drifted)["device"].null_count() == before(log)["device"].null_count()
+    assert after(drifted)["device"].is_null().mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_volume_collapse_leaves_its_share_of_the_traffic(log: pl.DataFrame, tmp_path: Path) -> None:
+    drifted = generated(tmp_path / "log", Drift(kind="volume_collapse", from_day=FROM_DAY, strength=0.8))
+    assert after(drifted).height == pytest.approx(0.2 * after(log).height, rel=0.1)
+
+
+def test_changed_tastes_change_who_clicks_what(log: pl.DataFrame, tmp_path: Path) -> None:
+    drifted = generated(tmp_path / "log", Drift(kind="changed_tastes", from_day=FROM_DAY, strength=1.0))
+    early, late = (part.group_by("item_id").agg(pl.col(Columns.BEST).mean(), pl.len()) for part in
+                   (after(log), after(drifted)))  # fmt: skip
+    both = early.join(late, on="item_id", suffix="_drifted").filter((pl.col("len") > 30) & (pl.col("len_drifted") > 30))
+    moved = (both[Columns.BEST] - both[f"{Columns.BEST}_drifted"]).abs().mean()
+    assert moved is not None and moved > 0.03
+
+
+def test_a_column_that_cannot_break_is_refused(tmp_path: Path) -> None:
+    drift = Drift(kind="broken_column", from_day=1, column="durations")
+    with pytest.raises(DataError, match="cannot break 'durations'.*did you mean 'duration'"):
+        generate(WORLD.model_copy(update={"drifts": (drift,)}), tmp_path / "log")
+    assert not (tmp_path / "log").exists()
+
+
+def test_no_file_is_longer_than_a_part(tmp_path: Path) -> None:
+    large = GeneratedSource(kind="generated", rows=900_000, users=1_000, items=500, days=3, start=date(2026, 1, 5))
+    generate(large, tmp_path / "log")
+    heights = [
+        pl.scan_parquet(path).select(pl.len()).collect().item() for path in (tmp_path / "log/impressions").iterdir()
+    ]
+    assert sum(heights) == 900_000
+    assert max(heights) <= 260_000
