@@ -119,7 +119,8 @@ def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float
     length *= squeeze
     # Where a session would cross the border, all starts move a little, not only the last ones to one moment.
     start = border[0] + (start - border[0]) * (1 - length / room)
-    return np.floor(start[visit] + elapsed * squeeze[visit]).astype(np.int64)
+    time_us: Ints = np.floor(start[visit] + elapsed * squeeze[visit]).astype(np.int64)
+    return time_us
 
 
 def _shown(source: GeneratedSource, world: World, part: Part, random: np.random.Generator) -> Ints:
@@ -139,4 +140,5 @@ def _shown(source: GeneratedSource, world: World, part: Part, random: np.random.
 def _draw(random: np.random.Generator, weight: Floats, count: int) -> Ints:
     """Return indices drawn with replacement in proportion to their weights."""
     cumulated = np.cumsum(weight)
-    return np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")
+    drawn: Ints = np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")
+    return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from shortlist.config.data import Drift, GeneratedSource
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
 
 COUNTRIES = ("IN", "US", "BR", "ID", "DE", "JP")
@@ -239,12 +240,14 @@ def _appeal(tags: Ints, weight: Floats, rows: int, random: np.random.Generator) 
 
 def mean_over_tags(values: Floats | npt.NDArray[np.float32], tags: Ints) -> Floats:
     """Return the mean over an item's topics; `values` and `tags` have the topics last, "no topic" valued 0."""
-    return values.sum(axis=-1) / (tags <= len(TOPICS)).sum(axis=-1)
+    mean: Floats = values.sum(axis=-1) / (tags <= len(TOPICS)).sum(axis=-1)
+    return mean
 
 
 def sum_of_effects(weight: Floats, *effects: tuple[Floats, float]) -> Floats:
     """Return the sum of effects, each scaled to its standard deviation over impressions (rows weighted)."""
-    return np.sum([size * standardised(values, weight) for values, size in effects], axis=0)
+    total: Floats = np.sum([size * standardised(values, weight) for values, size in effects], axis=0)
+    return total
 
 
 def standardised(values: Floats, weight: Floats) -> Floats:
@@ -256,4 +259,5 @@ def standardised(values: Floats, weight: Floats) -> Floats:
 
 def _heavy_tail(count: int) -> Floats:
     share = 1.0 / (np.arange(count) + 3.0)
-    return share / share.sum()
+    normalised: Floats = share / share.sum()
+    return normalised

@@ -88,7 +88,7 @@ DECLARED = {
 }
 
 USERS = pl.DataFrame(
-    {"user_id": [1, 2, 3], "watched": [[10, 10, 20], [], [30, 99]]},
+    {"user_id": [1, 2, 3, 4], "watched": [[10, 10, 20], [], [30, 99], [10]]},
     schema={"user_id": pl.Int64, "watched": pl.List(pl.Int64)},
 )
 HOMES = pl.DataFrame({"user_id": [1, 2, 3], "city": ["Oslo", "Rome", None]})

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from datetime import date
 from typing import Any
 
+import polars as pl
 import pytest
 
 ROWS_3_DAYS = [{"day": 0}, {"day": 1}, {"day": 2}]
@@ -102,6 +103,7 @@ def test_a_null_key_is_counted_nowhere(world: Any) -> None:
     rows = [world.row(0, page=None, label=1), world.row(0, page="x", label=1), world.row(1, page=None), world.row(2)]
     table = world.features(rows, {"kind": "count", "key": ["page"], "name": "n"})
     assert table["n"].to_list() == [0.0] * 4
+    assert pl.read_parquet(world.folder / "world-fitted" / "views" / "by_page.parquet")["page"].to_list() == ["x"]
 
 
 def test_key_of_two_columns_needs_both(world: Any) -> None:
@@ -124,11 +126,11 @@ def test_history_counts_before_the_first_day(world: Any) -> None:
         "name": "of_city",
     }  # from another side table
     table = world.features(rows, by_maker, by_topic, by_item, by_city)
-    # user 1 watched 10, 10, 20 (maker 7: three; topics a: two, b: three), user 3 watched 30 and 99, of no known maker
+    # user 1 watched 10, 10, 20 (maker 7: three; topics a: two, b: three), user 3 watched 30 and 99, of no known maker; user 4 10
     assert table["of_maker"].to_list() == approx([math.log(4), 0.0, math.log(2), 0.0])
     assert table["of_topic"].to_list() == approx([math.log(1 + 2 + 3), 0.0, 0.0, 0.0])
     assert table["of_city"].to_list() == table["of_topic"].to_list()
-    assert table["of_item"].to_list() == approx([math.log(3), math.log(2), math.log(2), math.log(3)])
+    assert table["of_item"].to_list() == approx([math.log(4), math.log(2), math.log(2), math.log(4)])
 
 
 def test_time_since_is_logged_hours_up_to_its_cap(world: Any) -> None:

@@ -80,7 +80,7 @@ def test_index_describes_every_view(world: Any) -> None:
     index = ViewIndex.read(fitted / "views")
     assert {view.name: (view.static, view.newest_keys) for view in index.views} == {
         "items": (True, 3),
-        "mean_vector_of_watched": (True, 2),
+        "mean_vector_of_watched": (True, 3),
         "by_user_id": (False, 1),
         "by_item_id": (False, 1),
         "all_rows": (False, 1),
