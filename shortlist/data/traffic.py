@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def plan_parts(source: GeneratedSource) -> list[Part]:
     for day, rows in enumerate(_volumes(source)):
         pieces = -(-rows // PART_ROWS)
         borders = [rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
-        for first, last in zip(borders, borders[1:], strict=False):
+        for first, last in pairwise(borders):
             parts.append(
                 Part(
                     day, (first / rows, last / rows), last - first, parts[-1].first_row + parts[-1].rows if parts else 0
