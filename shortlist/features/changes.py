@@ -93,11 +93,14 @@ def running_sum(name: str) -> pl.Expr:
 
 def _newest_time() -> pl.Expr:
     # A key's first row is never null here, so that nothing is filled from the key before.
-    known = pl.coalesce(LAST_TIME, pl.when(FIRST).then(pl.lit(_NO_TIME, dtype=pl.Int64))).forward_fill()
+    start = pl.when(pl.col(LAST_TIME).is_null() & pl.col(FIRST)).then(pl.lit(_NO_TIME, dtype=pl.Int64))
+    known = start.otherwise(pl.col(LAST_TIME)).forward_fill()
     return pl.when(known != _NO_TIME).then(known).alias(LAST_TIME)
 
 
 def _newest_value(name: str) -> pl.Expr:
-    seen = pl.col(LAST_TIME).is_not_null() | pl.col(FIRST)  # a row without a new impression holds the sum of nothing, 0
-    value = pl.when(pl.col(LAST_TIME).is_null()).then(float("nan")).otherwise(pl.col(name))
-    return pl.when(seen).then(value).forward_fill().fill_nan(None).alias(name)
+    # Without a new impression the sum is of nothing, 0, and means nothing.
+    seen = pl.col(LAST_TIME).is_not_null()
+    start = pl.when(pl.col(FIRST) & seen.not_()).then(pl.lit(float("nan")))
+    value = pl.when(seen).then(pl.col(name)).otherwise(start).forward_fill()
+    return pl.when(value.is_nan().not_()).then(value).alias(name)

@@ -8,7 +8,7 @@ import polars as pl
 
 from shortlist.config.features import Feature, Similarity, Vector
 from shortlist.features.columns import Declared
-from shortlist.features.plan import MeanView
+from shortlist.features.standing import MeanView
 from shortlist.features.vectors import as_series, matrix, normalised
 
 

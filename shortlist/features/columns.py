@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shortlist.config.data import Column, Data, EventClock, SideTable
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns, ShortlistError, did_you_mean
 
 SUM_SCALE: Final = 2**16
 """Sums of `number` columns count in units of 1 / SUM_SCALE: integers add up to the same bits in any order."""
@@ -23,9 +23,16 @@ class Declared:
     data: Data
 
     def column(self, name: str) -> Column:
-        """Return a declared column; `name` may be declared or the log's own (label, impression_id)."""
+        """Return a declared column; `name` may be declared or the log's own (label, impression_id).
+
+        Raises:
+            PlanError: There is no such column; features of an older spec may ask for one.
+        """
         own = {Columns.LABEL: self.data.label, Columns.IMPRESSION: self.data.impression}
-        return self.data.by_name[own.get(name) or name]
+        declared = own.get(name) or name
+        if declared not in self.data.by_name:
+            raise PlanError(f"features: no column '{name}' is declared{did_you_mean(name, self.data.by_name)}")
+        return self.data.by_name[declared]
 
     def in_log(self, name: str) -> str:
         """Return a column's name in the valid log, which renames the label and the impression."""

@@ -14,7 +14,7 @@ from shortlist.config.data import SideTable
 from shortlist.contracts import Columns
 from shortlist.features.columns import Declared
 from shortlist.features.keyed import KeyedView
-from shortlist.features.plan import MeanView
+from shortlist.features.standing import MeanView
 from shortlist.features.statistics import KeyCount, count
 from shortlist.features.vectors import Matrix, as_series, matrix, width_of
 from shortlist.frames import Engine

@@ -22,7 +22,8 @@ from shortlist.config.features import (
 from shortlist.config.gates import Gates
 from shortlist.contracts import Columns
 from shortlist.features.columns import Declared, PlanError
-from shortlist.features.keyed import LAST_IMPRESSION, KeyedView, check_history, keyed_views
+from shortlist.features.keyed import LAST_IMPRESSION, KeyedView, keyed_views
+from shortlist.features.standing import MeanView, StaticView, mean_views, static_views
 
 Kind = Literal["dense", "id", "ids", "vector"]
 
@@ -33,34 +34,6 @@ class Output:
 
     name: str
     kind: Kind
-
-
-@dataclass(frozen=True)
-class StaticView:
-    """The columns of a side table that something reads."""
-
-    name: str
-    keys: tuple[str, ...]
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class MeanView:
-    """Per user, the mean vector of the items in a list."""
-
-    keys: tuple[str, ...]
-    history: str
-    vector: str
-
-    @property
-    def name(self) -> str:
-        """Name of the view."""
-        return f"mean_{self.vector}_of_{self.history}"
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Its one column."""
-        return (f"mean_{self.vector}",)
 
 
 View = StaticView | MeanView | KeyedView
@@ -147,8 +120,8 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         features=features.columns,
         slices=slices,
         outputs=tuple(output for feature in features.columns for output in _outputs(feature, declared)),
-        statics=_statics(_read(features.columns, slices), declared),
-        means=_means(features.columns, declared),
+        statics=static_views(_read(features.columns, slices), declared),
+        means=mean_views(features.columns, declared),
         counted=keyed_views(features.columns, declared, counted),
         vocabularies=vocabularies,
     )
@@ -164,24 +137,6 @@ def _read(features: tuple[Feature, ...], slices: tuple[str, ...]) -> tuple[str, 
         names += [feature.of] if isinstance(feature, Target) and feature.of is not None else []
         names += [feature.column] if isinstance(feature, Lag) else []
     return tuple(dict.fromkeys((*names, *slices)))
-
-
-def _statics(read: tuple[str, ...], declared: Declared) -> tuple[StaticView, ...]:
-    views = []
-    for table in declared.data.side_tables:
-        own = tuple(name for name in read if declared.owner(name) is table)
-        if own:
-            views.append(StaticView(table.name, (declared.in_log(table.key),), own))
-    return tuple(views)
-
-
-def _means(features: tuple[Feature, ...], declared: Declared) -> tuple[MeanView, ...]:
-    wanted: list[MeanView] = []
-    for feature in features:
-        if isinstance(feature, Similarity):
-            check_history(feature.list, declared)
-            wanted.append(MeanView(declared.key((str(declared.data.user),)), feature.list, feature.vector))
-    return tuple(dict.fromkeys(wanted))
 
 
 def _vocabularies(features: tuple[Feature, ...]) -> tuple[Vocabulary, ...]:

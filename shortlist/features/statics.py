@@ -10,8 +10,8 @@ import polars as pl
 from shortlist.config.data import Column
 from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import Declared
-from shortlist.features.plan import StaticView
 from shortlist.features.ranges import write_frames
+from shortlist.features.standing import StaticView
 from shortlist.features.vectors import width_of
 from shortlist.features.views import ALWAYS, ViewSize
 from shortlist.tables import DayTable

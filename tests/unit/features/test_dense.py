@@ -126,7 +126,8 @@ def test_history_counts_before_the_first_day(world: Any) -> None:
         "name": "of_city",
     }  # from another side table
     table = world.features(rows, by_maker, by_topic, by_item, by_city)
-    # user 1 watched 10, 10, 20 (maker 7: three; topics a: two, b: three), user 3 watched 30 and 99, of no known maker; user 4 10
+    # user 1 watched 10, 10, 20 (maker 7: three; topics a: two, b: three); user 3 watched 30 and 99, of no known maker
+    # user 4 watched 10
     assert table["of_maker"].to_list() == approx([math.log(4), 0.0, math.log(2), 0.0])
     assert table["of_topic"].to_list() == approx([math.log(1 + 2 + 3), 0.0, 0.0, 0.0])
     assert table["of_city"].to_list() == table["of_topic"].to_list()

@@ -1,0 +1,181 @@
+"""A trained model reaches the registry and comes back as the champion; what was tampered with does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+import pytest
+import yaml
+
+from models.champion import score_champion
+from models.registry import promote, register_blessed
+from models.training import Origin, train_and_track
+from shortlist.artefacts import IntegrityError, folder_digest
+from shortlist.config.declared import Declared
+from shortlist.config.gates import Gates
+from shortlist.config.load import canonical_json, parse_spec
+from shortlist.config.spec import Spec
+from shortlist.contracts import Files, ShortlistError
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.evaluation.judge import judge
+from shortlist.features.fit import fit
+from shortlist.features.publish import publish
+from shortlist.features.table import build_table
+
+ROOT = Path(__file__).parents[3]
+
+
+class World(NamedTuple):
+    """A small log with everything made from it, up to a trained XGBoost."""
+
+    spec: Spec
+    folder: Path
+    origin: Origin
+    run_id: str
+
+    @property
+    def declared(self) -> Declared:
+        return Declared(self.spec.data, self.spec.features, Gates())
+
+
+def clicks(path: Path) -> None:
+    random.seed(3)
+    lines = ["user_id,item_id,price,clicked,time"]
+    for number in range(4_000):
+        item = random.randrange(40)
+        price = random.randrange(60)  # what popularity cannot know
+        clicked = int(random.random() < 0.1 + 0.4 * (item % 4 == 0) + 0.3 * (price > 30))
+        lines.append(f"{random.randrange(200)},{item},{price},{clicked},{1_760_000_000 + number * 86_400 * 5 // 4_000}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    clicks(folder / "log.csv")
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    spec = parse_spec(text.replace('{features: ["*"]}', '{features: ["*"], rounds: 60}'))
+    ingest(spec.data, folder, folder / "raw", spec.runtime)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, moment)
+    declared = Declared(spec.data, spec.features, Gates())
+    fit(*declared, spec.runtime, folder / "log", folder / "fitted")
+    build_table(*declared, spec.runtime, folder / "log", folder / "fitted", folder / "table")
+    origin = Origin(name="minimal", stores=f"{folder / 'stores'}#1", input_digest="log", code="code")
+    run_id = trained(spec, folder, origin, "xgboost")
+    trained(spec, folder, origin, "popularity")
+    return World(spec, folder, origin, run_id)
+
+
+def trained(spec: Spec, folder: Path, origin: Origin, kind: str) -> str:
+    section = canonical_json(spec.models.xgboost) if kind == "xgboost" and spec.models.xgboost else "{}"
+    inputs = folder / "fitted", folder / "table"
+    _, run_id = train_and_track(kind, section, spec.runtime, origin, *inputs, folder / kind, folder / f"{kind}_scores")
+    return run_id
+
+
+def champion_scores(world: World, version: str, spec: Spec, fitted: str, out: str) -> dict[str, str]:
+    declared = Declared(spec.data, spec.features, Gates())
+    paths = world.folder / "log", world.folder / fitted, world.folder / out
+    score_champion(version, world.origin, declared, spec.runtime, *paths)
+    return dict(json.loads((world.folder / out / "champion.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def version(world: World) -> str:
+    folder = world.folder
+    champion_scores(world, "", world.spec, "fitted", "no_champion")
+    skew = folder / "skew"
+    publish(
+        "minimal", folder / "feast", world.spec.runtime, 40, folder / "log", folder / "fitted", folder / "table", skew
+    )
+    limits = Gates(min_auc=0.52, min_test_rows=200, bootstrap_rounds=60, skew_rows=40, max_calibration_error=0.2)
+    candidates = {"xgboost": (folder / "xgboost", folder / "xgboost_scores")}
+    evidence = folder / "log", skew, folder / "no_champion", folder / "popularity_scores"
+    assert judge(limits, 1, candidates, *evidence, folder / "verdict") == "xgboost"
+    return register_blessed(
+        world.origin, folder / "verdict", {"xgboost": folder / "xgboost"}, {"xgboost": world.run_id}
+    )
+
+
+def test_the_first_blessed_model_is_candidate_and_champion(world: World, version: str) -> None:
+    registry = world.origin.tracker.registry
+    assert (registry.version_of("candidate"), registry.version_of("champion")) == (1, 1) == (int(version), int(version))
+    found = registry.champion()
+    assert found is not None and folder_digest(found.folder) == folder_digest(world.folder / "xgboost")
+
+
+def test_the_champion_gives_the_same_scores_through_its_own_preprocessing(world: World, version: str) -> None:
+    record = champion_scores(world, version, world.spec, "fitted", "champion")
+    assert (record["version"], record["problem"], record["kind"]) == (version, "", "xgboost")
+    again = pl.read_parquet(world.folder / "champion" / Files.SCORES)
+    assert again["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
+
+
+def test_a_champion_with_other_features_is_scored_all_the_same(world: World, version: str) -> None:
+    text = yaml.safe_dump(world.spec.model_dump(mode="json") | {
+        "features": {"columns": [{"kind": "count", "key": ["item_id"], "name": "seen"}]},
+    })  # fmt: skip
+    other = parse_spec(text)
+    fit(other.data, other.features, Gates(), other.runtime, world.folder / "log", world.folder / "fitted_for_other")
+    record = champion_scores(world, version, other, "fitted_for_other", "champion_of_other")
+    assert record["problem"] == ""
+    again = pl.read_parquet(world.folder / "champion_of_other" / Files.SCORES)
+    assert again["score"].equals(pl.read_parquet(world.folder / "xgboost_scores" / Files.SCORES)["score"])
+
+
+def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World, version: str) -> None:
+    plain = world.spec.model_dump(mode="json")
+    plain["data"]["columns"] = [column for column in plain["data"]["columns"] if column["name"] != "price"]
+    plain["features"] = {"columns": [{"kind": "count", "key": ["item_id"], "name": "seen"}]}
+    record = champion_scores(world, version, parse_spec(yaml.safe_dump(plain)), "fitted", "champion_without")
+    assert "price" in record["problem"]
+    assert not (world.folder / "champion_without" / Files.SCORES).exists()
+
+
+def test_an_undeclared_model_leaves_empty_folders(world: World, tmp_path: Path) -> None:
+    inputs = world.folder / "fitted", world.folder / "table"
+    done = train_and_track("dlrm", "", world.spec.runtime, world.origin, *inputs, tmp_path / "m", tmp_path / "s")
+    assert done == (None, "")
+    assert [list(folder.iterdir()) for folder in (tmp_path / "m", tmp_path / "s")] == [[], []]
+
+
+def test_a_model_that_was_changed_after_the_blessing_is_not_registered(world: World, version: str) -> None:
+    weights = world.folder / "xgboost" / "model.ubj"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + b"\x00")
+    try:
+        with pytest.raises(IntegrityError, match=r"model\.ubj"):
+            register_blessed(
+                world.origin, world.folder / "verdict", {"xgboost": world.folder / "xgboost"}, {"xgboost": world.run_id}
+            )
+    finally:
+        weights.write_bytes(whole)
+
+
+def test_promotion_moves_the_champion_and_needs_a_candidate(world: World, version: str) -> None:
+    assert promote(world.origin) == int(version)
+    nobody = Origin(name="nobody", stores=world.origin.stores)
+    with pytest.raises(ShortlistError, match="spec 'nobody' has no candidate yet; make run SPEC=nobody"):
+        promote(nobody)
+
+
+def test_a_changed_value_in_the_feature_table_is_skew(world: World, tmp_path: Path) -> None:
+    import shutil
+
+    table = tmp_path / "table"
+    shutil.copytree(world.folder / "table", table)
+    for path in table.glob("*/*.parquet"):
+        pl.read_parquet(path, hive_partitioning=False).with_columns(pl.col("item_rate") + 0.001).write_parquet(path)
+    out = tmp_path / "skew"
+    publish(
+        "skewed", tmp_path / "feast", world.spec.runtime, 40, world.folder / "log", world.folder / "fitted", table, out
+    )
+    report = json.loads((out / "skew.json").read_text())
+    assert report["columns"]["item_rate"] == report["rows_checked"] == report["historical_mismatches"]
