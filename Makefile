@@ -3,12 +3,13 @@
 .SHELLFLAGS := -eu -o pipefail -c
 SHELL := /bin/bash
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SPEC ?= demo
 DATA ?=
 RUNS ?= runs
 VENV := .venv
-export OMP_WAIT_POLICY ?= PASSIVE  # threads that spin at barriers steal the cores of whoever shares them
+# Threads that spin at barriers steal the cores of whoever shares them.
+export OMP_WAIT_POLICY ?= PASSIVE
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test
@@ -51,7 +52,8 @@ define install
 endef
 
 $(BIN)/python:
-	@command -v $(PYTHON) > /dev/null || { echo "Shortlist needs Python 3.11 ($(PYTHON) not found). Point to it: make run PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
+	  || { echo "Shortlist needs Python 3.11 (tried: $(or $(PYTHON),nothing found)). Point to it: make run PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) (once, about three minutes)"
 	@$(PYTHON) -m venv $(VENV)
 
