@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Final, Literal, Self
 from zoneinfo import ZoneInfo
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shortlist.artefacts import read_json
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.features.views import start_of
 
 INDEX: Final = "views.json"
 
@@ -113,7 +114,7 @@ class ViewIndex(BaseModel):
 
     def start_of(self, day: date) -> datetime:
         """Return the moment, in UTC, at which a day of the log's own clock begins."""
-        return datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(self.timezone)).astimezone(UTC)
+        return start_of(day, self.timezone)
 
     def day_of(self, moment: datetime) -> date:
         """Return the day of the log's own clock in which a moment lies."""
