@@ -15,7 +15,8 @@ from shortlist.data.world import DEVICES, Floats, World, mean_over_tags
 
 _SURFACE_EFFECT = np.array([0.0, 0.9, 2.1, -1.6])
 _DEVICE_EFFECT = np.array([0.0, 0.45, -0.3, -0.8])
-_TOGETHER = np.random.default_rng(20).normal(0, 0.25, (len(SURFACES), len(DEVICES)))
+_TOGETHER = np.zeros((len(SURFACES), len(DEVICES)))
+_TOGETHER[2, 3], _TOGETHER[3, 2] = -0.6, -0.5  # searching on a television, notifications on the web
 _POSITION_EFFECT = -0.8 * np.log(np.arange(1, SLOTS + 1))
 _FEED = 2
 """The surface on which position matters most."""

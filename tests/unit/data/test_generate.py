@@ -141,4 +141,4 @@ def test_no_file_is_longer_than_a_part(tmp_path: Path) -> None:
         pl.scan_parquet(path).select(pl.len()).collect().item() for path in (tmp_path / "log/impressions").iterdir()
     ]
     assert sum(heights) == 900_000
-    assert max(heights) <= 260_000
+    assert max(heights) <= 250_000
