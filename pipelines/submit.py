@@ -46,7 +46,7 @@ def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]
         "features": canonical_json(spec.features),
         "xgboost": canonical_json(spec.models.xgboost) if spec.models.xgboost else "",
         "dlrm": canonical_json(spec.models.dlrm) if spec.models.dlrm else "",
-        "logistic": canonical_json(spec.models.logistic) if spec.models.logistic else "",
+        "logistic": canonical_json(spec.models.logistic_baseline),
         "gates": canonical_json(spec.gates),
         "slices": list(spec.gates.slices),
         "skew_rows": spec.gates.skew_rows,

@@ -45,7 +45,7 @@ def training(
         features: Likewise.
         xgboost: Likewise; empty when it is not declared.
         dlrm: Likewise.
-        logistic: Likewise.
+        logistic: Likewise; always given.
         gates: Likewise.
         slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
         skew_rows: Rows compared with Feast (part of gates).

@@ -82,7 +82,7 @@ class LogisticModel(Section):
 
 
 class Models(Section):
-    """The models of a run; a popularity baseline is always added."""
+    """The models of a run; popularity and logistic regression are always added as baselines."""
 
     xgboost: XGBoostModel | None = None
     """Gradient-boosted trees."""
@@ -90,6 +90,13 @@ class Models(Section):
     """Deep network with embeddings."""
     logistic: LogisticModel | None = None
     """Baseline; reads the DLRM's features (or XGBoost's) when left out."""
+
+    @property
+    def logistic_baseline(self) -> LogisticModel:
+        """The logistic regression that is trained: the declared one, or one on the features of the first candidate."""
+        candidate = self.dlrm or self.xgboost
+        assert candidate is not None
+        return self.logistic or LogisticModel(features=candidate.features)
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
