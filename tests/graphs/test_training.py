@@ -84,6 +84,15 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
 
 
+def test_the_shipped_demo_comes_within_a_hundredth_of_the_possible_best(tmp_path: Path) -> None:
+    one = run(yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text()), tmp_path / "runs")
+    assert one.code == 0
+    assert one.summary["rows"]["raw"] >= 200_000
+    assert one.summary["blessed"] is not None
+    for kind in ("xgboost", "dlrm"):
+        assert one.summary["models"][kind]["auc"] >= one.summary["best_possible"]["auc"] - 0.01
+
+
 def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Path) -> None:
     tracker = Tracker(tracking_uri(demo_runs / "stores"), "demo")
     champion = tracker.registry.champion()
