@@ -32,6 +32,9 @@ check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
 compile: $(READY) ## write pipelines/compiled/*.yaml from the pipelines' Python
 	@$(BIN)/shortlist compile
 
+promote: $(READY) ## make the newest blessed candidate of SPEC the champion
+	@$(BIN)/shortlist promote $(SPEC) --runs $(RUNS)
+
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
 
@@ -67,4 +70,4 @@ $(READY_TEST): requirements/test.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 
-.PHONY: help run test check compile ui bench-memory setup clean
+.PHONY: help run test check compile promote ui bench-memory setup clean

@@ -1,4 +1,4 @@
-"""The command line: `shortlist check|schema|run|compile|ui`."""
+"""The command line: `shortlist check|schema|run|promote|compile|ui`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,19 @@ def compile_(
         raise ShortlistError(
             f"out of date: {', '.join(path.name for path in stale)}. Run make compile and commit the result."
         )
+
+
+@app.command()
+def promote(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Make the newest blessed candidate of a spec the champion, with which the next ones are compared."""
+    from models.registry import promote as make_champion
+    from models.training import Origin
+    from pipelines.state import existing
+    from shortlist.config.load import load_spec
+
+    name = load_spec(find_spec(spec)).name
+    version = make_champion(Origin(name=name, stores=str(existing(runs).stores)))
+    typer.echo(f"{name}: version {version} is the champion")
 
 
 @app.command()

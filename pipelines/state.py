@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.artefacts import write_text
+from shortlist.contracts import ShortlistError
 
 
 class State(BaseModel):
@@ -58,3 +59,14 @@ class State(BaseModel):
         link.unlink(missing_ok=True)
         link.symlink_to(run.name)
         link.replace(self.root / "latest")
+
+
+def existing(runs: Path) -> State:
+    """Return the state of runs that were made before.
+
+    Raises:
+        ShortlistError: There are none.
+    """
+    if not (runs / "stores").is_dir():
+        raise ShortlistError(f"{runs}: no runs yet; make run first")
+    return State.open(runs)

@@ -6,8 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from pipelines.state import State
-from shortlist.contracts import ShortlistError
+from pipelines.state import existing
 from shortlist.tracking.store_access import tracking_uri
 
 
@@ -17,9 +16,7 @@ def serve(runs: Path, port: int) -> None:
     Raises:
         ShortlistError: There are no runs yet.
     """
-    if not (runs / "stores").is_dir():
-        raise ShortlistError(f"{runs}: no runs yet; make run first")
-    stores = State.open(runs).stores
+    stores = existing(runs).stores
     uri = tracking_uri(stores)
     sys.stdout.write(f"MLflow: http://127.0.0.1:{port}   (Ctrl-C ends it)\n")
     sys.stdout.flush()

@@ -68,8 +68,9 @@ def test_data_that_is_not_there_stops_before_anything_is_made(
     assert "gone.tsv" in capsys.readouterr().err
 
 
-def test_ui_without_runs_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("words", [("ui",), ("promote", "demo")])
+def test_without_runs_they_say_what_to_do(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert shortlist(monkeypatch, "ui", "--runs", str(tmp_path / "none")) == 2
+    assert shortlist(monkeypatch, *words, "--runs", str(tmp_path / "none")) == 2
     assert "no runs yet; make run first" in capsys.readouterr().err
