@@ -19,14 +19,11 @@ from shortlist.features.split import split_days
 from shortlist.features.table import build_table
 from shortlist.tables import DayTable
 
-CHAMPION = "champion.json"
-"""Its version (empty: there is none), its digest, and why it could not be scored, if so."""
-
 
 def score_champion(
     version: str, origin: Origin, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path
 ) -> None:  # fmt: skip
-    """Write `champion.json` and the champion's scores of the validation and test rows.
+    """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
 
     A champion that cannot be scored is not an error here: the gate that needs its scores holds, and says why.
 
@@ -49,7 +46,7 @@ def score_champion(
                 _score(found.folder, declared, runtime, log, fitted, staging)
             except ShortlistError as problem:
                 record["problem"] = str(problem)
-        write_json(staging / CHAMPION, record)
+        write_json(staging / Files.CHAMPION, record)
 
 
 def _score(model: Path, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:

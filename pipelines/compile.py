@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 COMPILED = Path(__file__).parent / "compiled"
+"""Folder of the committed files."""
 
 
 def pipelines() -> dict[str, Callable[..., Any]]:

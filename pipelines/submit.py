@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pipelines.compile import COMPILED
 from pipelines.display import Display
 from pipelines.state import State
 from shortlist.artefacts import write_json
@@ -20,9 +21,6 @@ from shortlist.config.load import canonical_json
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.progress import EVENTS_VARIABLE
-
-COMPILED = Path(__file__).parent / "compiled"
-"""Folder of the compiled pipelines, the same files a cluster gets."""
 
 
 def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class Files:
     MANIFEST: Final = "manifest.json"
     MODEL: Final = "model.json"
     SCORES: Final = "scores.parquet"
+    SKEW: Final = "skew.json"
+    CHAMPION: Final = "champion.json"
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"

@@ -14,8 +14,6 @@ from shortlist.contracts import Files
 from shortlist.evaluation.measure import Scored, measure
 from shortlist.evaluation.records import Champion, SkewReport
 
-SKEW = "skew.json"
-CHAMPION = "champion.json"
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
@@ -56,10 +54,10 @@ def read_evidence(
         limits: Confidence level and bootstrap rounds.
         seed: Seed of the bootstrap.
     """
-    serving = read_record(Champion, champion / CHAMPION)
+    serving = read_record(Champion, champion / Files.CHAMPION)
     return Evidence(
         log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
-        skew=read_record(SkewReport, skew / SKEW),
+        skew=read_record(SkewReport, skew / Files.SKEW),
         champion=serving,
         serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
         popularity=measure("popularity", "baseline", popularity_scores, limits, seed),

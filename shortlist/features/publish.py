@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
 import polars as pl
 
@@ -18,9 +17,6 @@ from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
 from shortlist.progress import progress
 from shortlist.tables import DayPart, DayTable
-
-SKEW: Final = "skew.json"
-"""The report, in its step's folder."""
 
 
 def publish(
@@ -60,7 +56,7 @@ def publish(
         feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
         advance(1, "materialised to the end")
     with written_whole(out) as staging:
-        write_json(staging / SKEW, _with_features(report, sample, current).model_dump(mode="json"))
+        write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
     return report.rows_checked
 
 
