@@ -1,0 +1,107 @@
+"""A trained model, its features included, as one ONNX file beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from models.matrix import float_names
+from models.packing import PREPROCESSING
+from models.record import TrainedModel, read_record
+from shortlist.artefacts import write_manifest, written_whole
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.serving.export.graph import FeatureGraph
+from shortlist.serving.export.nodes import EXTERNAL_BYTES, ExportError, save
+from shortlist.serving.export.running import first_run
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
+
+Compile = Callable[[FeatureGraph, TrainedModel, Path], str]
+
+EXPORTED: Final = {
+    "xgboost": ("models.xgboost_export", "add_trees"),
+    "dlrm": ("models.dlrm.export", "add_network"),
+}
+"""Module and function of every kind of model that can be served; imported when asked for."""
+
+_SMALLEST = np.array(1e-7, np.float32)
+"""Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
+
+
+def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BYTES) -> None:
+    """Write `serving/` into a model folder (the graph and its signature) and the folder's manifest again.
+
+    Args:
+        model_folder: A trained model with its preprocessing; its files are verified first.
+        spec_name: Names the model in Triton.
+        external_bytes: Weights beyond lie beside the graph.
+
+    Raises:
+        ExportError: The graph cannot say what the model reads, or there is no export for its kind.
+        IntegrityError: A file of the model is missing or was changed.
+    """
+    record = read_record(model_folder)
+    graph = _graph(record, model_folder)
+    logits = _compiler(record.kind)(graph, record, model_folder)
+    score = _within(graph, graph.nodes.add("Sigmoid", logits))
+    model, signature = graph.finished(score, SCORE, 1, spec_name, record.kind)
+    with written_whole(model_folder / FOLDER) as staging:
+        save(model, staging / MODEL_FILE, external_bytes)
+        signature.write(staging)
+        first_run(staging, SCORE)
+    write_manifest(model_folder)
+
+
+def export_transform(model_folder: Path, spec_name: str, out: Path) -> None:
+    """Write a folder like `serving/` whose graph ends at the features: FP32 `features`, shape (rows, floats).
+
+    It is one half of what `shortlist.serving.export.fil` serves; the other is the trees' own file.
+
+    Args:
+        model_folder: A trained XGBoost model with its preprocessing.
+        spec_name: Names the model in Triton.
+        out: Folder to write.
+
+    Raises:
+        ExportError: The graph cannot say what the model reads.
+        IntegrityError: A file of the model is missing or was changed.
+    """
+    record = read_record(model_folder)
+    graph = _graph(record, model_folder)
+    floats = graph.floats([feature.name for feature in record.features])
+    width = len(float_names(record.features))
+    model, signature = graph.finished(floats, "features", width, spec_name, record.kind)
+    with written_whole(out) as staging:
+        save(model, staging / MODEL_FILE)
+        signature.write(staging)
+        first_run(staging, "features")
+
+
+def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
+    preprocessing = Preprocessing.load(folder / PREPROCESSING)
+    made = {column["name"]: column for column in preprocessing.columns()}
+    for feature in record.features:
+        if made.get(feature.name) != feature.model_dump():
+            raise ExportError(
+                f"{folder}: the model reads '{feature.name}' as {feature.model_dump()}, its preprocessing makes"
+                f" {made.get(feature.name)}. Train again."
+            )
+    return FeatureGraph(preprocessing)
+
+
+def _compiler(kind: str) -> Compile:
+    if kind not in EXPORTED:
+        raise ExportError(f"a model of kind '{kind}' cannot be served; there is an export for {', '.join(EXPORTED)}")
+    module, name = EXPORTED[kind]
+    found: Compile = getattr(import_module(module), name)
+    return found
+
+
+def _within(graph: FeatureGraph, score: str) -> str:
+    # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
+    add, largest = graph.nodes.add, np.float32(1) - _SMALLEST
+    at_least = add("Where", add("Less", score, _SMALLEST), _SMALLEST, score)
+    return add("Where", add("Greater", at_least, largest), largest, at_least)

@@ -1,0 +1,1 @@
+"""A trained model as a Triton model repository, its feature transform inside."""

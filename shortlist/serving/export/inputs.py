@@ -1,0 +1,146 @@
+"""Which columns of looked-up rows a graph reads, and through which tensor each comes.
+
+Inside the graph, matrices lie turned, shape (columns, rows): to take a column is then to copy one stretch of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shortlist.features.columns import Declared
+from shortlist.serving.export.nodes import ExportError, Nodes, tensor_info
+from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, ListInput, Signature, VectorInput
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
+
+_FLOATS = ("number", "date")
+_KEYS = ("integer", "hex", "string")
+
+
+class Inputs:
+    """Grows a column with everything that is read for the first time.
+
+    Attributes:
+        declared: The declared columns.
+        longest: Per tags column (by its place), how many values are read of it; None for all.
+    """
+
+    def __init__(self, nodes: Nodes, declared: Declared) -> None:
+        self.declared = declared
+        self.longest: dict[str, int | None] = {}
+        self._nodes = nodes
+        self._numbers: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
+        self._vectors: dict[str, int] = {}
+        self._turned: dict[str, str] = {}
+
+    def numbers(self, places: Sequence[str]) -> str:
+        """Return columns as FP64, shape (places, rows); NaN is null."""
+        return self._gathered(NUMBERS, self._numbers, places)
+
+    def declared_numbers(self, names: Sequence[str], kind: str) -> str:
+        """Return declared columns as `numbers` does.
+
+        Raises:
+            ExportError: The values of one are no numbers.
+        """
+        for name in names:
+            self._must_be(name, (*_FLOATS, "integer", "hex"), kind)
+        return self.numbers([self.declared.place(name) for name in names])
+
+    def codes(self, names: Sequence[str], kind: str) -> str:
+        """Return declared columns as INT64 codes, shape (names, rows); NO_CODE is null.
+
+        Raises:
+            ExportError: One of them has no single code per row.
+        """
+        for name in names:
+            self._must_be(name, (*_KEYS, *_FLOATS), kind)
+        floats = [name for name in names if self._type(name) in _FLOATS]
+        keys = [name for name in names if name not in floats]
+        blocks = []
+        if keys:
+            blocks.append(self._gathered(CODES, self._codes, [self.declared.place(name) for name in keys]))
+        if floats:  # hashed as the integers they are cut to
+            numbers = self.numbers([self.declared.place(name) for name in floats])
+            cut = self._nodes.cast(self._nodes.add("Where", self.missing(numbers), np.zeros(1), numbers), np.int64)
+            blocks.append(self._nodes.add("Where", self.missing(numbers), np.array([NO_CODE]), cut))
+        found = [*keys, *floats]
+        return self._nodes.picked(self._nodes.joined(blocks), [found.index(name) for name in names], len(names))
+
+    def tags(self, name: str, values: int | None) -> str:
+        """Return a tags column as INT64 codes, shape (rows, longest), padded with NO_CODE.
+
+        Args:
+            name: The declared column.
+            values: How many values are read, the first ones; None for all.
+
+        Raises:
+            ExportError: It is not of type tags.
+        """
+        self._must_be(name, ("tags",), "a list")
+        place = self.declared.place(name)
+        known = self.longest.get(place, values)
+        self.longest[place] = None if known is None or values is None else max(known, values)
+        tensor = f"list_{list(self.longest).index(place)}"
+        if values is None:
+            return tensor
+        return self._nodes.add("Slice", tensor, np.array([0]), np.array([values]), np.array([1]))
+
+    def vector(self, place: str, width: int) -> str:
+        """Return a vector column as FP32, shape (rows, width); zeros for null."""
+        self._vectors[place] = width
+        return f"vector_{list(self._vectors).index(place)}"
+
+    def missing(self, numbers: str) -> str:
+        """Return where numbers are null."""
+        return self._nodes.add("IsNaN", numbers)
+
+    def signature(self, model: str, kind: str) -> Signature:
+        """Return the tensors read so far."""
+        return Signature(
+            model=model,
+            kind=kind,
+            numbers=tuple(self._numbers),
+            codes=tuple(self._codes),
+            lists=tuple(
+                ListInput(tensor=f"list_{number}", place=place, longest=longest)
+                for number, (place, longest) in enumerate(self.longest.items())
+            ),
+            vectors=tuple(
+                VectorInput(tensor=f"vector_{number}", place=place, width=width)
+                for number, (place, width) in enumerate(self._vectors.items())
+            ),
+        )
+
+    def _gathered(self, tensor: str, known: dict[str, int], places: Sequence[str]) -> str:
+        if tensor not in self._turned:
+            self._turned[tensor] = self._nodes.turned(tensor)
+        numbers = np.array([known.setdefault(place, len(known)) for place in places])
+        return self._nodes.add("Gather", self._turned[tensor], numbers, axis=0)
+
+    def _must_be(self, name: str, kinds: Sequence[str], reader: str) -> None:
+        if self._type(name) not in kinds:
+            raise ExportError(
+                f"features: '{name}' is of type {self._type(name)} and read as {reader}, which an exported graph cannot"
+                f" do; wanted type {' or '.join(kinds)}. Declare it so, or leave the feature out of the model."
+            )
+
+    def _type(self, name: str) -> str:
+        return self.declared.column(name).type
+
+
+def tensors_of(signature: Signature) -> list[ValueInfoProto]:
+    """Return the descriptions of a signature's tensors, in order."""
+    own = []
+    if signature.numbers:
+        own.append(tensor_info(NUMBERS, np.float64, len(signature.numbers)))
+    if signature.codes:
+        own.append(tensor_info(CODES, np.int64, len(signature.codes)))
+    own += [tensor_info(one.tensor, np.int64, f"{one.tensor}_longest") for one in signature.lists]
+    own += [tensor_info(one.tensor, np.float32, one.width) for one in signature.vectors]
+    return own

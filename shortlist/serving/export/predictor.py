@@ -1,0 +1,112 @@
+"""The program inside Triton that runs one exported graph; a model repository holds it as `model.py`.
+
+It runs in Triton's own environment (numpy 1.26, onnxruntime) and imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NO_CODE = -(2**63)
+"""Padding of a list; see `shortlist.serving.export.signature`."""
+SCORE = "score"
+
+Tensors = dict[str, np.ndarray]
+
+
+class TritonPythonModel:
+    """Triton's interface to a model."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the graph that lies beside this program.
+
+        Args:
+            args: What Triton says: the configuration as JSON, the model's folder, the version.
+        """
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = int(json.loads(args["model_config"])["parameters"]["threads"]["string_value"])
+        options.inter_op_num_threads = 1
+        # Threads that spin while they wait steal the cores of whoever shares them.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._names = [tensor.name for tensor in self._session.get_inputs()]
+        self._lists = {tensor.name for tensor in self._session.get_inputs() if not isinstance(tensor.shape[1], int)}
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer the requests that wait, all in one run; a bad one is answered with its error and harms no other.
+
+        Args:
+            requests: Triton's requests.
+        """
+        read = [self._read(request) for request in requests]
+        answers = iter(self._scored([tensors for tensors in read if isinstance(tensors, dict)]))
+        return [_response(next(answers) if isinstance(tensors, dict) else tensors) for tensors in read]
+
+    def _read(self, request: Any) -> Tensors | str:
+        """Return a request's tensors by name, or what is wrong with them."""
+        # There is such a module only inside Triton.
+        import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+
+        tensors = {}
+        for name in self._names:
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            if tensor is None:
+                return f"input '{name}' is missing; wanted {', '.join(self._names)}"
+            tensors[name] = tensor.as_numpy()
+        rows = {name: len(values) for name, values in tensors.items()}
+        if len(set(rows.values())) > 1:
+            return f"inputs differ in rows: {rows}; wanted one number of rows"
+        return tensors
+
+    def _scored(self, requests: Sequence[Tensors]) -> list[np.ndarray | str]:
+        """Return the scores of each request, or what went wrong."""
+        if not requests:
+            return []
+        try:
+            scores = self._session.run([SCORE], self._joined(requests))[0]
+        except Exception as error:  # onnxruntime raises what it likes
+            if len(requests) == 1:
+                return [f"the model did not run: {error}"]
+            return [answer for tensors in requests for answer in self._scored([tensors])]  # find out which it is
+        ends = np.cumsum([len(tensors[self._names[0]]) for tensors in requests])
+        return list(np.split(scores, ends[:-1]))
+
+    def _joined(self, requests: Sequence[Tensors]) -> Tensors:
+        """Return the rows of all requests, one request after another."""
+        joined = {}
+        for name in self._names:
+            parts = [tensors[name] for tensors in requests]
+            parts = widened(parts) if name in self._lists else parts
+            joined[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return joined
+
+
+def widened(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return lists padded to the longest of all.
+
+    >>> [part.tolist() for part in widened([np.array([[5]]), np.array([[6, 7]])])] == [[[5, NO_CODE]], [[6, 7]]]
+    True
+    """
+    widest = max(1, *(part.shape[1] for part in parts))
+    return [
+        part
+        if part.shape[1] == widest
+        else np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NO_CODE)
+        for part in parts
+    ]
+
+
+def _response(answer: np.ndarray | str) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    if isinstance(answer, str):
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(answer, pb_utils.TritonError.INVALID_ARG))
+    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor(SCORE, np.ascontiguousarray(answer))])

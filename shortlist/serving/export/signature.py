@@ -1,0 +1,91 @@
+"""What an exported model reads: a few tensors, each column of which has a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shortlist.artefacts import IntegrityError, read_json, write_json
+
+FOLDER: Final = "serving"
+"""Folder inside a model folder that holds the exported graph and its signature."""
+MODEL_FILE: Final = "model.onnx"
+SIGNATURE_FILE: Final = "signature.json"
+
+NO_CODE: Final = -(2**63)
+"""In a tensor of codes: null; in a list: padding, no value at all."""
+NULL_IN_LIST: Final = NO_CODE + 1
+"""In a list: a value that is null."""
+
+SECOND_OF_DAY: Final = "clock:second"
+"""Seconds since midnight on the wall clock of the log's timezone, with fractions."""
+WEEKDAY: Final = "clock:weekday"
+"""Days since Monday on that clock, 0 to 6."""
+
+NUMBERS: Final = "numbers"
+CODES: Final = "codes"
+SCORE: Final = "score"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ListInput(_Part):
+    """A multi-valued column: an INT64 tensor of shape (rows, longest), padded with NO_CODE."""
+
+    tensor: str
+    """Name of the tensor: `list_0`, `list_1`, ..."""
+    place: str
+    """Column of looked-up rows, see `Declared.place`."""
+    longest: int | None
+    """Values beyond are never read; None reads all."""
+
+
+class VectorInput(_Part):
+    """A vector column: an FP32 tensor of shape (rows, width); zeros for null."""
+
+    tensor: str
+    """Name of the tensor: `vector_0`, `vector_1`, ..."""
+    place: str
+    width: int
+
+
+class Signature(_Part):
+    """The tensors of an exported model, in the order of its inputs; a tensor without columns is left out.
+
+    A column is named by its place in looked-up rows: a declared column, `<side table>:<column>`, `<view>:<feature>`,
+    or one of the clock's. Texts travel as their 62-bit fingerprints (`shortlist.features.hashing.codes_of`).
+
+    numbers: FP64, shape (rows, columns); NaN is null. Dates are days, times microseconds since 1970-01-01 UTC.
+    codes: INT64, shape (rows, columns); integers as they are, texts as fingerprints, NO_CODE is null.
+    score: the output, FP32, shape (rows, 1): the probability of the label.
+    """
+
+    model: str
+    """Name of the model in Triton: the spec's name."""
+    kind: str
+    """Such as `xgboost`."""
+    numbers: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    lists: tuple[ListInput, ...] = ()
+    vectors: tuple[VectorInput, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the signature in the `serving` folder of a model.
+
+        Raises:
+            IntegrityError: It is missing or broken.
+        """
+        path = folder / SIGNATURE_FILE
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            raise IntegrityError(f"{path}: {error.errors()[0]['msg']}; export the model again") from None
+
+    def write(self, folder: Path) -> None:
+        """Write the signature into a folder."""
+        write_json(folder / SIGNATURE_FILE, self.model_dump(mode="json"))

@@ -1,0 +1,128 @@
+"""What Triton is told about a model, through its own protocol buffer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from shortlist.config.serving import Batching
+from shortlist.serving.export.signature import CODES, NUMBERS, Signature
+
+if TYPE_CHECKING:
+    ModelConfig = Any  # its module has no type information
+
+Backend = Literal["python", "onnxruntime", "fil"]
+
+CONFIG_FILE: Final = "config.pbtxt"
+_WARM_UP_ROWS = 1024
+"""Rows of the larger of the two warm-up batches: a request's worth of candidates."""
+_WARM_UP_VALUES = 8
+"""Values per row that it gives a list."""
+
+Tensor = tuple[str, str, list[int]]
+"""Name, type and width (-1: any) of a tensor; its rows go without saying."""
+
+
+def input_tensors(signature: Signature) -> list[Tensor]:
+    """Return the tensors that a model with this signature reads."""
+    tensors: list[Tensor] = []
+    if signature.numbers:
+        tensors.append((NUMBERS, "TYPE_FP64", [len(signature.numbers)]))
+    if signature.codes:
+        tensors.append((CODES, "TYPE_INT64", [len(signature.codes)]))
+    tensors += [(tags.tensor, "TYPE_INT64", [-1]) for tags in signature.lists]
+    return tensors + [(one.tensor, "TYPE_FP32", [one.width]) for one in signature.vectors]
+
+
+def model_config(
+    name: str, backend: Backend, batching: Batching, version: int, inputs: list[Tensor], output: Tensor
+) -> ModelConfig:
+    """Return the configuration of one version of a model that runs by itself.
+
+    Args:
+        name: Of the model.
+        backend: Who runs it.
+        batching: How requests are joined; `threads` reaches the backend as a parameter.
+        version: The only one that is served.
+        inputs: What it reads.
+        output: What it answers.
+    """
+    config = _described(name, batching, version, inputs, output)
+    config.backend = backend
+    for tensor in config.input:  # our program joins lists of different lengths; other backends take equal ones only
+        tensor.allow_ragged_batch = backend == "python" and tensor.dims[0] < 0
+    config.dynamic_batching.max_queue_delay_microseconds = batching.max_queue_delay_us
+    config.instance_group.add(name=name, count=1, kind="KIND_CPU")
+    for key, value in _parameters(backend, batching).items():
+        config.parameters[key].string_value = value
+    for rows in sorted({1, min(_WARM_UP_ROWS, batching.max_batch_rows)}):
+        config.model_warmup.append(_warm_up(config, rows))
+    return config
+
+
+def ensemble_config(
+    name: str, batching: Batching, version: int, inputs: list[Tensor], output: Tensor, steps: list[dict[str, Any]]
+) -> ModelConfig:
+    """Return the configuration of models run one after another.
+
+    Args:
+        name: Of the ensemble.
+        batching: Its largest batch.
+        version: The only one that is served.
+        inputs: What it reads.
+        output: What it answers.
+        steps: Per model its `model_name`, and what its tensors are called outside: `input_map`, `output_map`.
+    """
+    config = _described(name, batching, version, inputs, output)
+    config.platform = "ensemble"
+    for step in steps:
+        config.ensemble_scheduling.step.add(model_version=version, **step)
+    return config
+
+
+def as_text(config: ModelConfig) -> str:
+    """Return a configuration as Triton reads it."""
+    from google.protobuf import text_format  # type: ignore[import-untyped] # it has no stubs
+
+    return str(text_format.MessageToString(config))
+
+
+def from_text(text: str) -> ModelConfig:
+    """Return the configuration in a `config.pbtxt`."""
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def _described(name: str, batching: Batching, version: int, inputs: list[Tensor], output: Tensor) -> ModelConfig:
+    from tritonclient.grpc import model_config_pb2
+
+    config = model_config_pb2.ModelConfig(name=name, max_batch_size=batching.max_batch_rows)
+    config.version_policy.specific.versions.append(version)
+    for place, tensors in ((config.input, inputs), (config.output, [output])):
+        for tensor, kind, dims in tensors:
+            place.add(name=tensor, data_type=model_config_pb2.DataType.Value(kind), dims=dims)
+    return config
+
+
+def _parameters(backend: Backend, batching: Batching) -> dict[str, str]:
+    match backend:
+        case "python":
+            return {"threads": str(batching.threads)}
+        case "onnxruntime":
+            return {"intra_op_thread_count": str(batching.threads), "inter_op_thread_count": "1"}
+        case "fil":
+            # As a regressor of one output: the probability that the booster's own sigmoid gives, no class.
+            return {"model_type": "xgboost_ubj", "predict_proba": "false", "output_class": "false"}
+
+
+def _warm_up(config: ModelConfig, rows: int) -> Any:
+    from tritonclient.grpc import model_config_pb2
+
+    warm_up = model_config_pb2.ModelWarmup(name=f"rows_{rows}", batch_size=rows)
+    for tensor in config.input:
+        own = warm_up.inputs[tensor.name]
+        own.data_type = tensor.data_type
+        own.dims.extend(_WARM_UP_VALUES if width < 0 else width for width in tensor.dims)
+        own.zero_data = True
+    return warm_up

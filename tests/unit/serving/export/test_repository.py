@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient import grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from models.export import export, export_transform
+from shortlist import artefacts
+from shortlist.artefacts import IntegrityError
+from shortlist.config.models import DLRMModel, XGBoostModel
+from shortlist.config.serving import Batching
+from shortlist.contracts import ShortlistError
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.predictor import TritonPythonModel
+from shortlist.serving.export.repository import verify_repository, write_fil_repository, write_repository
+from shortlist.serving.export.running import nothing_known, session
+from shortlist.serving.export.signature import NO_CODE, Signature
+from shortlist.serving.export.triton_config import from_text
+from shortlist.serving.stack.triton import running_triton
+
+BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=40_000, threads=1)
+
+
+@pytest.fixture(scope="module")
+def dlrm(everything: Any) -> Path:
+    """A model that reads every kind of tensor."""
+    section = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), epochs=1, batch_size=64)
+    folder = everything.trained("dlrm", section, "dlrm")
+    export(folder, "shop")
+    return Path(folder)
+
+
+@pytest.fixture
+def repository(dlrm: Path, tmp_path: Path) -> Path:
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def config_of(folder: Path) -> Any:
+    return from_text((folder / "config.pbtxt").read_text())
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
+    return {each.name: (each.data_type, list(each.dims)) for each in getattr(config, place)}
+
+
+def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path) -> None:
+    assert files_of(repository) == {"manifest.json", "shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"}
+    config, signature = config_of(repository / "shop"), Signature.read(dlrm / "serving")
+    assert (config.name, config.backend, config.max_batch_size) == ("shop", "python", 512)
+    assert list(config.version_policy.specific.versions) == [12]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 40_000
+    assert config.parameters["threads"].string_value == "1"
+    assert [group.count for group in config.instance_group] == [1]
+    assert set(tensors_of(config, "input")) == {tensor.name for tensor in session(dlrm / "serving").get_inputs()}
+    assert tensors_of(config, "output") == {"score": (config.output[0].data_type, [1])}
+    for warm_up in config.model_warmup:
+        assert set(warm_up.inputs) == set(tensors_of(config, "input"))
+        assert warm_up.inputs["numbers"].dims == [len(signature.numbers)]
+        assert all(dims > 0 for tensor in warm_up.inputs.values() for dims in tensor.dims)
+    assert all(tensor.allow_ragged_batch == (tensor.dims[0] < 0) for tensor in config.input)
+    assert [warm_up.batch_size for warm_up in config.model_warmup] == [1, 512]
+
+
+def test_a_cluster_gets_the_same_graph_without_any_python(dlrm: Path, tmp_path: Path) -> None:
+    write_repository(dlrm / "serving", 3, BATCHING, tmp_path / "out", form="onnxruntime")
+    assert files_of(tmp_path / "out") == {"manifest.json", "shop/config.pbtxt", "shop/3/model.onnx"}
+    assert (tmp_path / "out/shop/3/model.onnx").read_bytes() == (dlrm / "serving" / "model.onnx").read_bytes()
+    config = config_of(tmp_path / "out" / "shop")
+    assert config.backend == "onnxruntime"
+    assert not any(tensor.allow_ragged_batch for tensor in config.input)  # its backend could not read such a batch
+    assert config.parameters["intra_op_thread_count"].string_value == "1"
+
+
+def test_the_same_model_gives_the_same_repository(dlrm: Path, repository: Path, tmp_path: Path) -> None:
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "again")
+    assert artefacts.folder_digest(tmp_path / "again") == artefacts.folder_digest(repository)
+
+
+def test_a_whole_repository_passes(repository: Path) -> None:
+    assert set(verify_repository(repository)) == {"shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"}
+
+
+@pytest.mark.parametrize("name", ["shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"])
+def test_a_changed_or_missing_file_is_named(repository: Path, name: str) -> None:
+    with (repository / name).open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(IntegrityError, match=rf"{name}: changed after it was written"):
+        verify_repository(repository)
+    (repository / name).unlink()
+    with pytest.raises(IntegrityError, match=rf"{name}: in the manifest but missing"):
+        verify_repository(repository)
+
+
+def test_another_models_files_swapped_in_are_found(repository: Path, dlrm: Path, tmp_path: Path) -> None:
+    write_repository(dlrm / "serving", 13, BATCHING, tmp_path / "other")
+    (tmp_path / "other" / "shop" / "13").rename(repository / "shop" / "13")
+    with pytest.raises(IntegrityError, match=r"shop/13/model.onnx: not in the manifest"):
+        verify_repository(repository)
+
+
+def test_a_link_is_refused(repository: Path, tmp_path: Path) -> None:
+    (repository / "other").symlink_to(tmp_path)  # a folder behind a link has no files of its own to list
+    with pytest.raises(IntegrityError, match="other: is a link"):
+        verify_repository(repository)
+
+
+def test_nothing_half_written_is_left(dlrm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shortlist.serving.export.repository.write_manifest", full)
+    with pytest.raises(ShortlistError, match="the disk is full; nothing half-written is left"):
+        write_repository(dlrm / "serving", 1, BATCHING, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_version_that_names_no_folder_is_refused(dlrm: Path, tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match="version 0 cannot name a model's folder"):
+        write_repository(dlrm / "serving", 0, BATCHING, tmp_path / "out")
+
+
+def test_an_ensemble_for_fil_fits_together(everything: Any, tmp_path: Path) -> None:
+    section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=3)
+    model = everything.trained("xgboost", section, "xgboost")
+    export_transform(model, "shop", tmp_path / "transform")
+    write_fil_repository(tmp_path / "transform", model / "model.ubj", 4, BATCHING, tmp_path / "out")
+    verify_repository(tmp_path / "out")
+    assert files_of(tmp_path / "out") == {
+        "manifest.json", "shop/config.pbtxt", "shop_transform/config.pbtxt", "shop_transform/4/model.onnx",
+        "shop_trees/config.pbtxt", "shop_trees/4/xgboost.ubj",
+    }  # fmt: skip
+    assert (tmp_path / "out" / "shop" / "4").is_dir()  # Triton wants a folder for the ensemble's version, too
+    whole, first, second = (config_of(tmp_path / "out" / name) for name in ("shop", "shop_transform", "shop_trees"))
+    assert (whole.platform, first.backend, second.backend) == ("ensemble", "onnxruntime", "fil")
+    assert tensors_of(whole, "input") == tensors_of(first, "input")
+    ((features, (kind, width)),) = tensors_of(first, "output").items()
+    assert tensors_of(second, "input") == {"input__0": (kind, width)}
+    fed = nothing_known(Signature.read(tmp_path / "transform"), 5)
+    (found,) = session(tmp_path / "transform").run([features], fed)
+    assert list(found.shape) == [5, *width] and found.dtype == np.float32
+    assert list(tensors_of(second, "output").values()) == list(tensors_of(whole, "output").values())
+    maps = [(step.model_name, dict(step.input_map), dict(step.output_map)) for step in whole.ensemble_scheduling.step]
+    assert maps == [
+        (first.name, {name: name for name in fed}, {features: features}),
+        (second.name, {"input__0": features}, {"output__0": "score"}),
+    ]
+    assert {key: value.string_value for key, value in second.parameters.items()} == {
+        "model_type": "xgboost_ubj", "predict_proba": "false", "output_class": "false"
+    }  # fmt: skip
+
+
+def test_one_request_that_breaks_the_run_harms_no_other(dlrm: Path, repository: Path) -> None:
+    program = TritonPythonModel()
+    config = json.dumps({"parameters": {"threads": {"string_value": "1"}}})
+    program.initialize({"model_config": config, "model_repository": str(repository / "shop"), "model_version": "12"})
+    good = nothing_known(Signature.read(dlrm / "serving"), 2)
+    bad = {**good, "numbers": np.zeros((2, 1))}
+    first, broken, last = program._scored([good, bad, good])
+    assert isinstance(broken, str) and "the model did not run" in broken
+    np.testing.assert_array_equal(first, last)
+
+
+@pytest.fixture(scope="module")
+def served(dlrm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.InferenceServerClient]:
+    """A client of a real Triton."""
+    out = tmp_path_factory.mktemp("served") / "repository"
+    write_repository(dlrm / "serving", 12, BATCHING, out)
+    with running_triton(out) as running, triton.InferenceServerClient(running.grpc) as client:
+        yield client
+    verify_repository(out)  # Triton has left no trace
+
+
+def asked(tensors: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    inputs = []
+    for name, values in tensors.items():
+        tensor = triton.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
+        inputs.append(tensor.set_data_from_numpy(np.ascontiguousarray(values)))
+    return inputs
+
+
+def test_the_real_triton_gives_the_graphs_scores(
+    served: triton.InferenceServerClient, dlrm: Path, everything: Any
+) -> None:
+    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
+    answer = served.infer("shop", asked(tensors))
+    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_array_equal(answer.as_numpy("score"), wanted)
+    assert np.unique(wanted).size > 100
+    assert answer.get_response().model_version == "12"
+
+
+def test_requests_that_wait_are_scored_together_whatever_the_length_of_their_lists(
+    served: triton.InferenceServerClient, dlrm: Path, everything: Any
+) -> None:
+    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
+    parts = [{name: values[i : i + 3] for name, values in tensors.items()} for i in range(0, 60, 3)]
+    for number, part in enumerate(parts):
+        wider = np.full((3, 1 + number % 4), NO_CODE)
+        part["list_1"] = np.concatenate([part["list_1"], wider], axis=1)
+    before = served.get_inference_statistics("shop").model_stats[0]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        answers = list(pool.map(lambda part: served.infer("shop", asked(part)).as_numpy("score"), parts))
+    after = served.get_inference_statistics("shop").model_stats[0]
+    (wanted,) = session(dlrm / "serving").run(["score"], {name: values[:60] for name, values in tensors.items()})
+    np.testing.assert_allclose(np.concatenate(answers), wanted, rtol=1e-6)
+    assert after.inference_count - before.inference_count == 60
+    assert after.execution_count - before.execution_count < len(parts) / 2
+
+
+def test_a_bad_request_is_answered_with_an_error_and_the_server_lives_on(
+    served: triton.InferenceServerClient, dlrm: Path
+) -> None:
+    good = nothing_known(Signature.read(dlrm / "serving"), 2)
+    for name, values in (
+        ("numbers", good["numbers"][:, :-1]), ("numbers", good["numbers"][:1]),
+        ("codes", good["codes"].astype(np.float64)),
+    ):  # fmt: skip
+        with pytest.raises(InferenceServerException, match=name):
+            served.infer("shop", asked({**good, name: values}))
+    missing = {name: values for name, values in good.items() if name != "codes"}
+    with pytest.raises(InferenceServerException, match=r"expected \d+ inputs but got \d+"):
+        served.infer("shop", asked(missing))
+    assert served.infer("shop", asked(good)).as_numpy("score").shape == (2, 1)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import polars as pl
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.export import export
+from models.train import load_ranker
+from shortlist.artefacts import IntegrityError, folder_digest, read_json, verify_manifest, write_json, write_manifest
+from shortlist.config.models import DLRMModel, XGBoostModel
+from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.nodes import ExportError
+from shortlist.serving.export.running import first_run, nothing_known, session
+from shortlist.serving.export.signature import Signature
+
+DLRM = DLRMModel(
+    features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8, 4), epochs=1, batch_size=64, dropout=0.1
+)
+# What neither Float32 nor a tree's histogram can take is left out: numbers of 10 ** 15, lists of ids.
+TAME = (
+    "*_log",
+    "*_age",
+    "hour_*",
+    "weekday_*",
+    "*_rate",
+    "*_seen*",
+    "*_away",
+    "*_watched",
+    "*_seconds",
+    "*_vector",
+    "fit",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(everything: Any) -> Callable[[str], Path]:
+    """Return a function that gives the folder of a model of a kind, exported."""
+    sections = {
+        "xgboost": XGBoostModel(features=(*TAME, "page_*", "number_id"), rounds=40, max_depth=4, min_child_weight=1),
+        "dlrm": DLRM.model_copy(update={"features": (*TAME, "*_id", "*_hash", "*_x_*")}),
+    }
+    found: dict[str, Path] = {}
+
+    def give(kind: str) -> Path:
+        if kind not in found:
+            found[kind] = everything.trained(kind, sections[kind], f"scores-{kind}")
+            export(found[kind], "shop")
+        return found[kind]
+
+    return give
+
+
+@pytest.fixture
+def copied(trained: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that gives a copy to change."""
+    return lambda kind: Path(shutil.copytree(trained(kind), tmp_path / kind))
+
+
+def scored(folder: Path, fitted: Any) -> np.ndarray:
+    """The graph's scores of looked-up rows."""
+    signature = Signature.read(folder / "serving")
+    tensors = encode(fitted.looked_up, signature, fitted.transformer.plan.declared)
+    (scores,) = session(folder / "serving").run(["score"], tensors)
+    assert scores.dtype == np.float32 and scores.shape == (fitted.looked_up.height, 1)
+    return np.asarray(scores[:, 0])
+
+
+def predicted(folder: Path, fitted: Any) -> np.ndarray:
+    return load_ranker(folder).predict(fitted.transformer.compute(fitted.looked_up))
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
+def test_the_file_scores_as_the_model_does(trained: Callable[[str], Path], everything: Any, kind: str) -> None:
+    folder = trained(kind)
+    scores = scored(folder, everything)
+    np.testing.assert_allclose(scores, predicted(folder, everything), atol=1e-6)
+    assert np.unique(scores).size > 100
+    assert verify_model_folder(folder).keys() > {"serving/model.onnx", "serving/signature.json"}
+    signature = Signature.read(folder / "serving")
+    assert (signature.model, signature.kind) == ("shop", kind)
+
+
+@pytest.mark.parametrize("spec", ["demo", "kuairand", "criteo"])
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
+def test_models_of_the_shipped_specs_leave_as_one_file(fitted_spec: Callable[[str], Any], spec: str, kind: str) -> None:
+    fitted, tables = fitted_spec(spec), ("*_log", "*_rate")
+    if kind == "xgboost":
+        folder = fitted.trained(kind, XGBoostModel(features=tables, rounds=10, min_child_weight=1), kind)
+    else:
+        folder = fitted.trained(kind, DLRM.model_copy(update={"features": (*tables, "*_id")}), kind)
+    export(folder, spec)
+    np.testing.assert_allclose(scored(folder, fitted), predicted(folder, fitted), atol=1e-6)
+
+
+def test_a_model_of_ids_alone_has_no_numbers(everything: Any) -> None:
+    folder = everything.trained("dlrm", DLRM.model_copy(update={"features": ("words_id", "page_id")}), "ids")
+    export(folder, "shop")
+    signature = Signature.read(folder / "serving")
+    assert (signature.numbers, signature.codes, len(signature.lists)) == ((), ("page",), 1)
+    np.testing.assert_allclose(scored(folder, everything), predicted(folder, everything), atol=1e-6)
+
+
+def test_a_model_of_one_list_alone_is_scored(everything: Any) -> None:
+    folder = everything.trained("dlrm", DLRM.model_copy(update={"features": ("words_id",)}), "list")
+    export(folder, "shop")
+    np.testing.assert_allclose(scored(folder, everything), predicted(folder, everything), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
+def test_the_same_model_gives_the_same_bytes(copied: Callable[[str], Path], kind: str) -> None:
+    folder = copied(kind)
+    before = folder_digest(folder)
+    export(folder, "shop")
+    assert folder_digest(folder) == before
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_any_number_of_rows_is_scored_alike(trained: Callable[[str], Path], everything: Any, rows: int) -> None:
+    for kind in ("xgboost", "dlrm"):
+        folder = trained(kind) / "serving"
+        tensors = encode(everything.looked_up, Signature.read(folder), everything.transformer.plan.declared)
+        (every,) = session(folder).run(["score"], tensors)
+        (some,) = session(folder).run(["score"], {name: values[:rows] for name, values in tensors.items()})
+        np.testing.assert_allclose(some, every[:rows], rtol=1e-6)
+
+
+def test_large_weights_lie_beside_the_graph(copied: Callable[[str], Path], everything: Any) -> None:
+    folder = copied("dlrm")
+    inside = scored(folder, everything)
+    export(folder, "shop", external_bytes=10_000)
+    assert "serving/model.onnx.data" in verify_model_folder(folder)
+    assert (folder / "serving" / "model.onnx").stat().st_size < 100_000
+    np.testing.assert_array_equal(scored(folder, everything), inside)
+    before = folder_digest(folder)
+    export(folder, "shop", external_bytes=10_000)
+    assert folder_digest(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\x80\x04\x95pickled", "does not begin as exported weights do"),
+        (b"PK\x03\x04zipped and longer", "does not begin as exported weights do"),
+        (b"", "does not begin as exported weights do"),
+    ],
+)
+def test_what_only_calls_itself_weights_is_refused(copied: Callable[[str], Path], content: bytes, problem: str) -> None:
+    folder = copied("dlrm")
+    export(folder, "shop", external_bytes=10_000)
+    (folder / "serving" / "model.onnx.data").write_bytes(content)
+    write_manifest(folder)
+    with pytest.raises(IntegrityError, match=f"serving/model.onnx.data: {problem}"):
+        verify_model_folder(folder)
+
+
+def test_weights_without_their_graph_are_refused(copied: Callable[[str], Path]) -> None:
+    folder = copied("xgboost")
+    (folder / "other.onnx.data").write_bytes(bytes(64))
+    write_manifest(folder)
+    with pytest.raises(IntegrityError, match=r"other\.onnx\.data: weights without their graph; wanted other\.onnx"):
+        verify_model_folder(folder)
+
+
+def test_a_changed_graph_is_found(copied: Callable[[str], Path]) -> None:
+    folder = copied("xgboost")
+    with (folder / "serving" / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(IntegrityError, match=r"serving/model\.onnx: changed after it was written"):
+        verify_manifest(folder)
+
+
+def test_nan_stays_nan_so_that_whoever_serves_can_tell(copied: Callable[[str], Path], everything: Any) -> None:
+    folder = copied("dlrm")
+    weights = load_file(folder / "weights.safetensors")
+    weights["network.top.0.bias"][:] = np.nan
+    save_file(weights, folder / "weights.safetensors")
+    write_manifest(folder)
+    export(folder, "shop")
+    assert np.isnan(scored(folder, everything)).all()
+
+
+def test_scores_stay_away_from_0_and_1_as_the_models_do(copied: Callable[[str], Path], everything: Any) -> None:
+    folder = copied("dlrm")
+    weights = load_file(folder / "weights.safetensors")
+    for bias, bound in ((1e4, np.float32(1) - np.float32(1e-7)), (-1e4, np.float32(1e-7))):
+        weights[max(name for name in weights if name.startswith("network.top") and name.endswith("bias"))][:] = bias
+        save_file(weights, folder / "weights.safetensors")
+        write_manifest(folder)
+        export(folder, "shop")
+        scores = scored(folder, everything)
+        assert set(scores.tolist()) == {float(bound)}
+        np.testing.assert_array_equal(scores, predicted(folder, everything))
+
+
+def test_an_untouched_model_is_exported_only(copied: Callable[[str], Path]) -> None:
+    folder = copied("xgboost")
+    (folder / "model.ubj").write_bytes(b"{")
+    with pytest.raises(IntegrityError, match=r"model\.ubj: changed after it was written"):
+        export(folder, "shop")
+
+
+def test_a_model_that_does_not_fit_its_preprocessing_is_refused(copied: Callable[[str], Path]) -> None:
+    folder = copied("dlrm")
+    record = read_json(folder / "model.json")
+    sized = next(feature for feature in record["features"] if feature["name"] == "page_id")
+    sized["size"] += 1
+    write_json(folder / "model.json", record)
+    write_manifest(folder)
+    with pytest.raises(ExportError, match=r"the model reads 'page_id' as .*, its preprocessing makes .*Train again"):
+        export(folder, "shop")
+
+
+def test_a_kind_that_is_never_served_is_refused(copied: Callable[[str], Path]) -> None:
+    folder = copied("xgboost")
+    write_json(folder / "model.json", {**read_json(folder / "model.json"), "kind": "popularity"})
+    write_manifest(folder)
+    with pytest.raises(ExportError, match="kind 'popularity' cannot be served; there is an export for xgboost, dlrm"):
+        export(folder, "shop")
+
+
+def test_a_graph_that_does_not_run_is_never_left(copied: Callable[[str], Path]) -> None:
+    folder = copied("xgboost") / "serving"
+    signature = Signature.read(folder)
+    signature.model_copy(update={"numbers": (*signature.numbers, "one more")}).write(folder)
+    with pytest.raises(ExportError, match="the exported graph does not run"):
+        first_run(folder, "score")
+
+
+def test_any_onnxruntime_of_the_last_years_reads_the_file(trained: Callable[[str], Path]) -> None:
+    model = onnx.load(trained("dlrm") / "serving" / "model.onnx")
+    assert model.ir_version == 8
+    assert {opset.domain: opset.version for opset in model.opset_import} == {"": 17, "ai.onnx.ml": 3}
+
+
+def test_lists_of_no_column_at_all_are_empty(trained: Callable[[str], Path]) -> None:
+    folder = trained("dlrm") / "serving"
+    tensors = nothing_known(Signature.read(folder), 3)
+    narrow = {name: values[:, :0] if name.startswith("list_") else values for name, values in tensors.items()}
+    (padded,), (empty,) = (session(folder).run(["score"], each) for each in (tensors, narrow))
+    np.testing.assert_array_equal(padded, empty)
+
+
+def test_unknown_values_share_the_id_of_rare_ones(trained: Callable[[str], Path], everything: Any) -> None:
+    unknown = everything.looked_up.with_columns(pl.lit("never seen").alias("page"))
+    null = everything.looked_up.with_columns(pl.lit(None, pl.String).alias("page"))
+    names = ["page_id"]
+    compute = everything.transformer.compute
+    assert compute(unknown).select(names).equals(compute(null).select(names))
