@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +12,7 @@ from shortlist.artefacts import write_json, written_whole
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
 from shortlist.features.skew import SkewReport, check_skew
-from shortlist.features.store import apply
+from shortlist.features.store import SERVING, apply
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
 from shortlist.progress import progress
@@ -55,9 +55,25 @@ def publish(
         advance(1, "compared")
         feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
         advance(1, "materialised to the end")
+    until = start_of(newest.day + timedelta(days=1), declared.timezone)
+    point_servers_at(fitted / "views", store, until, log)
     with written_whole(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
     return report.rows_checked
+
+
+def point_servers_at(views: Path, store: Path, until: datetime, log: Path) -> None:
+    """Write into the store which views servers read beside it; they notice when the file changes.
+
+    Args:
+        views: The folder of the views that the store was filled from.
+        store: The store's folder.
+        until: The moment up to which it was filled.
+        log: The valid log behind them; a replay plays its newest days.
+    """
+    folders = {"views": str(views.resolve()), "log": str(log.resolve())}
+    moments = {"until": until.isoformat(), "published": datetime.now(UTC).isoformat()}
+    write_json(store / SERVING, {**folders, **moments})
 
 
 class _Compared:

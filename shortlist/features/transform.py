@@ -10,19 +10,15 @@ from typing import Any, Self
 
 import polars as pl
 
-from shortlist.artefacts import read_json
-from shortlist.config.data import Data
-from shortlist.config.features import Cross, Cyclic, Features, Hash, Vector, Vocabulary
-from shortlist.config.gates import Gates
-from shortlist.contracts import Columns, Files, ShortlistError, did_you_mean
+from shortlist.config.features import Cyclic
+from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.features.closeness import vector_columns
 from shortlist.features.dense import dense_columns
 from shortlist.features.identifiers import id_columns
 from shortlist.features.lookup import ViewFile, asking, gathered
-from shortlist.features.moments import Moments
-from shortlist.features.plan import Plan, View, plan
+from shortlist.features.plan import Plan, View
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.view_index import ViewIndex
-from shortlist.features.vocabulary import ValueIds
 from shortlist.frames import Engine, collect
 
 
@@ -30,11 +26,7 @@ from shortlist.frames import Engine, collect
 class Transformer:
     """Fitted features in use; the same for a table, for Feast's answers and for a single row."""
 
-    plan: Plan
-    moments: Mapping[str, Moments]
-    widths: Mapping[str, int]
-    """Width of every vector column that is read."""
-    vocabularies: Mapping[str, ValueIds]
+    preprocessing: Preprocessing
     files: Mapping[str, ViewFile]
     engine: Engine
 
@@ -48,21 +40,12 @@ class Transformer:
             preprocessing: `features.json` and vocabularies to use instead of the folder's, of the same declaration:
                 a model keeps the ids and moments it was trained with, while statistics move on.
         """
-        own = preprocessing or fitted
-        saved = read_json(own / Files.FEATURES)
-        planned = plan(
-            Data.model_validate(saved["data"]),
-            Features.model_validate(saved["features"]),
-            Gates.model_validate(saved["gates"]) if saved["gates"] else None,
-        )
-        columns = [feature.each[0] for feature in planned.vocabularies]
+        own = Preprocessing.load(preprocessing or fitted)
+        planned = own.plan
         timezone = planned.declared.timezone
         index = ViewIndex.read(fitted / "views")
         return cls(
-            plan=planned,
-            moments={name: Moments(**values) for name, values in saved["moments"].items()},
-            widths=saved["widths"],
-            vocabularies={name: ValueIds(own / "vocabularies" / f"{name}.parquet") for name in columns},
+            preprocessing=own,
             files={
                 view.name: ViewFile(index.path(indexed), view, indexed.newest_keys, timezone, engine)
                 for view, indexed in ((view, index.view(view.name)) for view in planned.views)
@@ -70,22 +53,14 @@ class Transformer:
             engine=engine,
         )
 
+    @property
+    def plan(self) -> Plan:
+        """What the declared features need."""
+        return self.preprocessing.plan
+
     def columns(self) -> list[dict[str, Any]]:
         """Return name, kind, size (ids, 0 among them) and width of every feature, in order."""
-        shapes: dict[str, tuple[int | None, int | None]] = {}
-        for feature in self.plan.features:
-            for number, name in enumerate(feature.outputs):
-                match feature:
-                    case Vocabulary():
-                        shapes[name] = (self.vocabularies[feature.each[number]].size, None)
-                    case Hash() | Cross():
-                        shapes[name] = (feature.buckets, None)
-                    case Vector():
-                        shapes[name] = (None, self.widths[feature.each[number]])
-                    case _:
-                        shapes[name] = (None, None)
-        outputs = ((output, *shapes[output.name]) for output in self.plan.outputs)
-        return [{"name": each.name, "kind": each.kind, "size": size, "width": width} for each, size, width in outputs]
+        return self.preprocessing.columns()
 
     def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start."""
@@ -133,15 +108,15 @@ class Transformer:
         """
         found: dict[str, pl.Series] = {}
         queried: list[pl.Expr] = []
-        declared = self.plan.declared
+        own, declared = self.preprocessing, self.plan.declared
         for feature in self.plan.features:
-            expressions = dense_columns(feature, declared, self.moments)
+            expressions = dense_columns(feature, declared, own.moments)
             if isinstance(feature, Cyclic):  # timezones are the CPU's alone
                 found.update(_named(rows.select(expressions)))
             else:
                 queried += expressions
-            found.update(_named(id_columns(rows, feature, declared, self.vocabularies, self.engine)))
-            found.update(_named(vector_columns(rows, feature, declared, self.widths)))
+            found.update(_named(id_columns(rows, feature, declared, own.vocabularies, self.engine)))
+            found.update(_named(vector_columns(rows, feature, declared, own.widths)))
         if queried:
             found.update(_named(collect(rows.lazy().select(queried), self.engine)))
         return pl.DataFrame([found[output.name] for output in self.plan.outputs])

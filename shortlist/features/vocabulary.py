@@ -77,6 +77,11 @@ class ValueIds:
         """Number of ids, 0 among them."""
         return len(self._values) + 1
 
+    @property
+    def values(self) -> pl.Series:
+        """The values, in the order of their ids, from 1 on."""
+        return self._values
+
     def ids(self, values: pl.Series) -> pl.Series:
         """Return UInt32 ids; 0 for null and for values without one."""
         filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)

@@ -1,0 +1,1 @@
+"""From a blessed model to traffic: exported, served, rolled out, judged."""

@@ -1,0 +1,195 @@
+"""From the columns of a request to the tensors of a model: look up, as the training table does, in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shortlist.contracts import Columns
+from shortlist.features.plan import Plan
+from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
+from shortlist.serving.online.clock import clock_columns
+from shortlist.serving.online.columns import Codes, Column, Numbers, Ragged, Rows, Vectors, as_numbers, mixed
+from shortlist.serving.online.needs import Needs, Role, Step
+from shortlist.serving.online.pooling import pooled
+from shortlist.serving.online.view_table import ViewTable
+
+Tables = Mapping[str, ViewTable]
+"""By name of the step."""
+Tensors = dict[str, NDArray[np.generic]]
+
+_CLOCK: Final = frozenset(clock_columns(np.zeros(1, np.int64), ZoneInfo("UTC")))
+
+
+class Assembler:
+    """Looks up what a model needs and lays it out as its signature says.
+
+    The views of a user, and those of an item, are one table each, so that each is looked up once (see `joined`).
+    """
+
+    def __init__(self, plan: Plan, signature: Signature) -> None:
+        self.needs = Needs.of(plan, signature)
+        data = plan.declared.data
+        self.user = self.needs.merged(self.needs.of_user, data.user) if data.user and self.needs.of_user else None
+        self.item = self.needs.merged(self.needs.of_item, data.item) if data.item and self.needs.of_item else None
+        joined = [step for step in (self.user, self.item) if step is not None]
+        self.steps: tuple[Step, ...] = (*joined, *self.needs.others)
+        self.widths = {each.place: each.width for each in signature.vectors}
+        self._signature = signature
+        self._zone = ZoneInfo(plan.declared.timezone)
+
+    def tensors(self, columns: Mapping[str, Column], tables: Tables, rows: int) -> Tensors:
+        """Return the inputs of the model.
+
+        Args:
+            columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all.
+            tables: A table for every one of `steps`.
+            rows: Number of rows.
+        """
+        found = _Found(columns, self._zone)
+        for step in self.steps:
+            found.look_up(step, tables[step.name])
+        return self._laid_out(found, rows)
+
+    def joined(self, steps: Sequence[Step], into: Step, tables: Tables) -> ViewTable:
+        """Return the tables of several steps as one, keyed by one column, with every key that any of them knows."""
+        (key,) = into.keys
+        indices = [tables[step.name].index for step in steps if step.keys == (key,)]
+        keys = indices[0]
+        assert keys is not None
+        for index in indices[1:]:
+            keys = keys.union(index, sort=False)
+        found = _Found({key: np.append(keys.to_numpy(np.int64), NO_CODE)}, self._zone)
+        for step in steps:
+            found.look_up(step, tables[step.name])
+        keys.get_indexer(keys[:1])  # builds the hash table now
+        return found.table(keys, into)
+
+    def _laid_out(self, found: _Found, rows: int) -> Tensors:
+        tensors: Tensors = {}
+        if self._signature.numbers:
+            tensors[NUMBERS] = found.numbers(self._signature.numbers, rows)
+        if self._signature.codes:
+            tensors[CODES] = found.codes(self._signature.codes, rows)
+        for each in self._signature.lists:
+            matrix = found.ragged(each.place, "list").padded(each.longest)
+            tensors[each.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
+        for vector in self._signature.vectors:
+            tensors[vector.tensor] = np.ascontiguousarray(
+                np.broadcast_to(found.vectors(vector.place), (rows, vector.width))
+            )
+        return tensors
+
+
+class _Found:
+    """Everything that is known of some rows, by place."""
+
+    def __init__(self, columns: Mapping[str, Column], zone: ZoneInfo) -> None:
+        self._columns = dict(columns)
+        self._zone = zone
+        self._clock: dict[str, Numbers] | None = None
+        self._blocks: list[tuple[Mapping[str, int], Numbers]] = []
+        self._code_blocks: list[tuple[Mapping[str, int], Codes]] = []
+        self._lists: dict[tuple[str, Role], Ragged] = {}
+        self._vectors: dict[str, Vectors] = {}
+
+    def look_up(self, step: Step, table: ViewTable) -> None:
+        """Add what a step gives."""
+        if step.pools:
+            keys = [
+                self.ragged(place, "tags") if tags else self.code(place)
+                for place, tags in zip(step.keys, step.tags, strict=True)
+            ]
+            self._blocks.append((_numbered(step.numbers), pooled(step, table, keys)))
+            return
+        rows = table.find(mixed([self.code(place) for place in step.keys]) if step.keys else _ONE)
+        if step.numbers:
+            self._blocks.append((_numbered(step.numbers), table.numbers.take(rows, axis=0)))
+        if step.codes:
+            self._code_blocks.append((_numbered(step.codes), table.codes.take(rows, axis=0)))
+        self._take_lists(step, table, rows)
+        self._vectors |= {place: table.vectors[place].take(rows, axis=0) for place in step.vectors}
+
+    def _take_lists(self, step: Step, table: ViewTable, rows: Rows) -> None:
+        for place in step.lists:
+            self._lists[place, "list"] = table.lists[place].take(rows)
+        for place in step.tag_lists:
+            self._lists[place, "tags"] = table.tag_lists[place].take(rows)
+
+    def code(self, place: str) -> Codes:
+        """Return a column of codes."""
+        for places, block in self._code_blocks:
+            if place in places:
+                return block[:, places[place]]
+        return cast(Codes, self._columns[place])
+
+    def ragged(self, place: str, role: Role) -> Ragged:
+        """Return a column of lists, or of distinct tags."""
+        if (place, role) not in self._lists:
+            own = self._columns[place]
+            assert isinstance(own, Ragged)
+            self._lists[place, role] = own.distinct() if role == "tags" else own
+        return self._lists[place, role]
+
+    def vectors(self, place: str) -> Vectors:
+        """Return a column of vectors."""
+        return self._vectors[place] if place in self._vectors else cast(Vectors, self._columns[place])
+
+    def numbers(self, wanted: tuple[str, ...], rows: int) -> Numbers:
+        """Return columns of numbers, shape (rows, wanted)."""
+        matrix = np.empty((rows, len(wanted)))
+        there = _numbered(wanted)
+        for places, block in self._blocks:
+            _lay(matrix, there, places, block)
+        for place in there.keys() - {name for places, _ in self._blocks for name in places}:
+            matrix[:, there[place]] = self._number(place)
+        return matrix
+
+    def codes(self, wanted: tuple[str, ...], rows: int) -> Codes:
+        """Return columns of codes, shape (rows, wanted)."""
+        matrix = np.empty((rows, len(wanted)), np.int64)
+        there = _numbered(wanted)
+        for places, block in self._code_blocks:
+            _lay(matrix, there, places, block)
+        for place in there.keys() - {name for places, _ in self._code_blocks for name in places}:
+            matrix[:, there[place]] = cast(Codes, self._columns[place])
+        return matrix
+
+    def table(self, keys: object, step: Step) -> ViewTable:
+        """Return everything as the table of a step; the last row is the unknown key's."""
+        rows = len(cast(Codes, self._columns[step.keys[0]]))
+        return ViewTable(
+            index=keys,
+            numbers=self.numbers(step.numbers, rows),
+            codes=self.codes(step.codes, rows),
+            lists={place: self.ragged(place, "list") for place in step.lists},
+            tag_lists={place: self.ragged(place, "tags") for place in step.tag_lists},
+            vectors={place: self.vectors(place) for place in step.vectors},
+        )
+
+    def _number(self, place: str) -> Numbers:
+        if place not in _CLOCK:
+            return as_numbers(cast(Numbers, self._columns[place]))
+        if self._clock is None:
+            self._clock = clock_columns(cast(Codes, self._columns[Columns.TIME]), self._zone)
+        return self._clock[place]
+
+
+_ONE: Final = np.zeros(1, np.int64)
+
+
+def _numbered(places: Sequence[str]) -> dict[str, int]:
+    return {place: number for number, place in enumerate(places)}
+
+
+def _lay(
+    matrix: NDArray[np.generic], there: Mapping[str, int], places: Mapping[str, int], block: NDArray[np.generic]
+) -> None:
+    """Put the columns of a block where the matrix wants them."""
+    for place, number in places.items():
+        if place in there:
+            matrix[:, there[place]] = block[:, number]

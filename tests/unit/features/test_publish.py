@@ -1,0 +1,60 @@
+import shutil
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shortlist.artefacts import read_json
+from shortlist.config.features import Features
+from shortlist.config.runtime import Runtime, SQLiteOnline
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.publish import publish
+from shortlist.features.store import SERVING, user_reader
+from shortlist.features.table import build_table
+
+
+@pytest.fixture
+def published(world: Any) -> Any:
+    """A world whose features were published."""
+    columns = [{"kind": "target", "key": "user_id", "name": "rate"}, {"kind": "vocabulary", "each": "city"}]
+    rows = [world.row(day, user_id=1 + number % 3, label=number % 2) for day in range(3) for number in range(6)]
+    log = world.log(rows)
+    fitted = world.fit(log, columns)
+    runtime = Runtime(engine="cpu")
+    features = Features.model_validate({"columns": columns})
+    build_table(world.data, features, None, runtime, log, fitted, world.folder / "table")
+    publish("my-spec", world.folder / "store", runtime, 10, log, fitted, world.folder / "table", world.folder / "skew")
+    return world
+
+
+def test_servers_are_told_which_views_hold_and_until_when(published: Any) -> None:
+    said = read_json(published.folder / "store" / SERVING)
+    assert said["views"] == str((published.folder / "fitted" / "views").resolve())
+    assert datetime.fromisoformat(said["until"]) == datetime(2026, 3, 2, tzinfo=UTC) + timedelta(days=3)
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(said["published"])) < timedelta(minutes=5)
+    assert read_json(published.folder / "skew" / Files.SKEW)["historical_mismatches"] == 0
+
+
+def test_all_that_is_known_of_users_comes_in_one_call(published: Any) -> None:
+    reader = user_reader(published.folder / "store", "my-spec", SQLiteOnline(), "user_id")
+    assert {"homes:city", "by_user_id:rows", "by_user_id:sum_label"} <= reader.columns
+    answers = reader.rows([2, 4711, 1], ["homes:city", "by_user_id:rows"])
+    assert answers == {"homes:city": ["Rome", None, "Oslo"], "by_user_id:rows": [6, None, 6]}
+    assert reader.rows([3], ["homes:city"]) == {"homes:city": [None]}
+
+
+@pytest.mark.parametrize("name", ["registry.db", "online.db"])
+def test_a_store_that_is_not_there_is_a_sentence(published: Any, tmp_path: Any, name: str) -> None:
+    shutil.copytree(published.folder / "store", tmp_path / "copy")
+    (tmp_path / "copy" / name).unlink()
+    with pytest.raises(ShortlistError, match=f"{name}: not there; run the features step first"):
+        user_reader(tmp_path / "copy", "my-spec", SQLiteOnline(), "user_id")
+
+
+def test_users_are_read_while_a_nightly_run_writes(published: Any) -> None:
+    reader = user_reader(published.folder / "store", "my-spec", SQLiteOnline(), "user_id")
+    with closing(sqlite3.connect(published.folder / "store" / "online.db")) as nightly:
+        nightly.execute("BEGIN EXCLUSIVE")
+        assert reader.rows([2], ["homes:city"]) == {"homes:city": ["Rome"]}

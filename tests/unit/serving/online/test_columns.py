@@ -1,0 +1,65 @@
+import numpy as np
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shortlist.features.hashing import codes_of
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.online.columns import Ragged, TextCodes, as_numbers, mixed, to_codes
+
+LISTS = st.lists(st.lists(st.integers(-3, 3), max_size=5), max_size=6)
+
+
+def ragged(lists: list[list[int]]) -> Ragged:
+    return Ragged.of(pl.Series(lists, dtype=pl.List(pl.Int64)))
+
+
+def rows(column: Ragged) -> list[list[int]]:
+    pairs = zip(column.starts.tolist(), column.lengths.tolist(), strict=True)
+    return [column.values[start : start + length].tolist() for start, length in pairs]
+
+
+@given(LISTS)
+def test_lists_are_kept_and_made_distinct(lists: list[list[int]]) -> None:
+    assert rows(ragged(lists)) == lists
+    assert [sorted(row) for row in rows(ragged(lists).distinct())] == [sorted(set(each)) for each in lists]
+
+
+@given(LISTS.filter(bool), st.data())
+def test_rows_may_be_taken_again_and_from_the_end(lists: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(-1, len(lists) - 1), max_size=8))
+    assert rows(ragged(lists).take(np.array(chosen, np.intp))) == [lists[row] for row in chosen]
+
+
+@given(LISTS, st.integers(1, 4))
+def test_a_padded_matrix_holds_the_first_values(lists: list[list[int]], longest: int) -> None:
+    matrix = ragged(lists).padded(longest)
+    assert matrix.shape == (len(lists), max(1, max((min(longest, len(each)) for each in lists), default=0)))
+    assert [[code for code in row if code != NO_CODE] for row in matrix.tolist()] == [each[:longest] for each in lists]
+    assert rows(Ragged.of_rows(matrix)) == [each[:longest] for each in lists]
+
+
+def test_a_null_list_is_empty() -> None:
+    assert rows(Ragged.of(pl.Series([[1], None, []], dtype=pl.List(pl.Int64)))) == [[1], [], []]
+
+
+def test_keys_of_several_columns_are_told_apart() -> None:
+    left, right = (each.ravel() for each in np.meshgrid(np.arange(-500, 500), np.arange(1_000)))
+    assert len(np.unique(mixed([left, right]))) == 1_000_000
+    assert mixed([np.array([1]), np.array([2])]) != mixed([np.array([2]), np.array([1])])
+    assert mixed([np.array([1]), np.array([1])]) != mixed([np.array([2]), np.array([2])])
+    np.testing.assert_array_equal(mixed([np.array([7]), right[:5]]), mixed([np.full(5, 7), right[:5]]))
+
+
+def test_texts_get_the_fingerprints_of_the_training_table() -> None:
+    texts = ["a", None, "Zürich, 漢字", "", "a"]
+    known = TextCodes()
+    for _ in range(2):  # met for the first time, and again
+        assert known.of(texts).tolist() == codes_of(pl.Series(texts)).fill_null(NO_CODE).to_list()
+    assert known.of([]).tolist() == []
+
+
+def test_codes_of_integers_are_numbers_with_nan_for_null() -> None:
+    codes = to_codes(pl.Series([3, None]))
+    np.testing.assert_array_equal(codes, [3, NO_CODE])
+    np.testing.assert_array_equal(as_numbers(codes), [3.0, np.nan])

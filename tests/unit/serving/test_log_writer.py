@@ -1,0 +1,200 @@
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from shortlist.config.serving import PredictionLog
+from shortlist.serving.log_reader import read_log, read_new
+from shortlist.serving.log_writer import LogWriter, is_sampled, process_folder
+from shortlist.serving.logs import outcome_schema, prediction_schema
+
+PREDICTIONS = prediction_schema(pa.int64())
+OUTCOMES = outcome_schema(pa.string())
+NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
+
+
+def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
+    scores = np.full(rows, 0.5, np.float32)
+    return (NOW, request_id, "7", "stable", None, None, 3, 200, "0" * 16, 1.5, False, list(range(rows)), scores)
+
+
+def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
+    return LogWriter(folder, PREDICTIONS, PredictionLog(flush_seconds=flush_seconds, max_waiting=max_waiting))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def no_space(folder: Path) -> Iterator[None]:
+    """Let no file of this process grow beyond a byte: writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
+    log = writer(process_folder(tmp_path, 3))
+    assert log.add(prediction("a"))
+    assert log.add(
+        (NOW, "b", None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, np.array([np.nan], np.float32))
+    )
+    log.close()
+    first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
+    assert first["time"] == NOW
+    assert (first["request_id"], first["items"], first["scores"]) == ("a", [0, 1], [0.5, 0.5])
+    assert (second["track"], second["rollout"], second["step"], second["version"]) == ("canary", "r", 2, 4)
+    assert second["items"] is None
+    assert (log.written, log.dropped, log.waiting) == (2, 0, 0)
+
+
+def test_outcomes_have_a_log_of_the_same_kind(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "one", OUTCOMES, PredictionLog())
+    log.add((NOW, "a", "item 1", 0, 1))
+    log.add((NOW, "a", None, 1, 0))
+    log.close()
+    assert read_log(tmp_path, OUTCOMES)["item"].to_list() == ["item 1", None]
+
+
+def test_rows_are_written_in_the_background_within_the_declared_time(tmp_path: Path) -> None:
+    log = writer(tmp_path / "one", flush_seconds=0.05)
+    log.add(prediction("a"))
+    until(lambda: read_log(tmp_path, PREDICTIONS).height == 1)
+    log.close()
+
+
+def test_memory_that_fills_is_written_before_its_time(tmp_path: Path) -> None:
+    log = writer(tmp_path / "one", max_waiting=10)
+    for number in range(8):
+        log.add(prediction(str(number)))
+    until(lambda: log.written > 0)
+    log.close()
+    assert read_log(tmp_path, PREDICTIONS).height == 8
+
+
+def test_a_reader_sees_every_row_once_and_never_half_a_file(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    assert read_new(tmp_path / "not there", seen, PREDICTIONS).height == 0
+    one, two = writer(process_folder(tmp_path, 3)), writer(process_folder(tmp_path, 4))
+    for log, name in ((one, "a"), (two, "b")):
+        log.add(prediction(name))
+        log.flush()
+    assert sorted(read_new(tmp_path, seen, PREDICTIONS)["request_id"]) == ["a", "b"]
+    (next(tmp_path.iterdir()) / "part-000009.parquet.partial").write_bytes(b"half")
+    one.add(prediction("c"))
+    one.close()
+    two.close()
+    assert read_new(tmp_path, seen, PREDICTIONS)["request_id"].to_list() == ["c"]
+    assert read_new(tmp_path, seen, PREDICTIONS).schema == read_log(tmp_path, PREDICTIONS).schema
+
+
+def test_a_full_disk_costs_only_what_memory_cannot_hold(tmp_path: Path) -> None:
+    log = writer(tmp_path / "one", max_waiting=5)
+    with no_space(tmp_path):
+        taken = []
+        for number in range(8):
+            taken.append(log.add(prediction(str(number))))
+            log.flush()
+        assert "File too large" in (log.problem or "")
+    assert taken == [True] * 5 + [False] * 3
+    assert (log.dropped, log.written, log.waiting) == (3, 0, 5)
+    assert list((tmp_path / "one").iterdir()) == []  # no half-written file stays
+    log.flush()  # there is space again
+    assert log.problem is None
+    assert log.add(prediction("later"))
+    log.close()
+    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "3", "4", "later"]
+    assert (log.dropped, log.written) == (3, 6)
+
+
+def test_what_a_full_disk_does_not_take_at_the_end_is_counted(tmp_path: Path) -> None:
+    log = writer(tmp_path / "one")
+    log.add(prediction("a"))
+    with no_space(tmp_path):
+        log.close()
+    assert (log.dropped, log.written, log.waiting) == (1, 0, 0)
+    assert not log.add(prediction("after the end"))
+
+
+def test_a_row_of_another_shape_does_not_stop_the_log(tmp_path: Path) -> None:
+    log = writer(tmp_path / "one")
+    log.add(("no time", *prediction("a")[1:]))
+    log.flush()
+    log.add(prediction("b"))
+    log.close()
+    assert log.dropped == 1
+    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["b"]
+
+
+def test_a_killed_process_keeps_all_up_to_the_last_flush(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        import numpy as np, pyarrow as pa
+        from datetime import datetime, UTC
+        from shortlist.config.serving import PredictionLog
+        from shortlist.serving.log_writer import LogWriter
+        from shortlist.serving.logs import outcome_schema
+        log = LogWriter(Path(sys.argv[1]) / "one", outcome_schema(pa.int64()), PredictionLog(flush_seconds=600))
+        for number in range(100):
+            log.add((datetime.now(UTC), str(number), number, 0, 1))
+            if number == 49:
+                log.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    root = str(Path(__file__).parents[3])
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "PYTHONPATH": root}, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert read_log(tmp_path, outcome_schema(pa.int64())).height == 50
+
+
+def test_adding_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, hanging, works_again = LogWriter._write, threading.Event(), threading.Event()
+
+    def hang(self: LogWriter, rows: Any) -> None:
+        hanging.set()
+        works_again.wait()
+        write(self, rows)
+
+    monkeypatch.setattr(LogWriter, "_write", hang)
+    log = writer(tmp_path / "one", flush_seconds=0.01, max_waiting=100)
+    log.add(prediction("0"))
+    hanging.wait()
+    taken = [log.add(prediction(str(number))) for number in range(1, 150)]  # the disk hangs all the while
+    assert (taken.count(True), log.dropped) == (99, 50)
+    works_again.set()
+    log.close()
+    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == [str(number) for number in range(100)]
+
+
+def test_the_same_requests_are_sampled_everywhere() -> None:
+    names = [f"request {number}" for number in range(10_000)]
+    half = {name for name in names if is_sampled(name, 0.5)}
+    tenth = {name for name in names if is_sampled(name, 0.1)}
+    assert 4_800 < len(half) < 5_200
+    assert 900 < len(tenth) < 1_100
+    assert tenth < half
