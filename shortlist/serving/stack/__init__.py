@@ -1,0 +1,1 @@
+"""Triton, transformers and Envoy on this machine, supervised."""

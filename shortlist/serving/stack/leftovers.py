@@ -1,0 +1,84 @@
+"""Processes of a stack whose supervisor was killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from shortlist.serving.stack.program import born, is_running, starts
+
+_PATIENCE = 20
+"""Seconds between asking and killing."""
+
+
+def leftovers(folder: Path) -> dict[str, psutil.Process]:
+    """Return the processes that a supervisor's folder tells of and that still run, by program."""
+    found = {}
+    for record in sorted((folder / "programs").glob("*.starts")):
+        for start in starts(record):
+            if is_running(start):
+                found[record.stem] = psutil.Process(start.pid)
+    if (supervisor := _supervisor(folder)) is not None:
+        found["supervisord"] = supervisor
+    return found
+
+
+def stop_leftovers(folder: Path) -> list[str]:
+    """Stop them, with the processes that they started; return their names."""
+    found = leftovers(folder)
+    # First the supervisor, or it would start the others again.
+    supervisor = found.get("supervisord")
+    if supervisor is not None:
+        _stop([supervisor])
+    processes = []
+    for process in found.values():
+        try:
+            processes += [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    _stop(processes)
+    return sorted(found)
+
+
+def wait_for_groups(folder: Path) -> None:
+    """Return when what the programs started has ended too; a watchdog sees to it within moments."""
+    groups = {start.pid for record in (folder / "programs").glob("*.starts") for start in starts(record)}
+    deadline = time.monotonic() + 2
+    # A process of that number is somebody else by now; so may its group be.
+    while any(_exists(group) for group in groups if born(group) is None) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _stop(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE)
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=_PATIENCE)
+
+
+def _supervisor(folder: Path) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int((folder / "supervisord.pid").read_text(encoding="ascii")))
+        is_ours = str(folder / "supervisord.conf") in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, psutil.Error):
+        return None
+    return process if is_ours else None

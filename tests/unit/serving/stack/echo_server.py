@@ -1,0 +1,61 @@
+"""A stand-in for a version's server: answers with its version and the headers that it saw."""
+
+import asyncio
+import collections
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvicorn
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc as services
+
+SETTINGS = {}
+
+
+SEEN = collections.Counter()
+
+
+async def echo(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+    if scope["type"] != "http":
+        return
+    body, more = b"", True
+    while more:
+        part = await receive()
+        body, more = body + part.get("body", b""), part.get("more_body", False)
+    SEEN[body] += 1
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    answer = {"version": SETTINGS["version"], "headers": headers, "bytes": len(body), "seen": SEEN[body]}
+    status = 503 if body.startswith(b"answer 503") else 200
+    kind = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": kind})
+    await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+class Echo(services.GRPCInferenceServiceServicer):
+    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802  (its name in the protocol)
+        return messages.ServerReadyResponse(ready=True)
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = messages.ModelInferResponse(model_name=request.model_name, model_version=str(SETTINGS["version"]))
+        for key, value in context.invocation_metadata():
+            if isinstance(value, str):
+                answer.parameters[key].string_param = value
+        return answer
+
+
+async def main() -> None:
+    grpc_server = grpc.aio.server()
+    services.add_GRPCInferenceServiceServicer_to_server(Echo(), grpc_server)
+    grpc_server.add_insecure_port(f"127.0.0.1:{SETTINGS['grpc_port']}")
+    await grpc_server.start()
+    await uvicorn.Server(uvicorn.Config(echo, lifespan="off", port=SETTINGS["http_port"], log_level="warning")).serve()
+    await grpc_server.stop(1)
+
+
+if __name__ == "__main__":
+    SETTINGS.update(json.loads(Path(sys.argv[1]).read_text()))
+    asyncio.run(main())

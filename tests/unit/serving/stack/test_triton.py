@@ -1,0 +1,88 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton
+
+from shortlist.config.serving import Batching
+from shortlist.serving.export.repository import verify_repository, write_repository
+from shortlist.serving.stack.deployment import Deployment
+from shortlist.serving.stack.errors import StackError
+from shortlist.serving.stack.triton import running_triton
+from shortlist.serving.stack.triton_home import VARIABLE, find_triton
+
+
+@pytest.fixture
+def repository(tmp_path: Path, deployment: Callable[[int], Deployment]) -> Path:
+    write_repository(deployment(7).model_folder / "serving", 7, Batching(), tmp_path / "repository", "python")
+    return tmp_path / "repository"
+
+
+def regions(pid: int) -> list[Path]:
+    prefix = psutil.Process(pid).cmdline()[-1].rpartition("shm-region-prefix-name=")[2]
+    return list(Path("/dev/shm").glob(f"{prefix}*"))  # noqa: S108
+
+
+def test_two_run_side_by_side_and_leave_nothing(repository: Path) -> None:
+    with running_triton(repository) as one, running_triton(repository) as other:
+        numbers = triton.InferInput("numbers", [3, 2], "FP64")
+        numbers.set_data_from_numpy(np.array([[1.0, 2.0], [0.5, 0.5], [0.0, 0.0]]))
+        for each in (one, other):
+            with triton.InferenceServerClient(each.grpc) as client:
+                answer = client.infer("demo", [numbers])
+            assert answer.as_numpy("score").tolist() == [[21.0], [7.0], [0.0]]  # 7 * (a + b)
+            assert answer.get_response().model_version == "7"
+        assert one.cold_start_seconds > 0
+        assert 20 < one.memory_mib() < 2_000
+        shared = [*regions(one.pid), *regions(other.pid)]
+        processes = [psutil.Process(one.pid), *psutil.Process(one.pid).children(recursive=True)]
+        listening = {each.laddr.ip for each in psutil.Process(one.pid).net_connections() if each.status == "LISTEN"}
+        assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert len(processes) == 2
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    assert shared
+    assert not any(region.exists() for region in shared)
+    verify_repository(repository)
+
+
+def test_it_is_stopped_when_the_block_fails(repository: Path) -> None:
+    with pytest.raises(ZeroDivisionError), running_triton(repository) as server:
+        raise ZeroDivisionError
+    assert not psutil.pid_exists(server.pid)
+
+
+def test_a_model_that_does_not_load_ends_in_the_servers_own_words(repository: Path) -> None:
+    (repository / "demo" / "7" / "model.onnx").write_bytes(b"no graph")
+    with (
+        pytest.raises(StackError, match=r"(?s)Triton ended with code \d+ before it was ready.*model\.onnx"),
+        running_triton(repository),
+    ):
+        pass
+
+
+def test_patience_ends(repository: Path) -> None:
+    with pytest.raises(StackError, match="Triton was not ready within 0 s"), running_triton(repository, seconds=0):
+        pass
+
+
+def test_a_machine_without_triton_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(StackError, match=r"no Triton for Python 3\.11 in there; run `make setup-serving` once"):
+        find_triton()
+
+
+def test_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(StackError, match="Linux x86-64 only"):
+        find_triton()
+
+
+def test_nothing_of_our_environment_reaches_tritons_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("SECRET", "1")
+    home = find_triton()
+    assert not {"PYTHONPATH", "SECRET"} & set(home.environment)
+    assert home.environment["PATH"].startswith(str(home.venv / "bin"))
