@@ -40,10 +40,13 @@ TITLES: Final = {
     "train_dlrm": "Train DLRM",
     "train_logistic": "Train logistic regression",
     "train_popularity": "Count popularity",
+    "prove_xgboost": "XGBoost on a real Triton",
+    "prove_dlrm": "DLRM on a real Triton",
     "score_champion": "Score the champion",
     "judge": "Gates",
     "register": "Register in MLflow",
     "report": "Write the page",
+    "roll_out": "Roll out",
 }
 """What every step does, in the order of reports."""
 

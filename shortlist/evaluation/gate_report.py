@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from shortlist.evaluation.records import Record
 
-GATES: Final = ("data", "skew", "absolute", "champion", "calibration", "slices", "integrity")
+GATES: Final = ("data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra")
 """Every gate that must have spoken, in the order of reports."""
 
 

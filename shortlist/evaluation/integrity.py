@@ -40,11 +40,22 @@ def _check_file(path: Path, name: str) -> None:
         head = file.read(_HEAD_BYTES)
     if suffix in _KINDS and _KINDS[suffix](head, path):
         return
+    if suffix == ".data" and path.suffixes[-2:] == [".onnx", ".data"]:
+        _check_external_weights(head, path, name)
+        return
     if suffix in _RUNS_CODE or _is_pickle(head):
         raise IntegrityError(f"{name}: can run code when it is read; save weights as safetensors, UBJ or ONNX")
     if suffix not in _KINDS:
         raise IntegrityError(f"{name}: unknown kind of file '{suffix}'; wanted one of {', '.join(_KINDS)}")
     raise IntegrityError(f"{name}: does not hold what its name says; train again")
+
+
+def _check_external_weights(head: bytes, path: Path, name: str) -> None:
+    """Raise where raw numbers beside a graph are something else: they begin with zeros, as nothing that runs does."""
+    if not path.with_suffix("").is_file():
+        raise IntegrityError(f"{name}: weights without their graph; wanted {path.with_suffix('').name} beside them")
+    if any(head) or len(head) < _HEAD_BYTES:
+        raise IntegrityError(f"{name}: does not begin as exported weights do; export the model again")
 
 
 def _is_pickle(head: bytes) -> bool:

@@ -5,27 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from shortlist.artefacts import IntegrityError, folder_digest, write_json, written_whole
 from shortlist.config.gates import Gates
 from shortlist.contracts import Files
 from shortlist.evaluation import gates as gate
+from shortlist.evaluation import proof_gates
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.evidence import Evidence, read_evidence, validation_log_loss
+from shortlist.evaluation.evidence import Evidence, read_evidence, read_record, validation_log_loss
 from shortlist.evaluation.gate_report import GateReport, GateResult
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.evaluation.intervals import bootstrap_difference
 from shortlist.evaluation.measure import Scored, best_possible, measure, scores_file
 from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.proof import Proof
 from shortlist.evaluation.records import Comparison, Measures, SliceComparison
 from shortlist.evaluation.slices import compare_slices
 from shortlist.evaluation.verdict import Verdict
 
 
+class Candidate(NamedTuple):
+    """What the steps before left about one model; when it has neither folder nor scores it was not declared."""
+
+    folder: Path
+    """The model folder."""
+    scores: Path
+    """Scores of the validation and test rows."""
+    proof: Path
+    """Folder of `proof.json`."""
+
+
 def judge(
     limits: Gates,
     seed: int,
-    candidates: Mapping[str, tuple[Path, Path]],
+    candidates: Mapping[str, Candidate],
     valid_log: Path,
     skew: Path,
     champion: Path,
@@ -37,7 +51,7 @@ def judge(
     Args:
         limits: The gates' section of the spec.
         seed: Seed of every bootstrap.
-        candidates: Model folder and scores per model; a model with neither was not declared.
+        candidates: By name of the model.
         valid_log: The validated log.
         skew: Folder of `skew.json`.
         champion: Folder of `champion.json` and, when it could be scored, of its scores.
@@ -45,8 +59,8 @@ def judge(
         verdict: Where to write.
     """
     evidence = read_evidence(valid_log, skew, champion, popularity_scores, limits, seed)
-    declared = {model: paths for model, paths in candidates.items() if _declared(*paths)}
-    hearings = [_hear(model, *paths, evidence, limits, seed) for model, paths in declared.items()]
+    declared = {model: candidate for model, candidate in candidates.items() if _declared(candidate)}
+    hearings = [_hear(model, candidate, evidence, limits, seed) for model, candidate in declared.items()]
     found = _verdict(hearings, evidence, limits)
     blessing = bless(found.reports, found.models)
     with written_whole(verdict) as staging:
@@ -65,14 +79,17 @@ class _Hearing:
     report: GateReport
 
 
-def _hear(model: str, folder: Path, scores: Path, evidence: Evidence, limits: Gates, seed: int) -> _Hearing:
-    scored = measure(model, "candidate", scores, limits, seed)
+def _hear(model: str, candidate: Candidate, evidence: Evidence, limits: Gates, seed: int) -> _Hearing:
+    folder = candidate.folder
+    scored = measure(model, "candidate", candidate.scores, limits, seed)
     scored = replace(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
     )
     comparison = _compare(scored, evidence.serving, limits, seed) if evidence.serving else None
     slices, problem = _slices(scored, evidence, limits, seed)
     test_rows = max(scored.measures.rows, evidence.popularity.measures.rows)
+    digest = folder_digest(folder) if folder.is_dir() else ""
+    proof = read_record(Proof, candidate.proof / Files.PROOF)
     results = (
         gate.data_gate(evidence.log, scored.measures, limits),
         gate.skew_gate(evidence.skew, test_rows, limits),
@@ -81,8 +98,10 @@ def _hear(model: str, folder: Path, scores: Path, evidence: Evidence, limits: Ga
         gate.calibration_gate(scored.measures, limits),
         gate.slices_gate(slices, evidence.reference_name, limits, problem),
         _integrity(folder),
+        proof_gates.parity_gate(proof, digest, test_rows, limits),
+        proof_gates.infra_gate(proof, digest, limits.infra),
     )
-    report = GateReport.of(model, folder_digest(folder) if folder.is_dir() else "", results)
+    report = GateReport.of(model, digest, results)
     return _Hearing(scored.measures, comparison, slices, report)
 
 
@@ -132,5 +151,5 @@ def _verdict(hearings: list[_Hearing], evidence: Evidence, limits: Gates) -> Ver
     )
 
 
-def _declared(folder: Path, scores: Path) -> bool:
-    return (folder / Files.MODEL).exists() or scores_file(scores).exists()
+def _declared(candidate: Candidate) -> bool:
+    return (candidate.folder / Files.MODEL).exists() or scores_file(candidate.scores).exists()

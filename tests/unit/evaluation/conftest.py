@@ -9,7 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from shortlist.artefacts import folder_digest, write_json
 from shortlist.config.gates import Gates
+from shortlist.contracts import Files
+from shortlist.evaluation.proof import Agreement, Parity, Proof, UnderLoad
 
 Frame = Callable[..., pl.DataFrame]
 
@@ -52,3 +55,22 @@ def write(tmp_path: Path) -> Callable[[str, pl.DataFrame], Path]:
         return folder
 
     return write
+
+
+def good_proof(model: Path, out: Path, limits: Gates, candidate: str = "") -> None:
+    """Write the proof of a model that keeps every limit."""
+    same = Agreement(rows=3_000, max_difference=1e-7)
+    load = limits.infra
+    infra = UnderLoad(
+        rows_per_request=load.rows_per_request, requests_per_second=load.requests_per_second, seconds=load.seconds,
+        requests=60, failed=0, p50_ms=3.0, p99_ms=9.0, memory_mib=120.0, cold_start_seconds=1.0,
+    )  # fmt: skip
+    parity = Parity(test_rows=3_000, exported=same, triton=same)
+    out.mkdir(exist_ok=True)
+    proof = Proof(candidate=candidate or folder_digest(model), parity=parity, infra=infra)
+    write_json(out / Files.PROOF, proof.model_dump(mode="json"))
+
+
+@pytest.fixture(scope="session")
+def prove() -> Callable[..., None]:
+    return good_proof

@@ -11,7 +11,7 @@ import pytest
 from shortlist.artefacts import write_json, write_manifest
 from shortlist.config.gates import Gates
 from shortlist.evaluation.blessing import verify_blessing
-from shortlist.evaluation.judge import judge
+from shortlist.evaluation.judge import Candidate, judge
 from shortlist.evaluation.verdict import Verdict
 
 Frame = Callable[..., pl.DataFrame]
@@ -20,8 +20,8 @@ Frame = Callable[..., pl.DataFrame]
 class Run:
     """The folders that the steps before the gates would have written."""
 
-    def __init__(self, root: Path, frame: pl.DataFrame, limits: Gates) -> None:
-        self.root, self.frame, self.limits = root, frame, limits
+    def __init__(self, root: Path, frame: pl.DataFrame, limits: Gates, prover: Callable[..., None]) -> None:
+        self.root, self.frame, self.limits, self.prover = root, frame, limits, prover
         notes = {"raw_rows": 9_000, "valid_rows": 8_990, "quarantined_rows": 10}
         self.write("log", "log.json", {"days": [], "notes": notes})
         counts = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0}
@@ -39,13 +39,20 @@ class Run:
         history = [{"epoch": n, "validation_log_loss": loss} for n, loss in enumerate(losses)]
         self.write(f"{name}_model", "model.json", {"kind": name, "history": history})
         write_manifest(self.root / f"{name}_model")
+        self.prove(name)
+
+    def prove(self, name: str, candidate: str = "") -> None:
+        self.prover(self.root / f"{name}_model", self.root / f"{name}_proof", self.limits, candidate)
 
     def score(self, name: str, frame: pl.DataFrame) -> None:
         (self.root / name).mkdir(exist_ok=True)
         frame.write_parquet(self.root / name / "scores.parquet")
 
     def judge(self) -> tuple[str | None, Verdict]:
-        candidates = {name: (self.root / f"{name}_model", self.root / name) for name in ("xgboost", "dlrm")}
+        candidates = {
+            name: Candidate(self.root / f"{name}_model", self.root / name, self.root / f"{name}_proof")
+            for name in ("xgboost", "dlrm")
+        }
         evidence = (self.root / name for name in ("log", "skew", "champion", "popularity"))
         blessed = judge(self.limits, 7, candidates, *evidence, self.root / "verdict")
         return blessed, Verdict.read(self.root / "verdict")
@@ -57,8 +64,8 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path, frame: Frame, limits: Gates) -> Run:
-    return Run(tmp_path, frame(), limits)
+def run(tmp_path: Path, frame: Frame, limits: Gates, prove: Callable[..., None]) -> Run:
+    return Run(tmp_path, frame(), limits, prove)
 
 
 def test_a_good_first_model_is_blessed_and_verified(run: Run) -> None:
@@ -96,7 +103,7 @@ def test_a_candidate_without_a_model_is_held(run: Run) -> None:
     for path in (run.root / "xgboost_model").iterdir():
         path.unlink()
     (run.root / "xgboost_model").rmdir()
-    assert run.held_by() == {"integrity"}
+    assert run.held_by() == {"integrity", "parity", "infra"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +118,18 @@ def test_a_candidate_without_a_model_is_held(run: Run) -> None:
 def test_missing_evidence_holds(run: Run, folder: str, file: str, gates: set[str]) -> None:
     (run.root / folder / file).unlink()
     assert run.held_by() == gates
+
+
+@pytest.mark.parametrize("content", [None, "not a proof"])
+def test_a_missing_or_broken_proof_holds(run: Run, content: str | None) -> None:
+    proof = run.root / "xgboost_proof/proof.json"
+    proof.unlink() if content is None else proof.write_text(content)
+    assert run.held_by() == {"parity", "infra"}
+
+
+def test_the_proof_of_another_model_holds(run: Run) -> None:
+    run.prove("xgboost", candidate="0123456789abcdef")
+    assert run.held_by() == {"parity", "infra"}
 
 
 def test_a_better_champion_holds(run: Run) -> None:

@@ -15,7 +15,7 @@ import pytest
 from shortlist.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.config.gates import Gates
 from shortlist.contracts import Files
-from shortlist.evaluation.judge import judge
+from shortlist.evaluation.judge import Candidate, judge
 from shortlist.evaluation.page import PageStep, RunPage
 from shortlist.evaluation.records import Measures
 from shortlist.evaluation.report import render, write_report
@@ -62,7 +62,7 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture
-def page(tmp_path: Path, frame: Frame, limits: Gates) -> RunPage:
+def page(tmp_path: Path, frame: Frame, limits: Gates, prove: Callable[..., None]) -> RunPage:
     """A finished run with one candidate."""
     rows = pl.DataFrame({"label": [0, 1, 0], "day": [date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)]})
     folders = {name: tmp_path / name for name in ("log", "table", "quarantine", "skew", "champion", "model")}
@@ -89,10 +89,11 @@ def page(tmp_path: Path, frame: Frame, limits: Gates) -> RunPage:
     record = {"kind": "xgboost", "history": history, "importance": {"rate": 1.0}, "train_rows": 700}
     write_json(folders["model"] / Files.MODEL, {**record, "train_seconds": 1.5, "train_rows_per_s": 466.7})
     write_manifest(folders["model"])
+    prove(folders["model"], tmp_path / "proof", limits)
     for name, scores in (("xgboost", frame()), ("popularity", frame().with_columns(score=pl.lit(0.25)))):
         (tmp_path / name).mkdir()
         scores.write_parquet(tmp_path / name / Files.SCORES)
-    candidates = {"xgboost": (folders["model"], tmp_path / "xgboost")}
+    candidates = {"xgboost": Candidate(folders["model"], tmp_path / "xgboost", tmp_path / "proof")}
     evidence = folders["log"], folders["skew"], folders["champion"], tmp_path / "popularity"
     judge(limits.model_copy(update={"min_slice_rows": 700}), 1, candidates, *evidence, tmp_path / "verdict")
     return RunPage(
@@ -174,7 +175,7 @@ def test_a_stopped_run_shows_its_quarantine(page: RunPage) -> None:
 
 def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits: Gates) -> None:
     write_json(tmp_path / "skew/skew.json", {**SKEW, "online_mismatches": 4})
-    candidates = {"xgboost": (tmp_path / "model", tmp_path / "xgboost")}
+    candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
     evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
     judge(limits, 1, candidates, *evidence, tmp_path / "verdict")
     text = Outline(render(page)).text

@@ -1,0 +1,70 @@
+"""What the exported model showed before it may ship: the same scores, and its answers under load."""
+
+from __future__ import annotations
+
+from shortlist.evaluation.records import Record
+
+
+class Worst(Record):
+    """The row whose score is furthest from training's."""
+
+    impression: int
+    reference: float
+    """Training's score."""
+    got: float
+    inputs: tuple[str, ...] = ()
+    """Inputs of the graph that differ from those made from the log itself; empty when none does."""
+
+
+class Agreement(Record):
+    """One way to the model's scores against training's own, row by row."""
+
+    rows: int = 0
+    max_difference: float | None = None
+    """Largest absolute difference."""
+    rank_differences: int = 0
+    """Pairs of rows in the other order, or tied, although training's scores differ by more than 1e-6."""
+    not_finite: int = 0
+    """Scores that are NaN or infinite; they count in neither of the others."""
+    worst: Worst | None = None
+    problem: str = ""
+    """Why there are no scores; empty when there are."""
+
+
+class Parity(Record):
+    """The test rows through everything that serving does, without and with a real Triton."""
+
+    test_rows: int
+    """Rows there are."""
+    exported: Agreement
+    """The exported file, run in-process."""
+    triton: Agreement
+    """A real Triton with the real repository."""
+
+
+class UnderLoad(Record):
+    """A real Triton under a declared load."""
+
+    rows_per_request: int
+    requests_per_second: float
+    seconds: float
+    requests: int
+    failed: int
+    """Requests that were not answered with as many finite scores as they had rows."""
+    p50_ms: float | None = None
+    """From when a request was due."""
+    p99_ms: float | None = None
+    memory_mib: float | None = None
+    """Most resident memory of the server and what it started."""
+    cold_start_seconds: float | None = None
+    """From start to ready."""
+
+
+class Proof(Record):
+    """What a candidate's `proof.json` holds; a part that is missing says in `problem` why."""
+
+    candidate: str
+    """Digest of the model folder that was proved."""
+    parity: Parity | None = None
+    infra: UnderLoad | None = None
+    problem: str = ""

@@ -1,0 +1,1 @@
+"""Evidence that an exported model gives the trained one's scores, and bears the load."""

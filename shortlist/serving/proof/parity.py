@@ -1,0 +1,101 @@
+"""Do the exported file and a real Triton give the scores that training gave?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shortlist.config.gates import Gates
+from shortlist.contracts import ShortlistError
+from shortlist.evaluation.proof import Agreement
+from shortlist.serving.export.running import session
+from shortlist.serving.export.signature import FOLDER, SCORE
+from shortlist.serving.proof.agreement import agreement
+from shortlist.serving.proof.rows import Batch, ServedRows, Tensors
+from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.ledger import Entry
+from shortlist.serving.traffic.load import Ask, Load
+
+_PIECE_ROWS: Final = 1_024
+_AT_ONCE: Final = 2
+"""Requests under way; Triton may join them, as it may in service."""
+
+Scores = npt.NDArray[np.float32]
+
+
+class ScoringError(ShortlistError):
+    """The exported model gave no scores."""
+
+
+def exported_scores(model: Path, batches: list[Batch]) -> Scores:
+    """Return the scores that the exported file gives in this process.
+
+    Raises:
+        ScoringError: It does not run.
+    """
+    try:
+        running = session(model / FOLDER)
+        pieces = [running.run([SCORE], piece)[0].ravel() for piece in _pieces(batches)]
+    except Exception as error:  # onnxruntime raises what it likes
+        raise ScoringError(f"the exported file does not run: {error}") from error
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
+    """Return the scores that a Triton gives.
+
+    Args:
+        port: Its gRPC port.
+        model: Name of the model.
+        batches: The rows.
+
+    Raises:
+        ScoringError: It does not answer a request.
+    """
+    return asyncio.run(_triton_scores(port, model, batches))
+
+
+async def _triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
+    found: dict[str, Scores] = {}
+
+    def note(entry: Entry, answer: Answer) -> None:
+        if answer.scores is None:
+            raise ScoringError(f"Triton did not score {entry.rows} rows: {answer.status} {answer.error}")
+        found[entry.id] = answer.scores
+
+    async with connect(Endpoint(port=port, model=model, protocol="grpc")) as client:
+        asks = [Ask(client.prepare(piece), f"parity-{number}") for number, piece in enumerate(_pieces(batches))]
+        try:
+            await Load(client, iter(asks), on_answer=note).closed(_AT_ONCE)
+        except* ScoringError as errors:
+            raise errors.exceptions[0] from None
+    return np.concatenate([found[ask.id] for ask in asks])
+
+
+def compare(served: ServedRows, batches: list[Batch], scores: Scores, limits: Gates) -> Agreement:
+    """Return how scores agree with training's; where they do not, with the inputs that differ.
+
+    Args:
+        served: Where the rows came from.
+        batches: The rows.
+        scores: Their scores, in that order.
+        limits: max_score_difference.
+    """
+    impressions = np.concatenate([batch.impressions for batch in batches])
+    found = agreement(impressions, np.concatenate([batch.reference for batch in batches]), scores)
+    if found.worst is None or (found.max_difference or 0) <= limits.max_score_difference:
+        return found
+    inputs = served.differing_inputs(found.worst.impression)
+    return found.model_copy(update={"worst": found.worst.model_copy(update={"inputs": inputs})})
+
+
+def _pieces(batches: list[Batch]) -> Iterator[Tensors]:
+    for batch in batches:
+        for start in range(0, batch.impressions.size, _PIECE_ROWS):
+            yield {name: tensor[start : start + _PIECE_ROWS] for name, tensor in batch.tensors.items()}

@@ -1,0 +1,104 @@
+"""The proof of one candidate: its exported form against training's scores, and under load, on one real Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shortlist.artefacts import folder_digest, write_json, written_whole
+from shortlist.config.gates import Gates
+from shortlist.config.serving import Batching
+from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.proof import Agreement, Parity, Proof, UnderLoad
+from shortlist.serving.export.repository import write_repository
+from shortlist.serving.export.signature import FOLDER
+from shortlist.serving.proof.infra import put_under_load
+from shortlist.serving.proof.parity import Scores, compare, exported_scores, triton_scores
+from shortlist.serving.proof.rows import Batch, Reference, ServedRows, draw
+from shortlist.serving.stack.triton import running_triton
+
+_VERSION = 1
+"""Of the repository that is tried; the registered version is not known yet."""
+_PATIENCE = 2
+"""Multiple of the longest cold start that is waited for, to say how long it took."""
+
+
+def prove(
+    model: Path, scores: Path, valid_log: Path, fitted: Path, limits: Gates, batching: Batching, seed: int, out: Path
+) -> Proof | None:
+    """Write `proof.json` of a candidate into a folder, whole; the folder stays empty when the model was not declared.
+
+    What fails is written down as the reason: the gates hold the candidate, the run goes on.
+
+    Args:
+        model: The model folder, its exported graph inside.
+        scores: What its training step wrote.
+        valid_log: The validated log.
+        fitted: What features were fitted to.
+        limits: The load, and how many rows to compare.
+        batching: How Triton joins requests.
+        seed: Of the draw of rows.
+        out: Folder to write.
+
+    Returns:
+        The proof; None when the model was not declared.
+    """
+    with written_whole(out) as staging:
+        if not (model / Files.MODEL).exists():
+            return None
+        proof = _prove(model, scores, (valid_log, fitted), limits, batching, seed)
+        write_json(staging / Files.PROOF, proof.model_dump(mode="json"))
+    return proof
+
+
+def _prove(
+    model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, batching: Batching, seed: int
+) -> Proof:
+    candidate = folder_digest(model)
+    try:
+        reference = draw(scores, limits.parity_rows, seed)
+        served = ServedRows(model, *log_and_fitted, reference)
+        rows = ComparedRows(served, served.batches(), limits)
+    except ShortlistError as error:
+        return Proof(candidate=candidate, problem=f"nothing to compare: {error}")
+    exported = rows.agreement(lambda: exported_scores(model, rows.batches))
+    try:
+        triton, infra = _on_triton(model, rows, limits, batching)
+    except ShortlistError as error:
+        parity = _parity(reference, exported, Agreement(problem="there was no server"))
+        return Proof(candidate=candidate, parity=parity, problem=str(error))
+    return Proof(candidate=candidate, parity=_parity(reference, exported, triton), infra=infra)
+
+
+class ComparedRows:
+    """The rows to compare, and how scores of them agree."""
+
+    def __init__(self, served: ServedRows, batches: list[Batch], limits: Gates) -> None:
+        self.batches, self.model = batches, served.signature.model
+        self._served, self._limits = served, limits
+
+    def agreement(self, scores: Callable[[], Scores]) -> Agreement:
+        """Return how scores agree with training's, or why there are none."""
+        try:
+            return compare(self._served, self.batches, scores(), self._limits)
+        except ShortlistError as error:
+            return Agreement(problem=str(error))
+
+
+def _on_triton(model: Path, rows: ComparedRows, limits: Gates, batching: Batching) -> tuple[Agreement, UnderLoad]:
+    """Return how a real Triton's scores agree, and how it bears the load.
+
+    Raises:
+        ShortlistError: It does not start, or dies.
+    """
+    with TemporaryDirectory(prefix="shortlist-") as scratch:
+        repository = Path(scratch) / "repository"
+        write_repository(model / FOLDER, _VERSION, batching, repository)
+        with running_triton(repository, seconds=_PATIENCE * limits.infra.max_cold_start_seconds) as triton:
+            found = rows.agreement(lambda: triton_scores(triton.ports.grpc, rows.model, rows.batches))
+            return found, put_under_load(triton, rows.model, rows.batches, limits.infra)
+
+
+def _parity(reference: Reference, exported: Agreement, triton: Agreement) -> Parity:
+    return Parity(test_rows=reference.test_rows, exported=exported, triton=triton)

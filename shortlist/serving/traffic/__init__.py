@@ -1,0 +1,1 @@
+"""Requests: a load generator, and the log played as users would."""

@@ -1,0 +1,132 @@
+"""Loads: requests one after another by a few workers, or at a declared rate whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.client import Client
+from shortlist.serving.traffic.ledger import Entry, Ledger
+from shortlist.serving.traffic.requests import Prepared
+
+Arrivals = Literal["poisson", "even"]
+_NAP_SECONDS: Final = 0.1
+"""Longest sleep without a look at whether to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that is due."""
+
+    request: Prepared
+    id: str
+    user: str | None = None
+
+
+@dataclass
+class Load:
+    """What is asked, of whom, until when."""
+
+    client: Client
+    asks: Iterator[Ask]
+    """The load ends when it does."""
+    seconds: float | None = None
+    """The load ends after so long; requests under way are waited for."""
+    stop: Callable[[], bool] = lambda: False
+    """The load ends when it says so; asked several times a second."""
+    on_answer: Callable[[Entry, Answer], None] | None = None
+    """Called for every request, in the order of the answers."""
+    ledger: Ledger = field(default_factory=Ledger)
+
+    async def closed(self, workers: int) -> Ledger:
+        """Return the ledger of a closed loop: every worker sends its next request when its last one is answered."""
+        self._start()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(self._work())
+        return self._end()
+
+    async def open(
+        self, rate: float, arrivals: Arrivals = "poisson", seed: int = 0, max_under_way: int = 1_000
+    ) -> Ledger:
+        """Return the ledger of an open loop: requests become due at a rate that the server's answers do not slow down.
+
+        Args:
+            rate: Requests per second.
+            arrivals: `poisson`, independent of each other as those of many users are, or `even`.
+            seed: Of the arrivals.
+            max_under_way: At most so many wait for their answers; those that are due then are held back, counted as
+                such, and their latency still starts when they were due.
+        """
+        self._start()
+        room = asyncio.Semaphore(max_under_way)
+        due = self.ledger.started
+        async with asyncio.TaskGroup() as group:
+            for ask, gap in zip(self.asks, _gaps(rate, arrivals, seed), strict=False):
+                due += gap
+                if self._is_over(due) or not await self._sleep_until(due):
+                    break
+                entry = self._enter(ask, due)
+                entry.waited = room.locked()
+                await room.acquire()
+                task = group.create_task(self._send(ask, entry))
+                task.add_done_callback(lambda _: room.release())
+        return self._end()
+
+    async def _work(self) -> None:
+        for ask in self.asks:
+            now = _now()
+            if self._is_over(now) or self.stop():
+                return
+            await self._send(ask, self._enter(ask, now))
+
+    async def _send(self, ask: Ask, entry: Entry) -> None:
+        entry.sent = _now()
+        answer = await self.client.ask(ask.request, ask.id, ask.user)
+        entry.close(answer, _now())
+        if self.on_answer is not None:
+            self.on_answer(entry, answer)
+
+    def _enter(self, ask: Ask, due: float) -> Entry:
+        entry = Entry(ask.id, ask.user, ask.request.rows, due)
+        self.ledger.entries.append(entry)
+        return entry
+
+    def _start(self) -> None:
+        self.ledger.started = _now()
+
+    def _end(self) -> Ledger:
+        self.ledger.ended = _now()
+        return self.ledger
+
+    def _is_over(self, moment: float) -> bool:
+        return self.seconds is not None and moment > self.ledger.started + self.seconds
+
+    async def _sleep_until(self, due: float) -> bool:
+        while (left := due - _now()) > 0 and not self.stop():
+            await asyncio.sleep(min(left, _NAP_SECONDS))
+        return not self.stop()
+
+
+def endless(requests: list[Prepared], name: str) -> Iterator[Ask]:
+    """Give requests again and again, with ids `<name>-<number>` and no user."""
+    for number, request in enumerate(itertools.cycle(requests)):
+        yield Ask(request, f"{name}-{number}")
+
+
+def _gaps(rate: float, arrivals: Arrivals, seed: int) -> Iterator[float]:
+    if arrivals == "even":
+        yield from itertools.repeat(1 / rate)
+    generator = np.random.default_rng(seed)
+    while True:
+        yield from generator.exponential(1 / rate, 1_024).tolist()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,185 @@
+"""Users on a laptop: the log's newest days, played through an endpoint at a declared rate, outcomes included."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shortlist.artefacts import read_json, write_json
+from shortlist.config.data import Data
+from shortlist.config.serving import PredictionLog, ReplayTraffic
+from shortlist.contracts import ShortlistError
+from shortlist.serving.log_writer import LogWriter
+from shortlist.serving.logs import outcome_schema
+from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.client import Client, Endpoint, connect
+from shortlist.serving.traffic.ledger import Entry, Ledger
+from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.outcomes import Outcomes
+from shortlist.serving.traffic.sessions import Session, Sessions
+
+LEDGER = "ledger.parquet"
+SUMMARY = "summary.json"
+WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
+"""Ends the program when whoever started it is gone, however that came about."""
+_TICK_SECONDS = 0.05
+
+
+class ReplaySettings(BaseModel):
+    """What a replay is told when it starts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: Data
+    """The log's declaration."""
+    log: Path
+    """Folder of the valid log."""
+    traffic: ReplayTraffic
+    endpoint: Endpoint
+    outcomes: Path
+    """The outcome log; the replay makes a folder of its own inside."""
+    out: Path
+    """Folder for `ledger.parquet` and `summary.json`, made when missing."""
+    top: int = Field(default=1, ge=1)
+    """Items of an answer that the user sees."""
+    rows: int = Field(default=20, ge=1)
+    """Most rows of a request."""
+    seed: int = Field(default=17, ge=0)
+    """Of the arrivals."""
+    seconds: float | None = Field(default=None, gt=0)
+    """When to end; None plays until it is stopped."""
+    max_under_way: int = Field(default=1_000, ge=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the settings in a file.
+
+        Raises:
+            ShortlistError: They are not settings of a replay.
+        """
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ShortlistError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def replay(settings: ReplaySettings, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    """Play the log round and round; return the summary, which is written too.
+
+    Args:
+        settings: What to play, where to.
+        stop: Ends the replay when it says so; requests under way are answered first, their outcomes written.
+    """
+    return asyncio.run(_Replay(settings, stop).play())
+
+
+class _Replay:
+    def __init__(self, settings: ReplaySettings, stop: Callable[[], bool]) -> None:
+        traffic = settings.traffic
+        self._settings, self._stop = settings, stop
+        self._sessions = Sessions(settings.data, settings.log, traffic.days, settings.rows)
+        self._name = uuid.uuid4().hex[:10]
+        self._under_way: dict[str, Session] = {}
+        self._rounds = 0
+
+    async def play(self) -> dict[str, Any]:
+        settings = self._settings
+        settings.out.mkdir(parents=True, exist_ok=True)
+        schema = outcome_schema(_item_type(settings.data))
+        with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, PredictionLog())) as log:
+            self._outcomes = Outcomes(settings.top, settings.traffic.outcome_delay_seconds, log.add)
+            ledger = await self._load()
+        summary = {
+            **ledger.summary(),
+            "wanted_rate": settings.traffic.rate,
+            "rounds": self._rounds,
+            "outcomes": log.written,
+            "outcomes_dropped": log.dropped,
+        }
+        ledger.write(settings.out / LEDGER)
+        write_json(settings.out / SUMMARY, summary)
+        return summary
+
+    async def _load(self) -> Ledger:
+        settings, traffic = self._settings, self._settings.traffic
+        async with connect(settings.endpoint) as client:
+            load = Load(client, self._asks(client), settings.seconds, self._stop, self._note)
+            clock = asyncio.create_task(self._release())
+            try:
+                ledger = await load.open(traffic.rate, "poisson", settings.seed, settings.max_under_way)
+            finally:
+                clock.cancel()
+            self._outcomes.release(float("inf"))
+        return ledger
+
+    def _asks(self, client: Client) -> Iterator[Ask]:
+        while True:
+            self._rounds += 1
+            for number, session in enumerate(self._sessions):
+                name = f"{self._name}-{self._rounds}-{number}"
+                self._under_way[name] = session
+                yield Ask(client.prepare(session.inputs), name, session.user)
+
+    def _note(self, entry: Entry, answer: Answer) -> None:
+        session = self._under_way.pop(entry.id)
+        if answer.scores is not None:
+            self._outcomes.expect(entry.id, session, answer.scores, entry.answered)
+
+    async def _release(self) -> None:
+        while True:
+            self._outcomes.release(asyncio.get_running_loop().time())
+            await asyncio.sleep(_TICK_SECONDS)
+
+
+def _item_type(data: Data) -> pa.DataType:
+    kind = data.by_name[data.item].type if data.item else "integer"
+    return pa.string() if kind == "string" else pa.int64()
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """Return the summary as one line for people."""
+    failed = ", ".join(f"{count} {track}" for track, count in summary["failed_by_track"].items() if count) or "none"
+    latency = "" if summary["p50_ms"] is None else f", p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
+    return (
+        f"replayed {summary['sent']} requests in {summary['seconds']:.0f} s ({summary['rate']} of"
+        f" {summary['wanted_rate']:g} wanted per second): {summary['answered']} answered, failed {failed},"
+        f" {summary['lost']} lost{latency}, {summary['outcomes']} outcomes\n"
+    )
+
+
+def main() -> int:
+    """Run as a program: `python -m shortlist.serving.traffic.replay SETTINGS.json [--while-stdin-is-open]`."""
+    path, *options = sys.argv[1:]
+    stopped = threading.Event()
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda *_: stopped.set())
+    if WHILE_STDIN_IS_OPEN in options:
+        threading.Thread(target=_stop_with_stdin, args=(stopped,), daemon=True).start()
+    try:
+        sys.stdout.write(describe(replay(ReplaySettings.read(Path(path)), stopped.is_set)))
+    except ShortlistError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _stop_with_stdin(stopped: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4_096):
+        pass
+    stopped.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The log's impressions as the requests that may have led to them: what one user was shown at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from shortlist.config.data import Data
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.serving.traffic.inputs import as_array, sent_columns
+from shortlist.serving.traffic.requests import Array
+from shortlist.tables import DayTable
+
+
+@dataclass(frozen=True)
+class Session:
+    """A list of impressions of one user on one day; of rows in time order for a log without users."""
+
+    user: str | None
+    inputs: Mapping[str, Array]
+    """Length 1 for what is the same in every row, the user first of all."""
+    items: Sequence[int | str | None] | None
+    """Item keys; None for a log without items."""
+    labels: Array
+    """Shape (rows,); what became of each impression. Never sent."""
+
+
+class Sessions:
+    """The sessions of a log's newest days, again and again readable, file by file."""
+
+    def __init__(self, data: Data, log: Path, days: int = 1, rows: int = 20) -> None:
+        """Open the log.
+
+        Args:
+            data: The log's declaration.
+            log: Folder of the valid log.
+            days: Newest days that are read.
+            rows: Most impressions of a session; more of a user's day become several.
+
+        Raises:
+            DataError: The log holds no rows.
+        """
+        self._data, self._rows = data, rows
+        self._table = DayTable.open(log, Files.LOG)
+        self._days = {part.day for part in self._table.days if part.rows}
+        self._days = set(sorted(self._days)[-days:])
+        if not self._days:
+            raise DataError(f"{log}: the log holds no rows; there is nothing to play")
+
+    def __iter__(self) -> Iterator[Session]:
+        """Give every session once, in the order in which they began."""
+        for _, frame in self._table.frames(self._days):
+            yield from self._cut(frame)
+
+    def _cut(self, frame: pl.DataFrame) -> Iterator[Session]:
+        user, item = self._data.user, self._data.item
+        order = [*([user] if user else []), Columns.TIME, Columns.IMPRESSION]
+        frame = frame.sort(order, maintain_order=True)
+        arrays = {name: as_array(frame[name], column) for name, column in sent_columns(self._data).items()}
+        labels = frame[Columns.LABEL].to_numpy()
+        varying = {Columns.TIME, *([item] if item else [])}  # one of them at least tells how many rows there are
+        for start, stop in self._bounds(frame):
+            rows = slice(start, stop)
+            yield Session(
+                user=str(frame[user][start]) if user and frame[user][start] is not None else None,
+                inputs={name: _shortest(each[rows], name not in varying) for name, each in arrays.items()},
+                items=frame[item][rows].to_list() if item else None,
+                labels=labels[rows],
+            )
+
+    def _bounds(self, frame: pl.DataFrame) -> list[tuple[int, int]]:
+        """Return first row and the one after the last of every session, in the order in which sessions began."""
+        number = pl.int_range(pl.len())
+        keys = [self._data.user] if self._data.user else []
+        within = number.over(keys) if keys else number
+        numbered = frame.select(*keys, Columns.TIME, number.alias(":row"), (within // self._rows).alias(":list"))
+        cut = numbered.group_by([*keys, ":list"]).agg(
+            pl.col(":row").min().alias("start"), pl.col(":row").max().alias("last"), pl.col(Columns.TIME).min()
+        )
+        return [(start, last + 1) for start, last in cut.sort(Columns.TIME, "start").select("start", "last").rows()]
+
+
+def _shortest(values: Array, may_shrink: bool) -> Array:
+    return values[:1] if may_shrink and bool(np.all(values == values[:1])) else values

@@ -1,0 +1,186 @@
+"""One client, three ways to ask, and what becomes of a request when the server misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shortlist.serving.stack.triton import RunningTriton
+from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.requests import RequestError, prepare
+
+PROTOCOLS = ("http", "json", "grpc")
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def endpoint(triton: RunningTriton, protocol: str, **changed: Any) -> Endpoint:
+    port = triton.ports.grpc if protocol == "grpc" else triton.ports.http
+    return Endpoint(port=port, model="twice", protocol=protocol, **changed)
+
+
+def ask(where: Endpoint, values: list[float], user: str | None = None) -> Answer:
+    async def once() -> Answer:
+        async with connect(where) as client:
+            return await client.ask(client.prepare({"x": np.array(values, np.float64)[:, None]}), "request-1", user)
+
+    return asyncio.run(once())
+
+
+@contextlib.asynccontextmanager
+async def listening(handler: Handler) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def answering(answer: bytes, seen: list[bytes]) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            seen.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    return handle
+
+
+def ask_a_server_that_answers(answer: bytes, rows: int = 1) -> tuple[Answer, list[bytes]]:
+    async def once() -> tuple[Answer, list[bytes]]:
+        seen: list[bytes] = []
+        async with listening(answering(answer, seen)) as port:
+            async with connect(Endpoint(port=port, model="m", protocol="json", patience_seconds=0.2)) as client:
+                got = await client.ask(client.prepare({"x": np.zeros(rows)}), "request-1", "ann")
+            return got, seen
+
+    return asyncio.run(once())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_scores_and_version_come_back_over(triton: RunningTriton, protocol: str) -> None:
+    answer = ask(endpoint(triton, protocol), [0.0, 1.5, 40.0])
+    assert (answer.status, answer.version, answer.error) == (200, "3", "")
+    assert answer.scores is not None
+    assert answer.scores.tolist() == [0.0, 3.0, 80.0]
+    assert answer.scores.dtype == np.float32
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_failing_model_is_a_failure_over(triton: RunningTriton, protocol: str) -> None:
+    answer = ask(endpoint(triton, protocol), [-1.0])
+    assert answer.failed
+    assert answer.status == 500
+    assert "negative" in answer.error
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_mistake_is_refused_and_is_no_failure_over(triton: RunningTriton, protocol: str) -> None:
+    answer = ask(endpoint(triton, protocol).model_copy(update={"model": "thrice"}), [1.0])
+    assert 400 <= answer.status < 500
+    assert not answer.failed
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_answer_that_takes_too_long_is_a_failure_over(triton: RunningTriton, protocol: str) -> None:
+    answer = ask(endpoint(triton, protocol, timeout_seconds=0.05), [1e7])
+    assert answer.failed
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_a_server_a_connection_is_tried_again_until_patience_ends_over(protocol: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening: refused
+        port = unused.getsockname()[1]
+        answer = ask(Endpoint(port=port, model="m", protocol=protocol, patience_seconds=0.2), [1.0])
+    assert answer.status == 0
+    assert answer.error.startswith("not sent: ")
+    assert answer.retries >= 1
+
+
+def test_a_server_that_comes_late_is_found() -> None:
+    async def story() -> tuple[Answer, int]:
+        with socket.socket() as reserved:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+        async with connect(Endpoint(port=port, model="m", protocol="json")) as client:
+            asking = asyncio.create_task(client.ask(client.prepare({"x": np.zeros(1)}), "request-1"))
+            await asyncio.sleep(0.12)
+            seen: list[bytes] = []
+            body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.5]}]}'
+            server = await asyncio.start_server(answering(http_answer(body), seen), "127.0.0.1", port)
+            answer = await asking
+            server.close()
+        return answer, len(seen)
+
+    answer, requests = asyncio.run(story())
+    assert (answer.status, answer.version, requests) == (200, "7", 1)
+    assert answer.retries >= 1
+
+
+def test_a_request_that_was_sent_is_never_sent_again() -> None:
+    connections = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def story() -> Answer:
+        async with listening(hang_up) as port, connect(Endpoint(port=port, model="m", protocol="http")) as client:
+            return await client.ask(client.prepare({"x": np.zeros(1)}), "request-1")
+
+    answer = asyncio.run(story())
+    assert (answer.status, answer.retries, connections) == (0, 0, 1)
+
+
+def test_id_and_user_travel_as_headers_and_the_track_comes_back() -> None:
+    body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.25, null]}]}'
+    answer, seen = ask_a_server_that_answers(http_answer(body, "x-shortlist-track: canary"), rows=2)
+    assert answer.track == "canary"
+    assert answer.scores is not None
+    np.testing.assert_array_equal(answer.scores, np.array([0.25, np.nan], np.float32))  # JSON has no NaN
+    assert b"x-request-id: request-1" in seen[0]
+    assert b"x-shortlist-user: ann" in seen[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (http_answer(b"<html>"), "not an answer of the protocol"),
+        (http_answer(b"[]"), "not an answer of the protocol"),
+        (http_answer(b'{"outputs": []}'), "holds no output"),
+        (http_answer(b'{"outputs": [{"name": "score", "data": ["a"]}]}'), "not an answer of the protocol"),
+        (http_answer(b'{"outputs": [{"name": "score", "data": [1, 2]}]}'), "2 scores for 1 rows"),
+        (b"nonsense\r\n\r\n", "Error"),
+    ],
+)
+def test_nonsense_is_a_failure(answer: bytes, message: str) -> None:
+    got, _ = ask_a_server_that_answers(answer)
+    assert got.failed
+    assert message in got.error
+
+
+def test_an_unavailable_upstream_is_a_failure_that_keeps_its_track() -> None:
+    answer = http_answer(b"no healthy upstream", "x-shortlist-track: canary", status="503 Service Unavailable")
+    got, _ = ask_a_server_that_answers(answer)
+    assert (got.status, got.track, got.error, got.failed) == (503, "canary", "no healthy upstream", True)
+
+
+def test_what_the_protocol_cannot_carry_is_refused() -> None:
+    with pytest.raises(RequestError, match="input 'x': an array of complex128 cannot be sent; wanted one of bool,"):
+        prepare({"x": np.zeros(1, np.complex128)}, "json", "m")

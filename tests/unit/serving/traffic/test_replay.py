@@ -1,0 +1,237 @@
+"""The log played as users would, against a server that keeps what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from aiohttp import web
+
+from shortlist.artefacts import read_json, write_json
+from shortlist.config.data import Data
+from shortlist.config.serving import ReplayTraffic
+from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.serving.log_reader import read_log
+from shortlist.serving.logs import outcome_schema
+from shortlist.serving.traffic.background import replaying
+from shortlist.serving.traffic.client import Endpoint
+from shortlist.serving.traffic.outcomes import shown
+from shortlist.serving.traffic.replay import WHILE_STDIN_IS_OPEN, ReplaySettings, describe, replay
+from shortlist.tables import DayTableWriter
+
+USERS, ITEMS = 6, 5
+
+
+@dataclass
+class Server:
+    """Scores an item by its key: 0.1 for 1, 0.2 for 2; user 5 gets an error from the canary."""
+
+    port: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    async def infer(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        head, rest = json.loads(body[: int(request.headers["Inference-Header-Content-Length"])]), 0
+        tensors: dict[str, bytes] = {}
+        start = int(request.headers["Inference-Header-Content-Length"])
+        for tensor in head["inputs"]:
+            size = tensor["parameters"]["binary_data_size"]
+            tensors[tensor["name"]] = body[start + rest : start + rest + size]
+            rest += size
+        user = request.headers["x-shortlist-user"]
+        items = np.frombuffer(tensors["item_id"], np.int64)
+        self.asked.append({"id": request.headers["x-request-id"], "user": user, "items": items, "at": time.time()})
+        if user == "5":
+            return web.Response(status=500, headers={"x-shortlist-track": "canary"})
+        output = {"name": "score", "datatype": "FP32", "shape": [len(items)], "data": (items / 10).tolist()}
+        answer = {"model_name": "m", "model_version": "3", "outputs": [output]}
+        return web.json_response(answer, headers={"x-shortlist-track": "stable"})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server in a thread of its own."""
+    running, kept, loop, ended = threading.Event(), Server(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_post("/v2/models/m/infer", kept.infer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        kept.port = runner.addresses[0][1]
+        running.set()
+        await ended.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert running.wait(10)
+    yield kept
+    loop.call_soon_threadsafe(ended.set)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def settings(server: Server, tmp_path: Path) -> Callable[..., ReplaySettings]:
+    """Return a function that gives settings for a log of six users who each saw items 0 to 4; the odd clicked on 4."""
+    columns = [{"name": name, "type": "integer"} for name in ("user_id", "item_id", "is_click")]
+    declared = {"source": {"kind": "generated"}, "columns": columns, "label": "is_click", "user": "user_id"}
+    clock = {"kind": "column", "column": "time", "unit": "s"}
+    data = Data.model_validate({**declared, "item": "item_id", "clock": clock})
+    start = datetime(2026, 1, 5, tzinfo=UTC)
+    seen = [(user, item) for item in range(ITEMS) for user in range(USERS)]
+    writer = DayTableWriter(tmp_path / "log", Files.LOG, 1_000)
+    writer.append(
+        pl.DataFrame(
+            {
+                Columns.TIME: [start + timedelta(seconds=number) for number in range(len(seen))],
+                Columns.DAY: [start.date()] * len(seen),
+                Columns.IMPRESSION: range(len(seen)),
+                Columns.LABEL: pl.Series([int(item == 4 and user % 2) for user, item in seen], dtype=pl.Int8),
+                "user_id": [user for user, _ in seen],
+                "item_id": [item for _, item in seen],
+            }
+        ).with_columns(pl.col(Columns.TIME).cast(pl.Datetime("us", "UTC")))
+    )
+    writer.close()
+
+    def make(rate: float = 200, delay: float = 0.0, **changed: Any) -> ReplaySettings:
+        return ReplaySettings(
+            data=data,
+            log=tmp_path / "log",
+            traffic=ReplayTraffic(kind="replay", rate=rate, outcome_delay_seconds=delay),
+            endpoint=Endpoint(port=server.port, model="m"),
+            outcomes=tmp_path / "outcomes",
+            out=tmp_path / "replay",
+            **changed,
+        )
+
+    return make
+
+
+def outcomes(settings: ReplaySettings) -> pl.DataFrame:
+    return read_log(settings.outcomes, outcome_schema(pa.int64()))
+
+
+def test_users_come_again_and_again_with_new_requests(settings: Callable[..., ReplaySettings], server: Server) -> None:
+    summary = replay(settings(seconds=0.3))
+    assert len(server.asked) == summary["sent"] > 2 * USERS
+    assert summary["rounds"] >= 3
+    assert len({one["id"] for one in server.asked}) == len(server.asked)
+    assert {one["user"] for one in server.asked} == {str(user) for user in range(USERS)}
+    assert all(one["items"].tolist() == list(range(ITEMS)) for one in server.asked)
+
+
+def test_outcomes_are_the_logs_own_for_what_the_model_put_first(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    declared = settings(seconds=0.2, top=2)
+    summary = replay(declared)
+    written = outcomes(declared)
+    user_of = {one["id"]: int(one["user"]) for one in server.asked}
+    answered = {name for name, user in user_of.items() if user != 5}
+    assert written.height == summary["outcomes"] == 2 * len(answered)
+    assert set(written["request_id"]) == answered
+    for name, item, row, label in written.select("request_id", "item", "row", "label").rows():
+        assert item == row in (3, 4)  # the two best
+        assert label == int(item == 4 and user_of[name] % 2)
+
+
+def test_failures_have_no_outcomes_and_are_counted_by_track(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    declared = settings(seconds=0.2)
+    summary = replay(declared)
+    failed = sum(one["user"] == "5" for one in server.asked)
+    assert summary["failed_by_track"] == {"canary": failed, "stable": 0}
+    assert summary["answered_by_track"] == {"canary": 0, "stable": len(server.asked) - failed}
+    assert (summary["lost"], summary["outcomes_dropped"]) == (0, 0)
+    assert read_json(declared.out / "summary.json") == summary
+    ledger = pl.read_parquet(declared.out / "ledger.parquet")
+    assert set(ledger["id"]) == {one["id"] for one in server.asked}
+    assert f"{failed} canary, 0 lost" in describe(summary)
+
+
+def test_outcomes_come_after_a_while(settings: Callable[..., ReplaySettings], server: Server) -> None:
+    declared = settings(seconds=0.6, delay=0.2)
+    replay(declared)
+    asked = pl.DataFrame({"request_id": [one["id"] for one in server.asked], "at": [one["at"] for one in server.asked]})
+    # Those that were waited for when the replay ended come at once.
+    early = outcomes(declared).join(asked.filter(pl.col("at") < asked["at"].max() - 0.25), "request_id")
+    waits = early["time"].dt.epoch("us") / 1e6 - early["at"]
+    assert early.height > USERS
+    assert waits.min() >= 0.199  # type: ignore[operator] # there are some
+
+
+def test_an_endpoint_that_is_not_there_is_a_failure_not_a_crash(settings: Callable[..., ReplaySettings]) -> None:
+    nowhere = Endpoint(port=1, model="m", patience_seconds=0.05)
+    declared = settings(seconds=0.1).model_copy(update={"endpoint": nowhere})
+    summary = replay(declared)
+    assert summary["failed"] == summary["sent"] > 0
+    assert summary["retried"] >= summary["sent"]
+    assert (summary["outcomes"], summary["p50_ms"]) == (0, None)
+    assert "failed" in describe(summary)
+
+
+@pytest.mark.parametrize("ending", ["signal", "stdin"])
+def test_the_program_ends_cleanly(settings: Callable[..., ReplaySettings], server: Server, ending: str) -> None:
+    declared = settings(delay=60)
+    write_json(declared.log.parent / "settings.json", declared.model_dump(mode="json"))
+    command = [sys.executable, "-m", "shortlist.serving.traffic.replay", str(declared.log.parent / "settings.json")]
+    with subprocess.Popen([*command, WHILE_STDIN_IS_OPEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        wait_until(lambda: len(server.asked) > 20)
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.send_signal(signal.SIGTERM) if ending == "signal" else program.stdin.close()
+        said = program.stdout.read().decode()
+    summary = read_json(declared.out / "summary.json")
+    assert program.returncode == 0
+    assert said == describe(summary)
+    assert (summary["lost"], summary["sent"]) == (0, len(server.asked))
+    assert outcomes(declared).height == summary["answered"]  # also those whose time had not come
+
+
+def test_a_replay_in_the_background_lives_as_long_as_its_block(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    declared = settings()
+    with replaying(declared):
+        wait_until(lambda: len(server.asked) > 20)
+    asked = len(server.asked)
+    assert read_json(declared.out / "summary.json")["sent"] == asked
+    assert (declared.out / "replay.log").read_text().startswith(f"replayed {asked} requests")
+
+
+def test_settings_that_are_none_are_refused(settings: Callable[..., ReplaySettings], tmp_path: Path) -> None:
+    write_json(tmp_path / "settings.json", settings().model_dump(mode="json") | {"top": 0})
+    with pytest.raises(ShortlistError, match=r"settings\.json: top: Input should be greater than or equal to 1"):
+        ReplaySettings.read(tmp_path / "settings.json")
+
+
+def test_scores_that_are_no_numbers_are_shown_last() -> None:
+    assert shown(np.array([np.nan, 0.2, 0.3], np.float32), 3).tolist() == [2, 1, 0]
+    assert shown(np.zeros(0, np.float32), 3).tolist() == []
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
