@@ -1,0 +1,1 @@
+"""A canary, its judge, and the way back."""

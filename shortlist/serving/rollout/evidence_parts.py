@@ -1,0 +1,86 @@
+"""Append-only folders of Parquet parts, read on from where the last reading ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+ROWS: Final = 200_000
+"""Rows yielded at once, about; a part is never cut."""
+MOST_MISSES: Final = 50
+"""Parts in a row without anything that belongs to the rollout, before older ones of the same writer are left alone."""
+
+
+class Parts:
+    """The parts below a folder: one writer per inner folder, whose parts are numbered in the order of writing.
+
+    What was there before the first reading is looked through from its newest part backwards, and only as far as it
+    belongs to the rollout: a server that has been up for days leaves a part for every second of them.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str], key: str, belongs: Callable[[pl.Series], bool]) -> None:
+        """Prepare to read.
+
+        Args:
+            folder: Of the log; it need not be there yet.
+            columns: To read.
+            key: Column that says whether a part has anything to do with the rollout ...
+            belongs: ... as this tells from its values.
+        """
+        self._folder, self._columns = folder, list(columns)
+        self._key, self._belongs = key, belongs
+        self._last: dict[Path, tuple[int, str]] = {}
+        self.unreadable = 0
+        """Parts that are no Parquet files with these columns."""
+
+    def read(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows of the parts written since the last reading."""
+        frames: list[pl.DataFrame] = []
+        for path in self._new():
+            frame = self._rows(path, self._columns)
+            if frame is not None:
+                frames.append(frame)
+            if sum(one.height for one in frames) >= ROWS:
+                yield pl.concat(frames)
+                frames = []
+        if frames:
+            yield pl.concat(frames)
+
+    def _new(self) -> Iterator[Path]:
+        found = self._folder.glob("**/part-*.parquet") if self._folder.is_dir() else ()
+        for folder, paths in groupby(sorted(found, key=_order), key=lambda path: path.parent):
+            last = self._last.get(folder)
+            new = [path for path in paths if last is None or _number(path) > last]
+            if new:
+                self._last[folder] = _number(new[-1])
+            yield from new if last else self._of_rollout(new)
+
+    def _of_rollout(self, paths: list[Path]) -> list[Path]:
+        misses = 0
+        for count, path in enumerate(reversed(paths), start=1):
+            frame = self._rows(path, [self._key]) if len(paths) > MOST_MISSES else None
+            misses = misses + 1 if frame is not None and not self._belongs(frame[self._key]) else 0
+            if misses == MOST_MISSES:
+                return paths[-count:]
+        return paths
+
+    def _rows(self, path: Path, columns: list[str]) -> pl.DataFrame | None:
+        try:
+            return pl.read_parquet(path, columns=columns)
+        except FileNotFoundError:  # an old part that its owner removed
+            return None
+        except (pl.exceptions.PolarsError, OSError):
+            self.unreadable += 1
+            return None
+
+
+def _number(path: Path) -> tuple[int, str]:
+    return len(path.name), path.name  # numbers grow beyond their zeros
+
+
+def _order(path: Path) -> tuple[Path, tuple[int, str]]:
+    return path.parent, _number(path)

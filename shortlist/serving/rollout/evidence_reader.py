@@ -1,0 +1,140 @@
+"""Reads what Envoy, the servers and the users wrote about one rollout, poll by poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from shortlist.serving.places import Places
+from shortlist.serving.rollout.evidence import Evidence, StepEvidence, TrackEvidence
+from shortlist.serving.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.serving.rollout.evidence_arrivals import Arrivals
+from shortlist.serving.rollout.evidence_ledger import Ledger
+from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.serving.rollout.evidence_parts import Parts
+from shortlist.serving.rollout.evidence_tally import Tally
+from shortlist.serving.rollout.evidence_users import Users
+from shortlist.serving.rollout.sequential_difference import UserValues, difference, mean_of_users
+
+ACCESS_LOGS: Final = ("envoy-a.access.jsonl", "envoy-b.access.jsonl")
+_PREDICTIONS: Final = ("request_id", "user", "track", "rollout", "step", "status", "degraded", "scores")
+
+
+class EvidenceReader:
+    """Everything that belongs to one rollout; who belongs is written in every line, so no clock is asked.
+
+    A new reader reads from the start of all files, and so knows all that one before it knew.
+    """
+
+    def __init__(
+        self, places: Places, rollout: str, steps: int, top: int, sampled: Callable[[str], bool] | None = None
+    ) -> None:
+        """Prepare to read; nothing is opened yet.
+
+        Args:
+            places: Where the logs are.
+            rollout: Its id.
+            steps: How many it has.
+            top: Items of a request that are shown.
+            sampled: Whether the prediction log takes a request, by its id; None when it takes all.
+        """
+        self._rollout, self._steps, self._sampled = rollout, steps, sampled
+        self._access = [AccessLog(places.logs / name) for name in ACCESS_LOGS]
+        self._predictions = Parts(places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any())
+        self._outcomes = Parts(
+            places.outcomes, ("request_id", "row", "label"), "request_id", lambda ids: self._join.knows(ids.hash())
+        )
+        self._tallies: dict[tuple[int, bool], Tally] = {}
+        self._ledger, self._users, self._join = Ledger(), Users(), OutcomeJoin(top)
+        self._arrivals = Arrivals(last=steps - 1)
+
+    def poll(self) -> None:
+        """Read what is new."""
+        for log in self._access:
+            for lines in log.read():
+                self._add_requests(of_rollout(lines, self._rollout))
+        for rows in self._predictions.read():
+            self._add_predictions(rows.filter(pl.col("rollout") == self._rollout))
+        for rows in self._outcomes.read():
+            self._join_outcomes(pl.DataFrame(schema=REQUESTS), rows)
+
+    def snapshot(self) -> Evidence:
+        """Return what has been read."""
+        values = self._users.values(self._steps)
+        seen, flapped = self._users.seen(), self._users.flapped()
+        steps = range(self._steps)
+        return Evidence(
+            rollout=self._rollout,
+            steps=tuple(self._both([step], seen.get(step, {}), flapped.get(step, 0), values) for step in steps),
+            whole=self._both(steps, self._users.seen_at_all(), sum(flapped.values()), values),
+            kpi=difference(values),
+            books=self._ledger.books(self._unreadable()),
+        )
+
+    def _both(self, steps: Sequence[int], seen: Mapping[bool, int], flapped: int, values: UserValues) -> StepEvidence:
+        stable, canary = (self._track(steps, track, seen.get(track, 0), values) for track in (False, True))
+        return StepEvidence(stable, canary, flapped)
+
+    def _track(self, steps: Sequence[int], canary: bool, users: int, values: UserValues) -> TrackEvidence:
+        total = sum((self._tallies[step, canary] for step in steps if (step, canary) in self._tallies), Tally())
+        chosen = np.zeros_like(values.canary)
+        chosen[:, list(steps)] = values.canary[:, list(steps)] == canary
+        mean, kpi_users = mean_of_users(values, chosen)
+        return total.evidence(users, mean if kpi_users else None, kpi_users)
+
+    def _unreadable(self) -> int:
+        lines = sum(log.unreadable for log in self._access)
+        return lines + self._predictions.unreadable + self._outcomes.unreadable
+
+    def _add_requests(self, requests: pl.DataFrame) -> None:
+        if requests.is_empty():
+            return
+        requests = requests.filter(pl.col("step") < self._steps).with_columns(to_log="answered")
+        if self._sampled is not None:
+            chosen = pl.Series([self._sampled(name) for name in requests["id"]], dtype=pl.Boolean)
+            requests = requests.with_columns(to_log=pl.col("answered") & chosen)
+        for (step, canary), rows in requests.group_by("step", "canary"):
+            self._tally(step, canary).add_requests(rows)
+        self._see(self._arrivals.comparable(requests.select("user", "step", "canary", "began")))
+        self._ledger.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
+
+    def _see(self, requests: pl.DataFrame) -> None:
+        """Count the users of requests."""
+        nobody = pl.col("user").is_null()
+        for (step, canary), rows in requests.filter(nobody).group_by("step", "canary"):
+            self._tally(step, canary).anonymous += rows.height
+        self._users.see(requests.filter(~nobody).with_columns(pl.col("user").hash()))
+
+    def _add_predictions(self, rows: pl.DataFrame) -> None:
+        rows = _prepared(rows).filter(pl.col("step") < self._steps)
+        for (step, canary), part in rows.group_by("step", "canary"):
+            self._tally(step, canary).add_predictions(part)
+        self._ledger.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
+        self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
+
+    def _join_outcomes(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:
+        if "request_id" in outcomes.columns:
+            outcomes = outcomes.select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
+        changes = self._join.add(requests.cast(REQUESTS), outcomes)
+        for (step, canary), part in changes.group_by("step", "canary"):
+            self._tally(step, canary).with_outcomes += int(part["first"].sum())
+        self._users.show(changes)
+
+    def _tally(self, step: object, canary: object) -> Tally:
+        return self._tallies.setdefault((int(str(step)), bool(canary)), Tally())
+
+
+def _prepared(rows: pl.DataFrame) -> pl.DataFrame:
+    finite = pl.col("scores").list.eval(pl.element().is_finite().fill_null(False)).list.all().fill_null(False)
+    request = pl.col("request_id").hash()
+    return rows.filter(pl.col("track").is_in(["stable", "canary"]), pl.col("step") >= 0).with_columns(
+        request=request,
+        # A request without a user is a user of its own.
+        user=pl.when(pl.col("user").is_null()).then(request).otherwise(pl.col("user").hash()),
+        canary=pl.col("track") == "canary",
+        degraded=pl.col("degraded").fill_null(False),
+        good=finite & (pl.col("status") == 200),
+    )

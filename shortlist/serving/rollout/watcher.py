@@ -1,0 +1,56 @@
+"""The judge on this machine: its eyes are the stack's logs, its finger is on the pulse of the canary's servers."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+from shortlist.serving.log_writer import is_sampled
+from shortlist.serving.rollout.checks import Health
+from shortlist.serving.rollout.evidence_reader import EvidenceReader
+from shortlist.serving.rollout.judge_observer import JudgingObserver
+from shortlist.serving.rollout.observations import Requests
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.stack.stack import Stack
+
+_SETTLE_SECONDS: Final = 8.0
+"""Longest wait, at the end, for what was answered to reach the prediction log."""
+_ASK_AGAIN_SECONDS: Final = 0.3
+
+
+class Watcher(JudgingObserver):
+    """Watches one rollout.
+
+    Args:
+        stack: Its logs and processes.
+        record: The rollout.
+        sampling: Share of answers that the prediction log keeps.
+    """
+
+    def __init__(self, stack: Stack, record: RolloutRecord, sampling: float) -> None:
+        policy = record.policy
+        sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
+        reader = EvidenceReader(stack.places, record.id, len(policy.steps), policy.kpi.top, sampled)
+        super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
+
+    def total(self) -> Requests:
+        """Return the count of all requests so far, once what was answered is logged or has had time to be."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (counted := super().total()).lost and time.monotonic() < deadline:
+            time.sleep(_ASK_AGAIN_SECONDS)
+        return counted
+
+
+def health_of(stack: Stack, version: int) -> Health:
+    """Return how a version's servers are; one unanswered question on a busy machine is no verdict."""
+    health = stack.health(version)
+    if not health.ready:
+        time.sleep(_ASK_AGAIN_SECONDS)
+        health = stack.health(version)
+    programs = (health.triton, health.server)
+    return Health(
+        ready=health.ready,
+        restarts=health.restarts,
+        fatal=tuple(one.program for one in programs if one.state == "FATAL"),
+    )

@@ -1,0 +1,740 @@
+"""A rollout against servers in memory: whatever fails or dies, the stable track keeps its users."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from shortlist.artefacts import IntegrityError, folder_digest, write_manifest
+from shortlist.config.serving import Canary
+from shortlist.contracts import ShortlistError
+from shortlist.evaluation.blessing import bless, write_blessing
+from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.records import Measures
+from shortlist.serving.rollout.commands import RollOut
+from shortlist.serving.rollout.controller import FAULTS
+from shortlist.serving.rollout.observations import Observation, Requests, Track
+from shortlist.serving.rollout.page import PAGE
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import RolloutError, Rollouts
+from shortlist.serving.rollout.tools import Tools
+from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
+from shortlist.serving.stack.deployment import Deployment, Route
+from shortlist.serving.stack.errors import StackError
+from shortlist.tracking.registry import Alias, RegisteredModel, UnknownVersionError
+
+POLICY = Canary(steps=(5, 50, 100), interval_seconds=1, deadline_seconds=60, drain_seconds=0.5)
+
+
+class Killed(BaseException):
+    """What SIGKILL is to a test: nothing in the code may catch it."""
+
+
+class Death:
+    """Kills at the n-th moment, before or after what happens then; never by default."""
+
+    def __init__(self) -> None:
+        self.at, self.after, self.moments = 0, False, 0
+
+    def watch(self, happen: Callable[[], None]) -> None:
+        self.moments += 1
+        if self.moments == self.at and not self.after:
+            raise Killed
+        happen()
+        if self.moments == self.at:
+            raise Killed
+
+
+class MemoryFleet:
+    """Servers that are only remembered, with faults to order."""
+
+    def __init__(self, death: Death) -> None:
+        self.death = death
+        self.deployed: dict[int, Deployment] = {}
+        self.ready: set[int] = set()
+        self.route_now: Route | None = None
+        self.routes: list[Route | None] = []
+        self.faults: dict[str, list[Exception]] = {}
+        self.wrong: list[str] = []
+        self.waiting: Callable[[], None] = lambda: None
+
+    def serving(self) -> Route | None:
+        return self.route_now
+
+    def deploy(self, deployment: Deployment) -> None:
+        self._fail("deploy")
+        self.death.watch(lambda: self.deployed.update({deployment.version: deployment}))
+
+    def wait_ready(self, version: int) -> None:
+        self.waiting()
+        self._fail("wait_ready")
+        self._expect(version in self.deployed, f"version {version} is waited for and not deployed")
+        self.ready.add(version)
+
+    def verify(self, version: int) -> None:
+        self._fail("verify")
+        self._expect(version in self.ready, f"version {version} is verified and does not run")
+
+    def route(self, route: Route) -> None:
+        self._fail("route")
+        self._expect({route.stable, route.canary} - {None} <= self.ready, f"{route} sends users where nothing answers")
+        self.death.watch(lambda: self._sent(route))
+
+    def withdraw(self) -> None:
+        self._sent(None)
+
+    def retire(self, version: int) -> None:
+        self._fail("retire")
+        route = self.route_now
+        self._expect(route is None or version not in {route.stable, route.canary}, f"version {version} has users")
+        self.death.watch(lambda: self._stopped(version))
+
+    def _sent(self, route: Route | None) -> None:
+        self.route_now = route
+        self.routes.append(route)
+
+    def _stopped(self, version: int) -> None:
+        self.deployed.pop(version, None)
+        self.ready.discard(version)
+
+    def _expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:  # kept, not raised: the controller would take it for a fault of the candidate
+            self.wrong.append(otherwise)
+
+    def _fail(self, what: str) -> None:
+        if self.faults.get(what):
+            raise self.faults[what].pop(0)
+
+
+class MemoryModels:
+    """A registry with real folders and real blessings."""
+
+    name = "shortlist-demo"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.aliases: dict[str, int] = {}
+        self.unblessed: set[int] = set()
+        self.faults: list[Exception] = []
+
+    def add(self, version: int) -> None:
+        model = self.folder / str(version) / "model"
+        model.mkdir(parents=True)
+        (model / "model.json").write_text(f'{{"version": {version}}}')
+        digests = write_manifest(model)
+        gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
+        report = GateReport.of("xgboost", folder_digest(model), gates)
+        measures = Measures(model="xgboost", role="candidate", validation_log_loss=0.5)
+        write_blessing(model.parent / "blessing.json", bless([report], [measures]))
+
+    def version_of(self, alias: Alias) -> int | None:
+        return self.aliases.get(alias)
+
+    def fetch(self, version: int, to: Path | None = None) -> RegisteredModel:
+        folder = self.folder / str(version) / "model"
+        if not folder.exists():
+            raise UnknownVersionError(f"{self.name} has no version {version}; registered: 1, 2")
+        return RegisteredModel(version=version, run_id="run", kind="xgboost", folder=folder)
+
+    def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
+        return None if version in self.unblessed else self.folder / str(version) / "blessing.json"
+
+    def set_alias(self, alias: Alias, version: int) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+        self.aliases[alias] = version
+
+
+class Script:
+    """A judge who says what the test wants, and is content at the end."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[int, float]] = []
+        self.says: dict[int, list[Observation | Exception]] = {}
+
+    def look(self, step: int, at_step_seconds: float) -> Observation:
+        self.looks.append((step, at_step_seconds))
+        said = self.says.get(step) or [seen("proceed", f"step {step} is fine")]
+        answer = said.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def total(self) -> Requests:
+        return Requests(total=1_000, failed_canary=3, logged=997)
+
+
+def seen(decision: str, reason: str) -> Observation:
+    return Observation.model_validate(
+        {
+            "decision": decision,
+            "reason": reason,
+            "stable": Track(requests=90, users=80, p99_ms=8.0, kpi=0.31),
+            "canary": Track(requests=10, failed=1, users=9, p99_ms=9.5, kpi=0.30),
+            "canary_share": 0.1,
+        }
+    )
+
+
+class DyingRollouts(Rollouts):
+    def __init__(self, folder: Path, death: Death) -> None:
+        super().__init__(folder, "demo")
+        self._death = death
+
+    def save(self, record: RolloutRecord) -> None:
+        self._death.watch(lambda: super(DyingRollouts, self).save(record))
+
+
+class World:
+    """Version 1 serves, version 2 is the blessed candidate."""
+
+    def __init__(self, folder: Path, first: bool = False) -> None:
+        self.death = Death()
+        self.models, self.fleet, self.judge = MemoryModels(folder / "registry"), MemoryFleet(self.death), Script()
+        self.rollouts = DyingRollouts(folder / "rollouts", self.death)
+        self.reasons: Sequence[str] = ()
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.on_change: Callable[[RolloutRecord], None] = lambda _: None
+        self.models.add(1)
+        self.models.add(2)
+        self.models.aliases = {"candidate": 2} if first else {"candidate": 2, "champion": 1}
+        if not first:
+            self.serve(1)
+
+    def serve(self, version: int) -> None:
+        folder = self.models.fetch(version).folder
+        self.fleet.deployed[version] = Deployment(
+            version=version, kind="xgboost", model_folder=folder, digest=folder_digest(folder), store=None
+        )
+        self.fleet.ready.add(version)
+        self.fleet.route_now = Route(stable=version)
+
+    def roll_out(self, policy: Canary = POLICY) -> RollOut:
+        """A new controller, as a new process would have."""
+        tools = Tools(
+            fleet=self.fleet,
+            models=self.models,
+            observe=lambda _: self.judge,
+            prove=lambda _: self.reasons,
+            on_change=self.changed,
+            patience_seconds=0.0,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+        return RollOut(self.rollouts, policy, tools)
+
+    def changed(self, record: RolloutRecord) -> None:
+        self.on_change(record)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def percents(self) -> list[int]:
+        return [route.percent for route in self.fleet.routes if route]
+
+    def is_back(self) -> bool:
+        return (self.fleet.route_now, set(self.fleet.deployed), self.models.aliases["champion"], self.fleet.wrong) == (
+            Route(stable=1), {1}, 1, [],
+        )  # fmt: skip
+
+    def is_promoted(self) -> bool:
+        return (self.fleet.route_now, set(self.fleet.deployed), self.models.aliases["champion"], self.fleet.wrong) == (
+            Route(stable=2), {2}, 2, [],
+        )  # fmt: skip
+
+    def verdict(self, record: RolloutRecord) -> Verdict:
+        return Verdict.model_validate_json((self.rollouts.folder_of(record.id) / EVIDENCE).read_text())
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "page" not in request.node.name:  # drawing hundreds of them takes long
+        monkeypatch.setattr("shortlist.serving.rollout.controller.write_page", lambda record, out: None)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+# --- to the end
+
+
+def test_a_good_candidate_is_promoted_step_by_step(world: World) -> None:
+    record = world.roll_out().canary()
+    assert world.is_promoted()
+    assert world.percents() == [5, 50, 100, 0]
+    assert [route.rollout for route in world.fleet.routes if route and route.canary] == [record.id] * 3
+    assert record.state.phase is Phase.PROMOTED
+    assert world.slept == [POLICY.drain_seconds]
+    assert world.rollouts.read(record.id) == record
+
+
+def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
+    record = world.roll_out().canary()
+    verdict = world.verdict(record)
+    assert (verdict.verdict, verdict.reason, verdict.champion, verdict.candidate) == (
+        "promoted", "step 2 is fine", 1, 2,
+    )  # fmt: skip
+    first = verdict.steps[0].model_dump()
+    assert first == {
+        "weight": 5, "requests": 100, "failed": 1, "canary_share": 0.1, "p99_ms": {"stable": 8.0, "canary": 9.5},
+        "kpi": {"stable": 0.31, "canary": 0.30}, "decision": "proceed", "reason": "step 0 is fine",
+    }  # fmt: skip
+    assert verdict.requests.model_dump() == {
+        "total": 1_000, "failed_stable": 0, "failed_canary": 3, "lost": 0, "logged": 997,
+    }  # fmt: skip
+
+
+def test_a_page_lies_beside_the_evidence(world: World) -> None:
+    record = world.roll_out().canary()
+    assert "Promoted" in (world.rollouts.folder_of(record.id) / PAGE).read_text()
+    assert not (world.rollouts.folder_of(record.id) / FAULTS).exists()
+
+
+def test_the_judge_looks_until_it_has_seen_enough(world: World) -> None:
+    world.judge.says = {1: [seen("hold", "too few requests")] * 3 + [seen("proceed", "enough")]}
+    record = world.roll_out().canary()
+    assert [look for look in world.judge.looks if look[0] == 1] == [(1, 0.0), (1, 1.0), (1, 2.0), (1, 3.0)]
+    assert [step.last.reason for step in record.steps if step.last] == ["step 0 is fine", "enough", "step 2 is fine"]
+    assert record.elapsed_seconds == 3 + POLICY.drain_seconds
+
+
+def test_a_bad_candidate_is_rolled_back_at_once(world: World) -> None:
+    world.judge.says = {1: [seen("hold", "wait"), seen("roll_back", "errors 4 % > 1 %")]}
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert world.percents() == [5, 50, 0]
+    assert (record.state.phase, record.state.reason) == (Phase.ROLLED_BACK, "errors 4 % > 1 %")
+    assert world.verdict(record).steps[-1].decision == "roll_back"
+    assert world.slept == [1.0, POLICY.drain_seconds]  # nothing is waited for between verdict and route
+
+
+def test_the_first_model_gets_everybody_once_it_is_proven(tmp_path: Path) -> None:
+    world = World(tmp_path, first=True)
+    record = world.roll_out().canary()
+    assert world.is_promoted()
+    assert world.percents() == [0]
+    assert (record.state.phase, record.steps, world.judge.looks) == (Phase.PROMOTED, (), [])
+    assert world.verdict(record).reason == "the first model: there is none to compare it with"
+
+
+def test_a_first_model_that_is_champion_before_it_ever_served_is_still_the_first(tmp_path: Path) -> None:
+    world = World(tmp_path, first=True)
+    world.models.aliases["champion"] = 2  # as the registry has it right after the first blessing
+    assert world.roll_out().canary().state.former is None
+    assert world.is_promoted()
+
+
+def test_a_champion_that_does_not_serve_yet_is_put_up_first(world: World) -> None:
+    world.fleet.route_now = None
+    world.fleet.deployed.clear()
+    world.fleet.ready.clear()
+    world.roll_out().canary()
+    assert world.is_promoted()
+    assert world.fleet.routes[0] == Route(stable=1)
+
+
+# --- refused: nothing is changed, nothing is left
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda world: world.models.aliases.pop("candidate"), "spec 'demo' has no candidate yet; make run SPEC=demo"),
+        (lambda world: world.models.aliases.update(candidate=9), "shortlist-demo has no version 9"),
+        (lambda world: world.models.aliases.update(candidate=1), "version 1 serves everybody already; make run"),
+        (lambda world: world.models.unblessed.add(2), "version 2 of shortlist-demo is not blessed"),
+        (
+            lambda world: (world.models.folder / "2/model/model.json").write_text('{"version": 3}'),
+            r"model\.json: changed after it was written",
+        ),
+    ],
+)
+def test_what_may_not_ship_is_refused_before_anything_begins(
+    world: World, spoil: Callable[[World], object], message: str
+) -> None:
+    spoil(world)
+    with pytest.raises(ShortlistError, match=message):
+        world.roll_out().canary()
+    assert world.is_back()
+    assert (world.fleet.routes, world.rollouts.latest(), list(world.rollouts.folder.glob("[!.]*"))) == ([], None, [])
+
+
+def test_a_swapped_blessed_folder_is_refused_too(world: World) -> None:
+    model = world.models.folder / "2" / "model"
+    (model / "model.json").write_text('{"version": 3}')
+    write_manifest(model)  # whole in itself, and not what was judged
+    with pytest.raises(IntegrityError, match=r"model\.json: not the file that was judged"):
+        world.roll_out().canary()
+
+
+# --- faults on the way
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"deploy": [StackError("port 4711 is taken")]}, "starting: port 4711 is taken"),
+        ({"wait_ready": [StackError("triton-v2 ended:\n  bad weights")]}, "starting: triton-v2 ended:\n  bad weights"),
+        ({"verify": [IntegrityError("model.onnx: swapped")]}, "shifting: model.onnx: swapped"),
+        ({"route": [StackError("no Envoy")] * 4}, "shifting: no Envoy"),
+        ({"deploy": [RuntimeError("our own")]}, "starting: RuntimeError: our own"),
+    ],
+)
+def test_a_candidate_that_does_not_work_is_rolled_back(
+    world: World, fault: dict[str, list[Exception]], reason: str
+) -> None:
+    world.fleet.faults = fault
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert record.state.phase is Phase.ROLLED_BACK
+    assert record.state.reason.startswith(reason)
+
+
+def test_a_fault_of_ours_keeps_its_traceback(world: World) -> None:
+    world.fleet.faults = {"deploy": [RuntimeError("our own")]}
+    record = world.roll_out().canary()
+    assert "Traceback" in (world.rollouts.folder_of(record.id) / FAULTS).read_text()
+
+
+def test_a_candidate_that_is_too_slow_gets_no_user(world: World) -> None:
+    world.reasons = ("p99 800 ms > 500 ms", "memory 5000 MiB > 4096 MiB")
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert record.state.reason == "proving: p99 800 ms > 500 ms; memory 5000 MiB > 4096 MiB"
+    assert world.fleet.routes == []
+
+
+def test_a_hiccup_of_envoy_or_mlflow_is_not_the_candidates_fault(world: World) -> None:
+    world.fleet.faults = {"route": [StackError("busy")], "retire": [StackError("busy")]}
+    world.models.faults = [ShortlistError("MLflow is away")]
+    world.roll_out().canary()
+    assert world.is_promoted()
+
+
+def test_a_blind_judge_promotes_nothing(world: World) -> None:
+    world.judge.says = {0: [OSError("no such log")]}
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert record.state.reason == "watching: the judge is blind: OSError: no such log"
+
+
+def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:
+    world.models.faults = [ShortlistError("MLflow is away")] * 8  # four tries forward, four on the way back
+    with pytest.raises(RolloutError, match=r"Crown failed 4 times \(MLflow is away\)\. Nothing is forgotten.*rollback"):
+        world.roll_out().canary()
+    assert world.fleet.route_now == Route(stable=1)  # users first
+    assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
+    assert world.is_back()
+
+
+def test_a_closed_terminal_ends_no_rollout(world: World) -> None:
+    def broken(_: RolloutRecord) -> None:
+        raise BrokenPipeError
+
+    world.on_change = broken
+    world.roll_out().canary()
+    assert world.is_promoted()
+
+
+def test_users_are_sent_back_when_nothing_can_be_written_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Rollouts.save
+
+    def full(self: Rollouts, record: RolloutRecord) -> None:
+        if record.steps and record.steps[-1].last:
+            raise OSError(28, "No space left on device")
+        whole(self, record)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Rollouts, "save", full)
+        with pytest.raises(RolloutError, match=r"No space left on device.*everybody was sent back to version 1"):
+            world.roll_out().canary()
+    assert world.fleet.route_now == Route(stable=1)
+    world.roll_out().canary()
+    assert world.is_promoted()
+
+
+# --- killed, and taken up again
+
+
+def deaths(make: Callable[[], World], run: Callable[[World], object]) -> Iterator[World]:
+    """Give a world for every moment at which a controller can die, after it died there."""
+    for after in (False, True):
+        number = 0
+        while True:
+            world, number = make(), number + 1
+            world.death.at, world.death.after = number, after
+            try:
+                run(world)
+            except Killed:
+                assert world.fleet.wrong == []
+                world.death.at = 0
+                yield world
+            else:
+                assert number > 15  # the moments were really there
+                break
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Callable[[], World]:
+    numbers = iter(range(10_000))
+    return lambda: World(tmp_path / str(next(numbers)))
+
+
+def at_the_second_step(world: World, *said: Observation) -> None:
+    world.judge.says = {1: [seen("hold", "wait"), *said]}
+
+
+def begin(world: World) -> None:
+    at_the_second_step(world)
+    world.roll_out().canary()
+
+
+def test_a_killed_promotion_is_finished_by_the_next_controller(worlds: Callable[[], World]) -> None:
+    for world in deaths(worlds, begin):
+        began = world.rollouts.latest()
+        record = began if began and began.state.final else world.roll_out().canary()
+        assert world.is_promoted(), (began and began.state, world.fleet.wrong)
+        assert began is None or record.id == began.id  # gone on with, not begun again
+        assert world.verdict(record).verdict == "promoted"
+        assert len(world.rollouts.ids()) == 1
+
+
+def test_a_killed_rollback_is_finished_by_the_next_controller(worlds: Callable[[], World]) -> None:
+    def run(world: World) -> None:
+        at_the_second_step(world, seen("roll_back", "NaN"))
+        world.roll_out().canary()
+
+    for world in deaths(worlds, run):
+        world.judge.says = {step: [seen("roll_back", "NaN")] for step in (0, 1, 2)}
+        record = world.roll_out().canary()
+        assert world.is_back(), (record.state, world.fleet.wrong)
+        assert (world.verdict(record).verdict, record.state.reason) == ("rolled_back", "NaN")
+
+
+def test_a_killed_rollout_can_be_aborted_wherever_it_was(worlds: Callable[[], World]) -> None:
+    for world in deaths(worlds, begin):
+        if world.rollouts.unfinished() is None:
+            continue
+        record = world.roll_out().rollback("enough")
+        assert world.is_back(), (record.state, world.fleet.wrong)
+        assert (record.state.phase, record.state.reason) == (Phase.ABORTED, "enough")
+
+
+def test_a_controller_may_die_while_it_takes_over(worlds: Callable[[], World]) -> None:
+    for at in range(1, 40, 3):
+        world = worlds()
+        for number in (at, 5, 3, 7):
+            world.death.at, world.death.moments = number, 0
+            try:
+                begin(world)
+            except Killed:
+                continue
+            break
+        world.death.at = 0
+        if world.rollouts.unfinished() is not None:
+            world.roll_out().canary()
+        assert world.is_promoted()
+
+
+def test_the_stack_may_go_down_with_the_controller(worlds: Callable[[], World]) -> None:
+    for world in deaths(worlds, begin):
+        if world.rollouts.unfinished() is None:
+            continue
+        world.fleet.ready.clear()  # stopped, and started again without having waited for anything
+        world.roll_out().canary()
+        assert world.fleet.route_now == Route(stable=2)
+        assert set(world.fleet.deployed) == {2}
+
+
+def test_time_without_a_controller_is_not_counted_and_clocks_may_jump(world: World) -> None:
+    at_the_second_step(world)
+    world.judge.says[1].append(seen("hold", "wait"))
+    kill_at = 2
+
+    def die(record: RolloutRecord) -> None:
+        if len(world.judge.looks) > kill_at:
+            raise Killed
+
+    world.on_change = die
+    with pytest.raises(Killed):
+        world.roll_out().canary()
+    before = world.rollouts.latest()
+    assert before is not None
+    world.now -= 1_000_000.0  # another machine's monotonic clock, say
+    world.on_change = lambda _: None
+    record = world.roll_out().canary()
+    assert before.elapsed_seconds <= record.elapsed_seconds < before.elapsed_seconds + 10
+    moments = [change.elapsed_seconds for change in record.history]
+    assert moments == sorted(moments)
+
+
+def test_a_rollout_keeps_the_limits_it_began_with(world: World) -> None:
+    world.death.at = 12
+    with pytest.raises(Killed):
+        world.roll_out().canary()
+    record = world.roll_out(Canary(steps=(100,))).canary()
+    assert record.policy == POLICY
+    assert world.percents()[:3] == [5, 50, 100] or 50 in world.percents()
+
+
+def test_another_version_waits_until_the_unfinished_rollout_is_over(world: World) -> None:
+    world.death.at = 8
+    with pytest.raises(Killed):
+        world.roll_out().canary()
+    world.models.add(3)
+    with pytest.raises(RolloutError, match=r"of version 2 lost its controller and is not over\. make deploy-canary"):
+        world.roll_out().canary(3)
+
+
+# --- told by people
+
+
+def during(world: World, phase: Phase, act: Callable[[], object]) -> None:
+    """Let something happen once, when the rollout has got to a phase."""
+    left = [act]
+
+    def notice(record: RolloutRecord) -> None:
+        if record.state.phase is phase and left:
+            left.pop()()
+
+    world.on_change = notice
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "phase",
+    [Phase.VERIFYING, Phase.STARTING, Phase.PROVING, Phase.SHIFTING, Phase.WATCHING, Phase.PROMOTING, Phase.DRAINING],
+)
+def test_a_signal_aborts_and_leaves_things_as_they_were(world: World, number: signal.Signals, phase: Phase) -> None:
+    before = signal.getsignal(number)
+    during(world, phase, lambda: os.kill(os.getpid(), number))
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert (record.state.phase, record.state.reason) == (Phase.ABORTED, f"interrupted by {number.name}")
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_cuts_waiting_for_a_server_short(world: World) -> None:
+    world.fleet.waiting = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert record.state.phase is Phase.ABORTED
+    assert 2 not in world.fleet.ready  # it was not waited for
+
+
+def test_a_second_signal_does_not_disturb_the_way_back(world: World) -> None:
+    world.judge.says = {0: [seen("roll_back", "NaN")]}
+    during(world, Phase.ROLLING_BACK, lambda: os.kill(os.getpid(), signal.SIGINT))
+    record = world.roll_out().canary()
+    assert world.is_back()
+    assert (record.state.phase, record.state.reason) == (Phase.ROLLED_BACK, "NaN")
+
+
+def test_a_first_model_can_be_taken_back_too(tmp_path: Path) -> None:
+    world = World(tmp_path, first=True)
+    during(world, Phase.PROMOTING, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    record = world.roll_out().canary()
+    assert (record.state.phase, world.fleet.route_now, world.fleet.deployed) == (Phase.ABORTED, None, {})
+
+
+def test_only_one_controller_works_at_a_time(world: World) -> None:
+    refused: list[str] = []
+
+    def try_another() -> None:
+        with pytest.raises(RolloutError) as error:
+            world.roll_out().canary()
+        refused.append(str(error.value))
+
+    during(world, Phase.WATCHING, try_another)
+    record = world.roll_out().canary()
+    assert world.is_promoted()
+    assert refused == [
+        f"rollout {record.id} of version 2 is under way (watching, 5 % of the users). Wait for it, or look with"
+        " make canary-status; make promote and make rollback end it at once."
+    ]
+
+
+@pytest.mark.parametrize(("order", "ends"), [("rollback", Phase.ABORTED), ("promote", Phase.PROMOTED)])
+def test_a_running_controller_obeys_another_process(world: World, order: str, ends: Phase) -> None:
+    world.judge.says = {0: [seen("hold", "wait")] * 10_000}
+    heard: list[RolloutRecord] = []
+
+    def command() -> None:
+        heard.append(getattr(world.roll_out(), order)("because", seconds=20.0))
+
+    thread = threading.Thread(target=command)
+    during(world, Phase.WATCHING, thread.start)
+    slow = world.sleep
+    world.sleep = lambda seconds: (slow(seconds), time.sleep(0.002))[0]  # type: ignore[method-assign]
+    record = world.roll_out().canary()
+    thread.join()
+    assert (record.state.phase, record.state.reason) == (ends, "because")
+    assert heard == [record]
+    assert world.is_promoted() if order == "promote" else world.is_back()
+
+
+def test_an_order_takes_over_from_a_dead_controller(worlds: Callable[[], World]) -> None:
+    for world in deaths(worlds, begin):
+        unfinished = world.rollouts.unfinished()
+        if unfinished is None or unfinished.state.reached in {Phase.PROMOTING, Phase.DRAINING}:
+            continue
+        record = world.roll_out().promote("I know it")
+        assert world.is_promoted(), record.state
+        assert (record.state.manual, record.state.reason) == (True, "I know it")
+
+
+def test_promoting_without_a_rollout_takes_the_candidate_unwatched(world: World) -> None:
+    record = world.roll_out().promote("I know it")
+    assert world.is_promoted()
+    assert (record.state.manual, record.steps, world.percents()) == (True, (), [0])
+    assert world.verdict(record).reason == "I know it"
+
+
+def test_rolling_back_without_a_rollout_returns_to_the_version_before(world: World) -> None:
+    world.models.add(3)
+    world.roll_out().canary()
+    world.roll_out().canary(3)
+    back = world.roll_out().rollback("3 is odd")
+    assert (back.state.phase, back.returning, back.state.candidate) == (Phase.PROMOTED, True, 2)
+    assert world.is_promoted()
+    world.roll_out().rollback("2 is odd too")  # not 3 again
+    assert (world.fleet.route_now, world.models.aliases["champion"]) == (Route(stable=1), 1)
+    with pytest.raises(RolloutError, match=r"version 1 serves, no rollout is under way.*nothing to return to"):
+        world.roll_out().rollback()
+
+
+def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> None:
+    with pytest.raises(RolloutError, match="nothing serves, so there is nothing to roll back; make deploy-canary"):
+        World(tmp_path, first=True).roll_out().rollback()
+
+
+def test_a_killed_process_frees_the_lock(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from shortlist.serving.rollout.rollouts import Rollouts\n"
+        "with Rollouts(Path(sys.argv[1]), 'demo').held():\n    print('held', flush=True); time.sleep(60)"
+    )
+    rollouts = Rollouts(tmp_path, "demo")
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"held\n"
+            assert rollouts.is_held()
+            with pytest.raises(RolloutError, match="another rollout is just beginning or ending"), rollouts.held():
+                pass
+        finally:
+            process.kill()
+    assert not rollouts.is_held()
+    with rollouts.held():
+        assert rollouts.is_held()

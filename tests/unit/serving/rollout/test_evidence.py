@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shortlist.serving.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.places import Places
+from shortlist.serving.rollout import evidence_parts
+from shortlist.serving.rollout.evidence import Evidence
+from shortlist.serving.rollout.evidence_access import AccessLog
+from shortlist.serving.rollout.evidence_latency import Latencies
+from shortlist.serving.rollout.evidence_ledger import Ledger
+from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.serving.rollout.evidence_reader import EvidenceReader
+from shortlist.serving.rollout.evidence_users import Users
+
+NOW = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
+GRPC = "/inference.GRPCInferenceService/ModelInfer"
+
+
+@dataclass
+class Logs:
+    """What Envoy, two servers and the users write."""
+
+    places: Places
+
+    def __post_init__(self) -> None:
+        self.places.logs.mkdir(parents=True)
+
+    @property
+    def access(self) -> Path:
+        return self.places.logs / "envoy-a.access.jsonl"
+
+    def line(self, id: str, **changes: object) -> dict[str, Any]:
+        common = {"time": "2026-11-21T03:34:00.123456Z", "id": id, "user": "u1", "track": "stable", "rollout": "r1"}
+        rest = {"step": "0", "version": "3", "path": "/v2/models/demo/infer", "protocol": "HTTP/1.1", "status": 200}
+        return {**common, **rest, "grpc": None, "flags": None, "us": 5_000, **changes}
+
+    def ask(self, *lines: dict[str, Any], envoy: str = "a") -> None:
+        with (self.places.logs / f"envoy-{envoy}.access.jsonl").open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def answer(self, *rows: dict[str, Any], process: str = "p1") -> None:
+        common = {"time": NOW, "user": "u1", "track": "stable", "rollout": "r1", "step": 0, "version": 3, "status": 200}
+        rest = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
+        self._write(self.places.predictions / process, prediction_schema(pa.int64()), [common | rest | r for r in rows])
+
+    def outcome(self, *rows: tuple[str, int, int], folder: str = "") -> None:
+        names = "request_id", "row", "label"
+        full = [{"time": NOW, "item": 7, **dict(zip(names, row, strict=True))} for row in rows]
+        self._write(self.places.outcomes / folder, outcome_schema(pa.int64()), full)
+
+    def _write(self, folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob("part-*")))
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=number))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(Places.of(tmp_path, "demo"))
+
+
+def read(logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None) -> Evidence:
+    return polled(EvidenceReader(logs.places, "r1", steps=4, top=top, sampled=sampled))
+
+
+def polled(reader: EvidenceReader) -> Evidence:
+    reader.poll()
+    return reader.snapshot()
+
+
+def test_nothing_written_yet_is_no_evidence(tmp_path: Path) -> None:
+    reader = EvidenceReader(Places.of(tmp_path, "demo"), "r1", steps=2, top=1)
+    reader.poll()
+    seen = reader.snapshot()
+    assert (seen.whole.stable.requests, seen.whole.canary_share, seen.kpi.variance) == (0, None, float("inf"))
+    json.dumps(seen.summary(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),  # failed, the client's, answered
+    [
+        ({}, (0, 0, 1)),
+        ({"status": 500}, (1, 0, 0)),
+        ({"status": 503, "us": None}, (1, 0, 0)),
+        ({"status": 0}, (1, 0, 0)),
+        ({"status": 404}, (0, 1, 0)),
+        ({"grpc": 0, "path": GRPC}, (0, 0, 1)),
+        ({"grpc": 14, "path": GRPC}, (1, 0, 0)),
+        ({"grpc": 3, "path": GRPC}, (0, 1, 0)),  # INVALID_ARGUMENT
+    ],
+)
+def test_an_answer_is_good_or_ours_or_the_clients(
+    logs: Logs, line: dict[str, Any], counts: tuple[int, int, int]
+) -> None:
+    logs.ask(logs.line("a", **line))
+    stable = read(logs).at(0).stable
+    assert (stable.failed, stable.client_errors, stable.answered) == counts
+    assert stable.latencies.total == stable.answered
+
+
+def test_only_inference_of_this_rollout_counts(logs: Logs) -> None:
+    logs.ask(
+        logs.line("a"),
+        logs.line("b", rollout="another"),
+        logs.line("c", rollout=None, track=None, step=None),
+        logs.line("d", path="/v2/health/ready"),
+        logs.line("e", path="/v2/models/demo"),
+        logs.line("f", step=None),
+        logs.line("g", step="9"),  # no such step
+        logs.line("h", path="/v2/models/demo/versions/3/infer?x=1"),
+    )
+    logs.answer({"request_id": "a"}, {"request_id": "b", "rollout": "another"}, {"request_id": "c", "rollout": None})
+    seen = read(logs)
+    assert (seen.whole.stable.requests, seen.whole.stable.logged) == (2, 1)
+
+
+def test_tracks_and_steps_are_told_apart_by_what_envoy_wrote(logs: Logs) -> None:
+    logs.ask(logs.line("a"), logs.line("b", track="canary", user="u2"))
+    logs.ask(logs.line("c", step="1", track="canary"), logs.line("d", step="1", track="canary"), envoy="b")
+    logs.ask(logs.line("e", step="1", user="u3"), logs.line("f", step="1", user="u4"))
+    seen = read(logs)
+    assert [(step.stable.requests, step.canary.requests) for step in seen.steps] == [(1, 1), (2, 2), (0, 0), (0, 0)]
+    assert (seen.whole.stable.users, seen.whole.canary.users) == (3, 2)  # u1 moved and counts on both
+    assert (seen.at(0).canary_share, seen.at(1).canary_share, seen.whole.flapped) == (0.5, 1 / 3, 0)
+
+
+def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Logs) -> None:
+    asked = [f"2026-11-21T03:34:{second:02}.000000Z" for second in range(20)]
+    reader = EvidenceReader(logs.places, "r1", 4, 1)
+    for number in range(0, 20, 2):  # the canary has answered all of its users, the stable track is being restarted
+        logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked[number]))
+    assert polled(reader).at(0).canary_share is None
+    for number in range(1, 10, 2):  # it comes back
+        logs.ask(logs.line(f"s{number}", user=f"s{number}", time=asked[number]))
+    now = polled(reader).at(0)
+    assert (now.canary.users, now.stable.users, now.canary.requests) == (5, 5, 10)
+    logs.ask(logs.line("s19", user="s19", time=asked[19]))
+    now = polled(reader).at(0)
+    assert (now.canary.users, now.stable.users, now.stable.requests) == (
+        10,
+        5,
+        6,
+    )  # now the canary's next is waited for
+
+
+def test_at_the_last_step_nobody_is_left_to_compare_with(logs: Logs) -> None:
+    logs.ask(logs.line("a", step="3", track="canary"), logs.line("b", step="3", track="canary", user="u2"))
+    assert read(logs).at(3).canary.users == 2
+
+
+def test_a_user_on_both_tracks_of_one_step_flaps(logs: Logs) -> None:
+    logs.ask(logs.line("a"), logs.line("b", track="canary"), logs.line("c", user="u2"))
+    assert read(logs).at(0).flapped == 1
+
+
+def test_requests_without_a_user_are_users_of_their_own(logs: Logs) -> None:
+    logs.ask(logs.line("a", user=None), logs.line("b", user=None), logs.line("c"), logs.line("d", track="canary"))
+    logs.answer({"request_id": "a", "user": None}, {"request_id": "b", "user": None}, {"request_id": "c"})
+    logs.outcome(("a", 1, 1), ("b", 1, 0), ("c", 1, 0))
+    stable = read(logs).at(0).stable
+    assert (stable.users, stable.kpi_users, stable.kpi) == (3, 3, pytest.approx(1 / 3))
+
+
+def test_half_a_line_is_read_when_it_is_whole(logs: Logs) -> None:
+    text = json.dumps(logs.line("a")) + "\n"
+    log = AccessLog(logs.access)
+    logs.access.write_text(text + text[:40])
+    assert [frame.height for frame in log.read()] == [1]
+    assert list(log.read()) == []
+    with logs.access.open("a") as file:
+        file.write(text[40:] + text)
+    assert [frame.height for frame in log.read()] == [2]
+    assert log.unreadable == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(1, 2_000), max_size=6))
+def test_every_line_is_read_once_however_the_file_grows(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "a.jsonl"
+    content = b"".join(json.dumps({"id": str(number), "status": 200}).encode() + b"\n" for number in range(60))
+    log, got = AccessLog(path), []
+    for cut in [*sorted(cuts), len(content)]:
+        path.write_bytes(content[:cut])
+        got += [name for frame in log.read() for name in frame["id"]]
+    assert got == [str(number) for number in range(60)]
+
+
+def test_a_spoilt_line_costs_only_itself(logs: Logs) -> None:
+    logs.ask(logs.line("a"))
+    with logs.access.open("ab") as file:
+        file.write(b'{"id": "torn\n\x00\xff\n[1]\n{"id": "x", "status": "soon"}\n')
+    logs.ask(logs.line("b"))
+    seen = read(logs)
+    assert (seen.whole.stable.requests, seen.books.unreadable) == (2, 4)
+
+
+def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: Logs) -> None:
+    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+    logs.ask(logs.line("a"))
+    reader.poll()
+    logs.ask(logs.line("b"))
+    logs.access.rename(logs.access.with_name(logs.access.name + ".1"))
+    reader.poll()  # there is no file now
+    logs.ask(logs.line("c"), logs.line("d"))
+    reader.poll()
+    assert reader.snapshot().whole.stable.requests == 4
+    logs.access.write_text(json.dumps(logs.line("e")) + "\n")  # cut short in place
+    reader.poll()
+    assert reader.snapshot().whole.stable.requests == 5
+
+
+def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
+    first = EvidenceReader(logs.places, "r1", steps=4, top=1)
+    for number in range(3):
+        logs.ask(logs.line(f"a{number}"))
+        logs.answer({"request_id": f"a{number}"})
+        logs.outcome((f"a{number}", 1, number % 2))
+        first.poll()
+    assert first.snapshot().summary() == read(logs).summary()
+    assert first.snapshot().summary()["requests"] == {
+        **{"total": 3, "failed_stable": 0, "failed_canary": 0, "lost": 0, "logged": 3},
+        **{"doubled": 0, "unanswered": 0, "unreadable": 0},
+    }
+
+
+def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> None:
+    logs.answer({"request_id": "a"})
+    (logs.places.predictions / "p1" / PART.format(number=1)).write_bytes(b"half a file")
+    (logs.places.predictions / "p1" / "part-000002.parquet.partial").write_bytes(b"not whole yet")
+    logs.answer({"request_id": "b"}, process="p2")
+    seen = read(logs)
+    assert (seen.whole.stable.logged, seen.books.unreadable) == (2, 1)
+
+
+def test_parts_beyond_a_million_come_after_those_before(logs: Logs) -> None:
+    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+    for number in (999_999, 1_000_000):
+        logs.answer({"request_id": f"a{number}"})
+        folder = logs.places.predictions / "p1"
+        newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        newest.rename(folder / PART.format(number=number))
+        reader.poll()
+    assert reader.snapshot().whole.stable.logged == 2
+
+
+def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_parts, "MOST_MISSES", 3)
+    for number in range(20):
+        rollout = "r1" if number in {12, 15, 17, 19} else "before"
+        logs.answer({"request_id": f"a{number}", "rollout": rollout})
+        logs.outcome((f"a{number}", 1, 1))
+    early = logs.places.predictions / "p1" / PART.format(number=2)
+    early.write_bytes(b"spoilt, and nobody should look")
+    seen = read(logs)
+    assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes, seen.books.unreadable) == (4, 4, 0)
+
+
+def test_answers_missing_from_the_log_are_lost_and_those_twice_in_it_doubled(logs: Logs) -> None:
+    logs.ask(*(logs.line(name) for name in "abcd"), logs.line("e", status=500), logs.line("f", status=0))
+    logs.answer({"request_id": "a"}, {"request_id": "b"})
+    logs.answer({"request_id": "b"}, {"request_id": "e", "status": 500, "scores": None}, {"request_id": "f"})
+    books = read(logs).books
+    assert (books.answered, books.logged, books.lost, books.doubled, books.unanswered) == (4, 4, 2, 1, 1)
+
+
+def test_an_id_that_a_client_uses_twice_is_not_doubled(logs: Logs) -> None:
+    logs.ask(logs.line("a"), logs.line("a"))
+    logs.answer({"request_id": "a"}, {"request_id": "a"})
+    assert (read(logs).books.lost, read(logs).books.doubled) == (0, 0)
+
+
+def test_what_sampling_leaves_out_is_not_lost(logs: Logs) -> None:
+    logs.ask(*(logs.line(name) for name in "abcd"))
+    logs.answer({"request_id": "a"}, {"request_id": "c"})
+    seen = read(logs, sampled=lambda request: request in {"a", "c"})
+    assert (seen.books.lost, seen.books.answered, seen.whole.stable.to_log, seen.whole.stable.answered) == (0, 2, 2, 4)
+
+
+def test_a_short_memory_forgets_ids_but_no_totals() -> None:
+    ledger, short = Ledger(), Ledger(kept=10)
+    for number in range(20):
+        ids = pl.Series([2 * number, 2 * number + 1], dtype=pl.UInt64)
+        for book in (ledger, short):
+            book.add(ids, ids.head(1) if number % 5 == 0 else ids)
+            book.add(ids.clear(), ids.head(1) if number % 7 == 0 else ids.clear())
+    assert short.books() == ledger.books()
+    assert (ledger.books().lost, ledger.books().doubled) == (4, 3)
+
+
+def test_scores_that_are_no_numbers_are_bad(logs: Logs) -> None:
+    logs.answer(
+        {"request_id": "a"},
+        {"request_id": "b", "scores": [0.1, float("nan")]},
+        {"request_id": "c", "scores": [float("inf")]},
+        {"request_id": "d", "status": 500, "scores": None},
+        {"request_id": "e", "scores": [], "items": []},  # nobody to rank is no fault
+        {"request_id": "f", "scores": [0.5, 0.5]},
+        {"request_id": "g", "scores": [0.5], "degraded": True},
+    )
+    stable = read(logs).at(0).stable
+    assert (stable.logged, stable.bad, stable.rankable, stable.flat, stable.degraded) == (7, 3, 2, 1, 1)
+    assert stable.scores.tolist() == pytest.approx([0.1, 0.2, 0.5, 0.5, 0.5])
+
+
+def test_a_sample_is_as_independent_as_its_users(logs: Logs) -> None:
+    heavy = [{"request_id": f"h{number}", "user": "heavy"} for number in range(9)]
+    logs.answer(*heavy, {"request_id": "l", "user": "light"})
+    assert read(logs).at(0).stable.score_users == pytest.approx(20**2 / (18**2 + 2**2))
+
+
+def test_a_users_value_is_the_mean_over_the_best_scored_items_with_an_outcome(logs: Logs) -> None:
+    logs.answer(
+        {"request_id": "a", "scores": [0.1, 0.9, 0.5, 0.7], "items": [1, 2, 3, 4]},
+        {"request_id": "b", "scores": [0.3, 0.2], "items": [1, 2]},
+        {"request_id": "c", "user": "u2"},
+    )
+    # Of a, the best row has no outcome: rows 3 and 2 are shown. Of b, both are.
+    logs.outcome(("a", 3, 1), ("a", 2, 1), ("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("c", 1, 0), ("other", 0, 1))
+    stable = read(logs, top=2).at(0).stable
+    assert (stable.kpi, stable.kpi_users, stable.with_outcomes) == (pytest.approx((2 / 4 + 0 / 1) / 2), 2, 3)
+
+
+def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
+    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+
+    def kpi() -> tuple[float | None, int, int]:
+        reader.poll()
+        stable = reader.snapshot().at(0).stable
+        return stable.kpi, stable.kpi_users, stable.with_outcomes
+
+    logs.outcome(("a", 0, 1), folder="w1")
+    assert kpi() == (None, 0, 0)
+    logs.answer({"request_id": "a", "scores": [0.1, 0.2]})
+    assert kpi() == (1.0, 1, 1)
+    logs.outcome(("a", 1, 0), folder="w2")  # the better-scored row's outcome is known now: it was shown first
+    assert kpi() == (0.0, 1, 1)
+    logs.outcome(("a", 1, 1), folder="w2")
+    assert kpi() == (1.0, 1, 1)
+    logs.outcome(("a", 5, 0), folder="w2")  # no such row
+    assert kpi() == (1.0, 1, 1)
+
+
+def test_a_user_who_moved_has_a_value_on_each_track(logs: Logs) -> None:
+    logs.answer({"request_id": "a"}, {"request_id": "b", "user": "u2", "track": "canary"})
+    logs.answer({"request_id": "c", "track": "canary", "step": 1}, {"request_id": "d", "user": "u3", "step": 1})
+    logs.outcome(("a", 1, 1), ("b", 1, 0), ("c", 1, 0), ("d", 1, 1))
+    seen = read(logs)
+    assert (seen.whole.stable.kpi, seen.whole.canary.kpi) == (1.0, 0.0)
+    assert (seen.kpi.stable_users, seen.kpi.canary_users) == (2, 2)  # u1 is among both
+    assert seen.kpi.value == -1.0
+
+
+def test_the_join_forgets_the_oldest_requests() -> None:
+    join = OutcomeJoin(top=1, kept_scores=10, kept_outcomes=3)
+    schema = {"request": pl.UInt64, "user": pl.UInt64, "step": pl.Int32, "canary": pl.Boolean}
+
+    def requests(*ids: int) -> pl.DataFrame:
+        rows = {"request": ids, "user": ids, "step": [0] * len(ids), "canary": [False] * len(ids)}
+        return pl.DataFrame(rows, schema=schema).with_columns(
+            scores=pl.Series([[0.1, 0.2]] * len(ids), dtype=pl.List(pl.Float32))
+        )
+
+    def outcomes(*ids: int) -> pl.DataFrame:
+        return pl.DataFrame({"request": ids, "row": [1] * len(ids), "label": [1] * len(ids)}, schema=OUTCOMES)
+
+    join.add(requests(1, 2, 3, 4), outcomes())
+    join.add(requests(5, 6), outcomes())  # twelve scores: the newest two requests stay
+    assert join.add(requests().cast(REQUESTS), outcomes(1, 5, 6))["user"].sort().to_list() == [5, 6]
+
+
+def test_many_users_are_sampled_without_moving_the_mean() -> None:
+    users, number = Users(kept=1_000), 20_000
+    ids = pl.Series(range(number)).hash()
+    frame = pl.DataFrame({"user": ids, "step": [0] * number, "canary": np.arange(number) % 4 == 0})
+    users.see(frame)
+    users.show(frame.with_columns(shown=pl.lit(1), positive=(pl.int_range(pl.len()) % 10 < 3).cast(pl.Int64)))
+    values = users.values(1)
+    assert values.shown.shape[0] <= 1_000
+    assert values.positive.mean() == pytest.approx(0.3, abs=0.06)
+    assert users.seen()[0][True] + users.seen()[0][False] == pytest.approx(number, rel=0.15)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=300), st.floats(0.01, 0.999))
+def test_a_quantile_is_exact_to_one_percent(microseconds: list[int], share: float) -> None:
+    milliseconds = np.array(microseconds) / 1000
+    exact = float(np.quantile(milliseconds, share, method="inverted_cdf"))
+    got = Latencies.of(milliseconds).quantile_ms(share)
+    assert got is not None
+    assert exact * (1 - 1e-9) <= got * (1 + 1e-9)
+    assert got <= exact * 1.011 + 0.001
+
+
+@given(st.lists(st.integers(1, 10**7), max_size=100), st.integers(1, 10**7))
+def test_nothing_within_a_limit_counts_as_slower(microseconds: list[int], limit: int) -> None:
+    latencies = Latencies.of(np.array(microseconds, dtype=float) / 1000)
+    slower = latencies.slower_than(limit / 1000)
+    assert sum(one > 1.02 * limit for one in microseconds) <= slower <= sum(one > limit for one in microseconds)

@@ -1,0 +1,169 @@
+"""The page and the terminal's table of a rollout say what happened, whatever there is to say."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from shortlist.config.serving import Canary
+from shortlist.evaluation.records import Interval
+from shortlist.serving.rollout.events import Abort, Done, Event, Judged
+from shortlist.serving.rollout.machine import advance
+from shortlist.serving.rollout.observations import CheckResult, Observation, Requests, Track
+from shortlist.serving.rollout.page import headline, render, write_page
+from shortlist.serving.rollout.page_plot import rollout_plot
+from shortlist.serving.rollout.phases import Phase, State
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.terminal import line, verdict_table, watched
+
+STEPS = (5, 25, 50, 100)
+
+
+def observation(second: int, percent: int, decision: str, slower: float = 1.0) -> Observation:
+    canary = 12 * second * percent // 100
+    wide = 0.9 / math.sqrt(second + 4 * percent)
+    checks = (
+        CheckResult(name="minimum_traffic", passed=True, reason=f"{canary} requests on the canary"),
+        CheckResult(
+            name="p99", passed=slower < 3, reason=f"p99 {9 * slower:.1f} ms against 8.6 ms of the stable track"
+        ),
+        CheckResult(name="kpi", passed=None, reason="too few users to tell"),
+    )
+    return Observation(
+        decision=decision,  # type: ignore[arg-type]
+        reason={"hold": "124 of 200 requests on the canary", "roll_back": "p99 86 ms > 26 ms: 3 times stable"}.get(
+            decision, "enough traffic, no guardrail breached"
+        ),
+        checks=checks,
+        stable=Track(requests=12 * second - canary, users=300, p99_ms=8.6 + math.sin(second), kpi=0.31),
+        canary=Track(
+            requests=canary, failed=int(slower > 1), users=15, p99_ms=9 * slower + math.cos(second), kpi=0.315
+        ),
+        canary_share=percent / 100 + 0.002,
+        kpi_difference=Interval(
+            low=0.005 - wide, value=0.005 + 0.02 * math.sin(second / 5) / percent, high=0.005 + wide
+        ),
+        requests=Requests(total=12 * second),
+    )
+
+
+def story(former: int | None = 1, bad_step: int | None = None, stop: Phase | None = None) -> RolloutRecord:
+    """A rollout as a controller would have recorded it, in which a step takes twenty seconds."""
+    state = State(
+        rollout="20261121-120000-demo-0a1b", candidate=2, former=former, champion=former, stable=former, steps=STEPS
+    )
+    record = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123456789abcdef", policy=Canary())
+    record = record.entered(state)
+    while not record.state.final and record.state.phase is not stop:
+        record = record.at(record.elapsed_seconds + 1)
+        state = record.state
+        event: Event = Done(state.phase, state.step)
+        if state.phase is Phase.WATCHING:
+            second = int(record.at_step_seconds)
+            bad = state.step == bad_step and second > 8
+            decision = "roll_back" if bad else "hold" if second < 20 else "proceed"
+            seen = observation(second, state.percent, decision, 10 if state.step == bad_step else 1)
+            record = record.saw(seen)
+            event = Judged(state.step, seen.decision, seen.reason)
+        record = record.entered(advance(state, event)[0])
+    return record.model_copy(update={"requests": Requests(total=9_600, logged=9_600, failed_canary=1)})
+
+
+def aborted() -> RolloutRecord:
+    record = story(stop=Phase.WATCHING)
+    record = record.entered(advance(record.state, Abort("interrupted by SIGTERM"))[0])
+    return record.entered(advance(record.state, Done(Phase.ABORTING, 0))[0])
+
+
+def text(record: RolloutRecord, width: int = 160) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(verdict_table(record))
+    return captured.get()
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (story(), "version 2 (dlrm) serves everybody in place of version 1"),
+        (story(former=None), "version 2 (dlrm) serves everybody"),
+        (story(bad_step=1), "version 2 (dlrm) is withdrawn; version 1 serves everybody"),
+        (aborted(), "version 2 (dlrm) is withdrawn; version 1 serves everybody"),
+        (story(stop=Phase.SHIFTING), "version 2 (dlrm), beside version 1, gets 5 % of the users"),
+    ],
+)
+def test_the_headline_says_who_serves(record: RolloutRecord, said: str) -> None:
+    assert headline(record) == said
+    page = render(record)
+    assert said in page
+    assert escape(record.state.reason) in page
+
+
+def test_the_page_is_one_file_that_fetches_and_runs_nothing(tmp_path: Path) -> None:
+    write_page(story(), tmp_path / "rollout.html")
+    page = (tmp_path / "rollout.html").read_text()
+    assert "default-src 'none'" in page
+    assert not any(word in page for word in ("<script", "src=", "@import", 'href="http'))
+    assert page.count("<tr>") == 1 + len(STEPS) + 1 + len(story().history)
+    assert "<svg" in page
+
+
+def test_what_others_printed_is_shown_and_not_obeyed() -> None:
+    record = story(bad_step=0)
+    state = record.state.model_copy(update={"reason": "server-v2 ended:\n <script>alert(1)</script>"})
+    page = render(record.model_copy(update={"state": state}))
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_there_is_no_picture_when_nobody_got_it() -> None:
+    assert rollout_plot(story(former=None)) is None
+    assert "No user got the candidate" in render(story(former=None))
+
+
+def test_a_step_without_an_observation_has_a_row() -> None:
+    assert "ended before anything was seen" in render(aborted())
+    assert "ended before anything was seen" in text(aborted())
+
+
+def test_the_table_ends_with_the_verdict() -> None:
+    said = text(story())
+    assert said.count("proceed") == len(STEPS)
+    assert "Promoted: version 2 (dlrm) serves everybody in place of version 1" in said
+    assert "0 failed on the stable track, 1 on the canary, 0 lost" in said.replace("\n", " ")
+    assert "p99 86 ms > 26 ms" in text(story(bad_step=1))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits_a_narrow_terminal(width: int) -> None:
+    said = text(story(bad_step=1), width)
+    assert max(len(one) for one in said.splitlines()) <= width
+    assert "…" not in said
+    assert all(number in said for number in ("89.1", "+0.006", "0.087", "roll back"))
+
+
+def test_a_rollout_is_one_line_while_it_runs() -> None:
+    record = story(stop=Phase.WATCHING).saw(observation(20, 5, "hold"))
+    assert line(record) == (
+        "watching version 2 at 5 %  4.0\u202fs  228 / 12 requests  p99 9.5 / 9.4 ms"
+        "  hold: 124 of 200 requests on the canary"
+    )
+
+
+def test_nothing_is_shown_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with watched() as show:
+        show(story())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_parent_that_draws_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHORTLIST_PROGRESS", str(tmp_path / "events.jsonl"))
+    with watched() as show:
+        show(story(stop=Phase.SHIFTING))
+    event = json.loads((tmp_path / "events.jsonl").read_text())
+    assert (event["label"], event["done"], event["text"]) == ("rollout", 5.0, "shifting version 2 at 5 %  3.0\u202fs")

@@ -1,0 +1,133 @@
+"""A rollout's record and its folder: whole, ordered, and of bounded size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shortlist.artefacts import IntegrityError
+from shortlist.config.serving import Canary
+from shortlist.serving.rollout.observations import Observation, Track
+from shortlist.serving.rollout.orders import ORDER, Order, give, given
+from shortlist.serving.rollout.phases import Phase, State
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import STATE, RolloutError, Rollouts
+from shortlist.serving.rollout.verdict import Verdict, verdict_of
+
+
+def record(rollout: str = "20261121-120000-demo-0a1b", **changes: object) -> RolloutRecord:
+    state = State(rollout=rollout, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
+    new = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="ab", policy=Canary(steps=(5, 100)))
+    return new.entered(state.model_copy(update=changes))
+
+
+def watching(percent: int = 5, step: int = 0) -> dict[str, object]:
+    return {"phase": Phase.WATCHING, "percent": percent, "step": step}
+
+
+def seen(p99_ms: float = 8.0) -> Observation:
+    return Observation(decision="hold", reason="wait", stable=Track(requests=9, p99_ms=p99_ms))
+
+
+def test_every_phase_enters_the_history_once() -> None:
+    one = record()
+    moved = one.at(1.5).entered(one.state.model_copy(update=watching()))
+    moved = moved.at(2.5).entered(moved.state).saw(seen())
+    assert [(change.phase, change.percent, change.elapsed_seconds) for change in moved.history] == [
+        (Phase.VERIFYING, 0, 0.0), (Phase.WATCHING, 5, 1.5),
+    ]  # fmt: skip
+    assert [(step.percent, step.began_seconds, step.last) for step in moved.steps] == [(5, 1.5, seen())]
+    assert moved.at_step_seconds == 1.0
+
+
+def test_time_never_runs_backwards() -> None:
+    assert record().at(5).at(3).elapsed_seconds == 5
+
+
+def test_a_long_rollout_keeps_few_samples_but_every_change_of_weight() -> None:
+    one = record()
+    one = one.at(1).entered(one.state.model_copy(update=watching()))
+    for second in range(2, 2_000):
+        one = one.at(second).saw(seen(p99_ms=second))
+    one = one.entered(one.state.model_copy(update=watching(100, 1)))
+    assert 300 <= len(one.samples) <= 600
+    moments = [sample.elapsed_seconds for sample in one.samples]
+    assert moments == sorted(moments)
+    changes = [(b.elapsed_seconds, b.percent) for a, b in zip(one.samples, one.samples[1:], strict=False)
+               if a.percent != b.percent]  # fmt: skip
+    assert changes == [(1, 5), (1_999, 100)]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    rollouts = Rollouts(tmp_path / "rollouts", "demo")
+    one = record(**watching()).saw(seen())
+    rollouts.save(one)
+    assert rollouts.read(one.id) == one == rollouts.latest() == rollouts.unfinished()
+    rollouts.save(one.entered(one.state.model_copy(update={"phase": Phase.ABORTED})))
+    assert rollouts.unfinished() is None
+
+
+def test_ids_are_in_order_even_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    rollouts = Rollouts(tmp_path, "demo")
+    first = rollouts.new_id()
+    rollouts.save(record(first))
+    late = "29991231-235959-demo-ffff"
+    rollouts.save(record(late))
+    after = rollouts.new_id()
+    rollouts.save(record(after))
+    assert after.startswith("30000101-000000-demo-")
+    assert rollouts.ids() == [first, late, after]
+    assert [one.id for one in rollouts.newest_first()] == [after, late, first]
+
+
+def test_specs_share_a_folder_without_seeing_each_other(tmp_path: Path) -> None:
+    demo, other = Rollouts(tmp_path, "demo"), Rollouts(tmp_path, "my-demo")
+    demo.save(record(demo.new_id()))
+    other.save(record(other.new_id()))
+    assert [len(one.ids()) for one in (demo, other)] == [1, 1]
+    with demo.held(), other.held():
+        assert demo.is_held()
+
+
+def test_a_folder_without_a_state_is_no_rollout(tmp_path: Path) -> None:
+    (tmp_path / "20261121-120000-demo-0000").mkdir()
+    rollouts = Rollouts(tmp_path, "demo")
+    assert (rollouts.latest(), rollouts.unfinished()) == (None, None)
+    with pytest.raises(RolloutError, match="there is no rollout 'x'; the newest is none"):
+        rollouts.read("x")
+
+
+def test_a_state_that_was_edited_says_where(tmp_path: Path) -> None:
+    rollouts = Rollouts(tmp_path, "demo")
+    one = record()
+    rollouts.save(one)
+    path = tmp_path / one.id / STATE
+    content = json.loads(path.read_text())
+    content["state"]["phase"] = "dancing"
+    path.write_text(json.dumps(content))
+    with pytest.raises(IntegrityError, match=rf"{STATE}: not a rollout's state \(state\.phase: .*move its folder away"):
+        rollouts.latest()
+
+
+def test_an_order_is_found_and_an_unreadable_one_is_none(tmp_path: Path) -> None:
+    assert given(tmp_path) is None
+    give(tmp_path, Order(wish="rollback", reason="enough"))
+    assert given(tmp_path) == Order(wish="rollback", reason="enough")
+    (tmp_path / ORDER).write_text("{")
+    assert given(tmp_path) is None
+
+
+def test_a_step_that_nobody_looked_at_is_a_hold() -> None:
+    over = record(**watching())
+    over = over.entered(over.state.model_copy(update={"phase": Phase.ABORTED, "reason": "enough"}))
+    verdict = verdict_of(over)
+    assert (verdict.verdict, verdict.steps[0].decision, verdict.steps[0].canary_share) == ("aborted", "hold", None)
+    assert verdict.requests.total == 0
+
+
+def test_the_evidence_has_a_schema() -> None:
+    schema = Verdict.model_json_schema()
+    assert set(schema["required"]) == {"verdict", "reason", "champion", "candidate", "steps", "requests"}
+    assert schema["properties"]["verdict"]["enum"] == ["promoted", "rolled_back", "aborted"]

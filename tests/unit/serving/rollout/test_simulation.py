@@ -1,0 +1,162 @@
+"""The judge's error rates, by simulation; `make bench-judge` plays more rollouts and writes the figures down."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.stats import beta
+
+from shortlist.config.serving import KPI, Canary
+from shortlist.serving.rollout.checks_kpi import FEWEST_USERS
+from shortlist.serving.rollout.judge_simulation import Faults, Played, World, play
+from shortlist.serving.rollout.sequential import mixture_interval, mixture_radius, share_evidence, split_evidence
+from shortlist.serving.rollout.sequential_difference import UserValues, difference
+
+Floats = npt.NDArray[np.float64]
+
+LOOKS = 100
+DEFAULT = KPI()
+
+
+def seen_at_looks(drop: float, users: int, rollouts: int, canary_share: float = 0.5) -> tuple[Floats, Floats]:
+    """Return differences and their variances, shape (rollouts, looks); every user clicks once or not."""
+    generator = np.random.default_rng(11)
+    sizes, means = [], []
+    for share, rate in ((canary_share, 0.3 - drop), (1 - canary_share, 0.3)):
+        each = round(2 * users * share / LOOKS)
+        sizes.append(each * np.arange(1, LOOKS + 1))
+        means.append(generator.binomial(each, rate, (rollouts, LOOKS)).cumsum(axis=1) / sizes[-1])
+    pooled = (sizes[0] * means[0] + sizes[1] * means[1]) / (sizes[0] + sizes[1])
+    same = pooled * (1 - pooled) * (1 / sizes[0] + 1 / sizes[1])
+    own = sum((mean * (1 - mean) + 0.5 / size) / size for mean, size in zip(means, sizes, strict=True))
+    enough = np.minimum(*sizes) >= FEWEST_USERS
+    return (means[0] - means[1])[:, enough], np.maximum(same, own)[:, enough]
+
+
+def rolled_back(estimate: Floats, variance: Floats) -> float:
+    """Return the share of rollouts in which the sequential test says worse at any look."""
+    high = estimate + mixture_radius(variance, DEFAULT.alpha, DEFAULT.scale)
+    return float((high < 0).any(axis=1).mean())
+
+
+def rolled_back_by_repeated_z_test(estimate: Floats, variance: Floats) -> float:
+    """Return the same for a 95 % test that forgets that it was made before."""
+    return float((estimate + 1.96 * np.sqrt(variance) < 0).any(axis=1).mean())
+
+
+@pytest.mark.parametrize("canary_share", [0.5, 0.05])
+def test_equally_good_models_are_rarely_rolled_back_though_one_looks_a_hundred_times(canary_share: float) -> None:
+    looks = seen_at_looks(drop=0.0, users=2_000, rollouts=4_000, canary_share=canary_share)
+    sequential, repeated = rolled_back(*looks), rolled_back_by_repeated_z_test(*looks)
+    assert sequential < 0.01  # found: 0.1 % and 0.0 %
+    assert repeated > 0.12  # found: 18 % and 14 %
+    assert repeated > 10 * sequential
+
+
+@pytest.mark.parametrize(
+    ("drop", "users", "power"),
+    [(0.15, 400, 0.8), (0.10, 800, 0.8), (0.05, 3_000, 0.8)],
+)
+def test_a_drop_is_found_within_so_many_users_of_each_track(drop: float, users: int, power: float) -> None:
+    assert rolled_back(*seen_at_looks(drop, users, rollouts=1_000)) > power
+
+
+def test_users_who_move_and_a_kpi_that_drifts_leave_the_error_rate_alone() -> None:
+    generator, rollouts, users, requests = np.random.default_rng(5), 100, 300, 2_000
+    shares, worse, spread, naive = np.array([0.05, 0.25, 0.5]), 0, [], 0
+    for _ in range(rollouts):
+        taste = np.clip(0.4 + 0.15 * generator.normal(size=users), 0, 1)
+        canary = generator.random(users)[:, None] < shares
+        user, step = generator.integers(0, users, requests), np.arange(requests) * 3 // requests
+        clicked = generator.random(requests) < np.clip(taste[user] - 0.12 * step, 0, 1)
+        alarm = False
+        for many in range(200, requests + 1, 200):
+            cell = user[:many] * 3 + step[:many]
+            shown, positive = (
+                np.bincount(cell, weights, minlength=users * 3).reshape(users, 3).astype(float)
+                for weights in (None, clicked[:many])
+            )
+            seen = difference(UserValues(shown, positive, canary))
+            alarm |= mixture_interval(seen.value, seen.variance, DEFAULT.alpha, DEFAULT.scale).high < 0
+        worse += alarm
+        spread.append(seen.value / seen.variance**0.5)
+        naive += (seen.canary_mean - seen.stable_mean) / seen.variance**0.5 < -1.96
+    assert worse <= 1
+    assert np.std(spread) == pytest.approx(1, abs=0.2)  # the variance is what it says
+    assert naive > 30  # totals over unequal steps would call most good canaries worse
+
+
+def test_the_split_test_rarely_alarms_and_finds_seven_percent_where_five_are_declared() -> None:
+    generator, rollouts, users = np.random.default_rng(3), 1_000, 10_000
+    looks = np.linspace(0, users, LOOKS + 1).astype(int)[1:]
+
+    def alarms(declared: float, true: float) -> Floats:
+        canary = generator.binomial(users // LOOKS, true, (rollouts, LOOKS)).cumsum(axis=1)
+        odds = np.array(
+            [[split_evidence(int(c), int(n), declared) for c, n in zip(row, looks, strict=True)] for row in canary]
+        )
+        return np.asarray(odds > 1_000)
+
+    for declared in (0.05, 0.5):
+        assert alarms(declared, declared).any(axis=1).mean() < 0.01  # found: 0.0 %
+    wrong = alarms(0.05, 0.07)
+    assert wrong[:, looks <= 5_000].any(axis=1).mean() > 0.9  # within 5 000 users
+
+
+def test_the_error_bound_keeps_its_word_at_the_limit_itself() -> None:
+    generator, rollouts, limit = np.random.default_rng(9), 300, 0.01
+    looks = 40 * np.arange(1, LOOKS + 1)
+    failed = generator.binomial(40, limit, (rollouts, LOOKS)).cumsum(axis=1)
+    sequential = [
+        any(share_evidence(int(f), int(n), limit) > 1_000 for f, n in zip(row, looks, strict=True)) for row in failed
+    ]
+    one_look = beta.ppf(0.001, np.maximum(failed, 1), looks - failed + 1) > limit
+    assert np.mean(sequential) < 0.01
+    assert np.mean(sequential) <= one_look.any(axis=1).mean()
+    five_percent = generator.binomial(40, 0.05, (rollouts, LOOKS)).cumsum(axis=1)
+    found = [share_evidence(int(row[9]), 400, limit) > 1_000 for row in five_percent]
+    assert np.mean(found) > 0.8  # within 400 requests
+
+
+def ends(faults: Faults, rollouts: int, world: World | None = None) -> list[Played]:
+    return [play(Canary(), world or World(), faults, seed, look_seconds=5) for seed in range(rollouts)]
+
+
+def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
+    good = ends(Faults(), 60)
+    assert Counter(one.decision for one in good)["roll_back"] <= 1
+    assert all(one.step == 3 for one in good if one.decision == "promote")
+    assert np.median([one.seconds for one in good]) < 180
+
+
+@pytest.mark.parametrize(
+    ("faults", "check", "longest_step"),
+    [
+        (Faults(error_rate=0.05), "errors", 1),
+        (Faults(slowdown=10), "latency", 0),
+        (Faults(kpi_drop=0.15), "kpi", 2),  # shuffled scores
+        (Faults(nan_rate=0.2), "scores", 0),
+        (Faults(constant=True), "scores", 0),
+        (Faults(score_shift=3), "distribution", 0),
+        (Faults(lost_users=0.4), "split", 2),
+    ],
+)
+def test_a_fault_is_rolled_back_by_the_check_that_is_for_it(faults: Faults, check: str, longest_step: int) -> None:
+    for one in ends(faults, 8):
+        assert (one.decision, one.check) == ("roll_back", check), one.reason
+        assert one.step <= longest_step
+
+
+def test_a_canary_worse_by_the_allowed_drop_is_not_promoted() -> None:
+    assert Counter(one.decision for one in ends(Faults(kpi_drop=0.05), 15)) == {"roll_back": 15}
+
+
+def test_too_little_traffic_ends_at_the_deadline() -> None:
+    policy = Canary(deadline_seconds=60)
+    one = play(policy, World(requests_per_second=10), Faults(), seed=1, look_seconds=5)
+    assert (one.decision, one.step, one.check) == ("roll_back", 0, "")
+    assert "undecided after 60 s" in one.reason
+    assert "200 are needed" in one.reason
