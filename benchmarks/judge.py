@@ -1,0 +1,253 @@
+"""How often the judge errs, how soon it finds faults, and how fast it reads: `make bench-judge`.
+
+Rollouts are played in memory with the default policy, looked at every two seconds, on one process per core. The reading
+speed is that of real access logs, prediction parts and outcome parts of 200 000 requests on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from shortlist.config.serving import KPI, Canary
+from shortlist.serving.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.places import Places
+from shortlist.serving.rollout.checks import Health
+from shortlist.serving.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.serving.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
+from shortlist.serving.rollout.judge import judge
+from shortlist.serving.rollout.judge_simulation import Faults, Played, World, play
+from shortlist.serving.rollout.sequential import mixture_radius
+
+LIMIT = 0.02
+"""Most equally good canaries that a check may call faulty, as a share.
+
+Those still undecided at the deadline are counted on their own: that is a matter of how many users there are."""
+REQUESTS = 200_000
+RESULTS = Path(__file__).parent / "results"
+POLICY = Canary()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of rollout."""
+
+    name: str
+    rollouts: int
+    faults: Faults = field(default_factory=Faults)
+    world: World = field(default_factory=World)
+    found_by: str = ""
+    """The check that should roll it back; empty for one that should be promoted."""
+
+
+CASES = (
+    Case("equally good", 1_000),
+    Case("equally good, KPI 0.05", 200, world=World(kpi=0.05, taste=0.03)),
+    Case("equally good, KPI 0.85", 200, world=World(kpi=0.85, taste=0.1)),
+    Case("equally good, KPI falls 0.05 a step", 200, world=World(kpi_drift=-0.05)),
+    Case("equally good, 1 000 users", 200, world=World(users=1_000, taste=0.2)),
+    Case("KPI drop 0.15", 100, Faults(kpi_drop=0.15), found_by="kpi"),
+    Case("KPI drop 0.10", 100, Faults(kpi_drop=0.10), found_by="kpi"),
+    Case("KPI drop 0.05, the most allowed", 100, Faults(kpi_drop=0.05), found_by="kpi"),
+    Case("error rate 5 %", 100, Faults(error_rate=0.05), found_by="errors"),
+    Case("error rate 2 %", 100, Faults(error_rate=0.02), found_by="errors"),
+    Case("10 x slower", 100, Faults(slowdown=10), found_by="latency"),
+    Case("NaN in 5 %", 100, Faults(nan_rate=0.05), found_by="scores"),
+    Case("constant scores", 100, Faults(constant=True), found_by="scores"),
+    Case("scores shifted by 2 deviations", 100, Faults(score_shift=2), found_by="distribution"),
+    Case("30 % of its users lost", 100, Faults(lost_users=0.3), found_by="split"),
+)
+
+
+def played(case: Case, seed: int) -> Played:
+    """Play one rollout of a kind."""
+    return play(POLICY, case.world, case.faults, seed)
+
+
+def whole_judge(console: Console) -> list[dict[str, Any]]:
+    """Play every kind, print the table, return the results."""
+    table = Table(title=f"Rollouts, steps {list(POLICY.steps)}, a look every 2 s", title_justify="left")
+    for heading in ("canary", "rollouts", "promoted", "rolled back", "by", "median s", "95 % s"):
+        table.add_column(heading, justify="left" if heading in {"canary", "by"} else "right")
+    results = []
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for case in CASES:
+            with console.status(case.name):
+                ends = pool.map(partial(played, case), range(case.rollouts), chunksize=5)
+            back = [one for one in ends if one.decision == "roll_back"]
+            checks = Counter(one.check or "deadline" for one in back)
+            by = ", ".join(f"{check} {many}" for check, many in checks.most_common())
+            seconds = np.quantile([one.seconds for one in ends], [0.5, 0.95])
+            row = f"{case.rollouts}", f"{case.rollouts - len(back)}", f"{len(back)}", by
+            table.add_row(case.name, *row, *(f"{one:.0f}" for one in seconds))
+            more = {
+                "rollouts": case.rollouts,
+                "looks": round(float(np.mean([one.looks for one in ends])), 1),
+                "median_seconds": float(seconds[0]),
+            }
+            undecided = checks.pop("deadline", 0)
+            found = checks[case.found_by] if case.found_by else checks.total()
+            name = f"{case.name}: rolled back " + (f"by {case.found_by}" if case.found_by else "as faulty")
+            bound = {} if case.found_by else {"bound": LIMIT}
+            results.append(result(name, found / case.rollouts, "share", **more, **bound))
+            # Not an error of a test: the users there are cannot rule out a drop, and undecided is no success.
+            results.append(result(f"{case.name}: rolled back undecided", undecided / case.rollouts, "share", **more))
+    console.print(table)
+    return results
+
+
+def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, looks: int = 100) -> list[dict[str, Any]]:
+    """Return how often each test calls equally good models worse, and the sequential one's power.
+
+    Every user of both tracks has one outcome, with a rate of 0.3 on the stable track.
+    """
+    generator, kpi, results = np.random.default_rng(1), KPI(), []
+    for drop, many in ((0.0, users), (0.15, 400), (0.1, 800), (0.05, 3_000), (0.03, 10_000)):
+        size = many // looks * np.arange(1, looks + 1)
+        means = [
+            generator.binomial(many // looks, rate, (rollouts, looks)).cumsum(axis=1) / size
+            for rate in (0.3 - drop, 0.3)
+        ]
+        estimate = means[0] - means[1]
+        variance = sum((mean * (1 - mean) + 0.5 / size) / size for mean in means)
+        sequential = float((estimate + mixture_radius(variance, kpi.alpha, kpi.scale) < 0).any(axis=1).mean())
+        repeated = float((estimate + 1.96 * variance**0.5 < 0).any(axis=1).mean())
+        name = f"KPI test alone, drop {drop:g}, {many} users per track, {looks} looks: called worse"
+        peer = {"peer": "95 % z-test at every look", "peer_value": repeated, "rollouts": rollouts}
+        results.append(result(name, sequential, "share", **peer))
+    return results
+
+
+def write_logs(places: Places) -> None:
+    """Write what Envoy, two servers and users would have written of 200 000 requests with 20 items each."""
+    generator, users = np.random.default_rng(2), 20_000
+    user, step = generator.integers(0, users, REQUESTS), np.arange(REQUESTS) * 4 // REQUESTS
+    canary = generator.random(users)[user] < np.array(POLICY.steps)[step] / 100
+    places.logs.mkdir(parents=True)
+    line = {"time": "2026-11-21T03:34:00.123456Z", "rollout": "r", "path": "/v2/models/demo/infer", "version": "3"}
+    rest = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
+    with (places.logs / ACCESS_LOGS[0]).open("wb") as file:
+        for number in range(REQUESTS):
+            track = "canary" if canary[number] else "stable"
+            own = {"id": f"request-{number:032d}", "user": f"user-{user[number]}", "track": track}
+            file.write(
+                orjson.dumps({**line, **rest, **own, "step": str(step[number]), "us": 5_000 + number % 999}) + b"\n"
+            )
+    for track in ("stable", "canary"):
+        chosen = np.flatnonzero(canary == (track == "canary"))
+        for part, rows in enumerate(np.array_split(chosen, 200)):
+            _write_parts(places, track, part, rows, user[rows], step[rows], generator)
+
+
+def _write_parts(
+    places: Places, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
+) -> None:
+    scores = generator.beta(2, 5, (rows.size, 20)).astype(np.float32)
+    common = {
+        "time": datetime.now(UTC),
+        "track": track,
+        "rollout": "r",
+        "version": 3,
+        "status": 200,
+        "digest": "0" * 16,
+    }
+    asked = [
+        {**common, "request_id": f"request-{row:032d}", "user": f"user-{one}", "step": at, "latency_ms": 4.0}
+        | {"degraded": False, "items": list(range(20)), "scores": answer}
+        for row, one, at, answer in zip(rows.tolist(), user.tolist(), step.tolist(), scores.tolist(), strict=True)
+    ]
+    shown = [
+        {"time": common["time"], "request_id": one["request_id"], "item": 0, "row": int(best), "label": int(label)}
+        for one, best, label in zip(asked, scores.argmax(axis=1), generator.random(rows.size) < 0.3, strict=True)
+    ]
+    for folder, schema, lines in (
+        (places.predictions / track, prediction_schema(pa.int64()), asked),
+        (places.outcomes / track, outcome_schema(pa.int64()), shown),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(lines, schema=schema), folder / PART.format(number=part))
+
+
+def reading() -> list[dict[str, Any]]:
+    """Return how fast evidence is read and judged."""
+    with TemporaryDirectory() as scratch:
+        places = Places.of(Path(scratch), "demo")
+        write_logs(places)
+        log = AccessLog(places.logs / ACCESS_LOGS[0])
+        lines = seconds(lambda: [of_rollout(part, "r") for part in log.read()])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        reader = EvidenceReader(places, "r", len(POLICY.steps), top=1)
+        poll, again = seconds(reader.poll), seconds(reader.poll)
+        snapshot = min(seconds(reader.snapshot) for _ in range(5))
+        evidence = reader.snapshot()
+        verdict = min(seconds(lambda: judge(evidence, POLICY, 3, 30, Health(ready=True))) for _ in range(20))
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
+    return [
+        result("access log, read and filtered", REQUESTS / lines, "lines/s"),
+        result(f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
+        result("poll with nothing new", again * 1000, "ms"),
+        result(f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
+        result(f"judge() on {REQUESTS} requests", verdict * 1000, "ms"),
+        result(f"memory of a reader after {REQUESTS} requests", grown, "MiB"),
+    ]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long it took."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def result(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
+    """Return one line of the results."""
+    where = {"hardware": f"{platform.machine()}, {multiprocessing.cpu_count()} cores"}
+    return {
+        "work": "judge",
+        "name": name,
+        "value": round(value, 5),
+        "unit": unit,
+        **more,
+        **where,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def main() -> int:
+    """Print the tables and write the results; exit code 1 when too many good canaries are called faulty."""
+    console = Console()
+    with console.status("reading"):
+        results = reading() + sequential_against_repeated()
+    table = Table(title="KPI test, reading", title_justify="left")
+    for heading in ("what", "value", "unit", "95 % z-test at every look"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    for one in results:
+        table.add_row(one["name"], f"{one['value']:,.4g}", one["unit"], f"{one.get('peer_value', '')}")
+    console.print(table)
+    results += whole_judge(console)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "judge.json").write_text(json.dumps(results, indent=2) + "\n")
+    return int(any(one["value"] > one["bound"] for one in results if one.get("bound") is not None))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""Two hundred thousand requests across promotions and rollbacks, and none lost: `make bench-soak`.
+
+Two versions of one spec, trained by its pipeline, are rolled out in turn while closed-loop users ask through Envoy as
+fast as the machine answers. Every second rollout is taken back by hand half way. Three books are kept independently and
+compared by request id at the end: the client's ledger, Envoy's access logs, the servers' prediction log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import multiprocessing
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from models.deployment import Deployer
+from models.training import Origin
+from pipelines.state import existing
+from pipelines.submit import run_here
+from shortlist.artefacts import read_json
+from shortlist.config.load import load_spec
+from shortlist.config.serving import Serving
+from shortlist.config.spec import Spec
+from shortlist.features.store import SERVING
+from shortlist.serving.log_reader import read_log
+from shortlist.serving.logs import item_type, prediction_schema
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.stack.envoy import ENVOYS
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.sessions import Sessions
+
+REQUESTS = 200_000
+WORKERS = 16
+ROWS = 8
+"""Most rows of a request."""
+SHIFT_LIMIT, BACK_LIMIT = 1.0, 2.0
+"""Seconds from a new weight, and from a verdict, to the last request that still went the old way."""
+RESULTS = Path(__file__).parent / "results"
+SMALL = {"rows": 30_000, "users": 2_000, "items": 300, "days": 4}
+POLICY = {
+    "steps": [10, 50, 100], "interval_seconds": 3, "min_requests": 50, "min_users": 10, "deadline_seconds": 120,
+    # Both versions are good, and a machine that is kept busy on purpose says nothing about them.
+    "kpi": {"max_drop": 0.9}, "guardrails": {"max_p99_ms": 20_000, "max_latency_ratio": 100},
+}  # fmt: skip
+
+
+def small_spec(seed: int) -> Spec:
+    """The demo with fewer rows and one model; another seed trains another version."""
+    spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "demo.yaml")
+    assert spec.models.xgboost is not None
+    trees = spec.models.xgboost.model_copy(update={"rounds": 100, "learning_rate": 0.2, "refit": False})
+    source = spec.data.source.model_copy(update=SMALL)
+    limits = {"min_test_rows": 500, "min_auc": 0.55, "max_auc_drop": 0.1, "slices": ()}
+    calm = {"max_calibration_error": 0.3, "max_rate_error": 1.0, "skew_rows": 50, "parity_rows": 2_000}
+    infra = spec.gates.infra.model_copy(update={"seconds": 1, "max_p50_ms": 5_000, "max_p99_ms": 20_000})
+    return spec.model_copy(
+        update={
+            "name": "soak",
+            "data": spec.data.model_copy(update={"source": source}),
+            "models": spec.models.model_copy(update={"xgboost": trees, "dlrm": None, "logistic": None}),
+            "gates": spec.gates.model_copy(update={**limits, **calm, "infra": infra}),
+            "runtime": spec.runtime.model_copy(update={"seed": seed}),
+            "serving": Serving.model_validate({"canary": POLICY, "traffic": {"kind": "replay", "rate": 20}}),
+        }
+    )
+
+
+@contextmanager
+def asking(port: int, spec: Spec, log: Path, ledger: Path) -> Iterator[Synchronized[int]]:
+    """Ask while the block runs, in a process of its own; gives the count of answers so far."""
+    context = multiprocessing.get_context("spawn")
+    stop, count = context.Event(), context.Value("q", 0)
+    process = context.Process(target=ask, args=(port, spec, log, ledger, stop, count))
+    process.start()
+    try:
+        yield count
+    finally:
+        stop.set()
+        process.join()
+
+
+def ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
+    """Ask in a closed loop until it is time to stop; write the ledger, its times as those of the wall clock."""
+    asyncio.run(_ask(port, spec, log, ledger, stop, count))
+
+
+async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, count: Synchronized[int]) -> None:
+    sessions = list(Sessions(spec.data, log, 2, ROWS))
+    async with connect(Endpoint(port=port, model=spec.name)) as client:
+        prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
+        again = enumerate(itertools.cycle(prepared))
+        asks = (Ask(request, f"soak-{number}", user) for number, (request, user) in again)
+
+        def note(*_: object) -> None:
+            count.value += 1
+
+        found = await Load(client, asks, stop=stop.is_set, on_answer=note).closed(WORKERS)
+    wall = time.time() - time.monotonic()
+    found.frame().with_columns(pl.col("sent", "answered") + wall).write_parquet(ledger)
+
+
+def roll_out_in_turn(
+    deployer: Deployer, versions: tuple[int, int], count: Synchronized[int], wanted: int
+) -> list[RolloutRecord]:
+    """Roll out the version that does not serve, again and again, every second time half way; return what happened."""
+    records: list[RolloutRecord] = []
+    with ThreadPoolExecutor(1) as pool:
+        while count.value < wanted or len(records) < 2:
+            before = deployer.rollouts.latest()
+            assert before is not None
+            serves = before.state.stable
+            rollout = pool.submit(deployer.canary, min(set(versions) - {serves}))
+            if len(records) % 2:
+                while not rollout.done() and not is_half_way(deployer, before):
+                    time.sleep(0.1)
+                time.sleep(2)
+                if not rollout.done():
+                    deployer.rollback()
+            records.append(rollout.result())
+    return records
+
+
+def is_half_way(deployer: Deployer, before: RolloutRecord) -> bool:
+    """Whether the newest rollout sends half of the users to its candidate."""
+    now = deployer.rollouts.latest()
+    assert now is not None
+    return now.id != before.id and (now.state.phase, now.state.percent) == (Phase.WATCHING, 50)
+
+
+class Books:
+    """What the client, Envoy and the servers wrote down.
+
+    Args:
+        deployer: Of the stack; it is stopped, so that all is written.
+        spec: Names the type of the items.
+        ledger: The client's.
+    """
+
+    def __init__(self, deployer: Deployer, spec: Spec, ledger: Path) -> None:
+        self.asked = pl.read_parquet(ledger)
+        ours = pl.col("id").str.starts_with("soak-")
+        kinds = {name: pl.String() for name in ("id", "track", "rollout", "step")} | {"status": pl.Int64()}
+        files = [deployer.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
+        self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(ours)
+        logged = read_log(deployer.places.predictions, prediction_schema(item_type(spec.data)))
+        self.logged = logged.select("status", id="request_id").filter(ours, pl.col("status") == 200)
+
+    def counts(self) -> dict[str, int]:
+        """Return requests, and what does not agree between the books; every one but the first should be 0."""
+        answered = self.asked.filter(pl.col("status") == 200).select("id")
+        failed = self.asked.filter((pl.col("status") <= 0) | (pl.col("status") >= 500))
+        tracks = failed.join(self.lines.unique("id"), on="id", how="left", suffix="_routed")["track_routed"]
+        good = self.lines.filter(pl.col("status") == 200).select("id")
+        return {
+            "requests": self.asked.height,
+            "failed_stable": int((tracks.fill_null("stable") != "canary").sum()),
+            "failed_canary": int((tracks == "canary").sum()),
+            "refused": int(self.asked["status"].is_between(201, 499).sum()),
+            "lost": answered.join(self.logged, on="id", how="anti").height,
+            "doubled": self.logged.height - self.logged["id"].n_unique(),
+            "not_in_access_log": answered.join(good, on="id", how="anti").height,
+            "twice_in_access_log": good.height - good["id"].n_unique(),
+            "logged_unasked": self.logged.join(answered, on="id", how="anti").height,
+        }
+
+    def seconds_to_effect(self, records: list[RolloutRecord]) -> tuple[list[float], list[float]]:
+        """Return seconds from every new weight, and from every verdict to go back, to the last request of the old way.
+
+        Both moments are those that the controller wrote down before it did anything about them.
+        """
+        routes = self.lines.select("id", "rollout", "step", "track")
+        sent = self.asked.select("id", "sent").join(routes, on="id").with_columns(pl.col("step").cast(pl.Int32))
+        shifts, backs = [], []
+        for record in records:
+            of_rollout = sent.filter(pl.col("rollout") == record.id)
+            moments = [datetime.fromisoformat(change.time).timestamp() for change in record.history]
+            # A new way lasts from one change to the next but one: shifting, watching, and what comes then.
+            ends = [*moments[2:], math.inf, math.inf]
+            for change, moment, end in zip(record.history, moments, ends, strict=True):
+                if change.phase is Phase.SHIFTING:
+                    meanwhile = sent.filter(pl.col("sent").is_between(moment, end))
+                    shifts.append(_since(meanwhile.filter(_is_older(record.id, change.step))["sent"], moment))
+                elif change.phase in {Phase.ROLLING_BACK, Phase.ABORTING}:
+                    gone = of_rollout.filter(pl.col("track") == "canary", pl.col("sent") >= moment)
+                    backs.append(_since(gone["sent"], moment))
+        return shifts, backs
+
+
+def _is_older(rollout: str, step: int) -> pl.Expr:
+    if step == 0:
+        return pl.col("rollout").is_null()
+    return (pl.col("rollout") == rollout) & (pl.col("step") < step)
+
+
+def _since(moments: pl.Series, moment: float) -> float:
+    return max(0.0, float(moments.max()) - moment) if moments.len() else 0.0  # type: ignore[arg-type]
+
+
+def soak(folder: Path, console: Console, wanted: int) -> tuple[Books, list[RolloutRecord], float]:
+    """Train, serve, ask and roll out; return the books, the rollouts and the seconds."""
+    runs = folder / "runs"
+    for seed in (1, 2):
+        with console.status(f"training version {seed}"):
+            assert run_here(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
+    spec = small_spec(1)
+    deployer = Deployer(
+        Origin(name=spec.name, stores=str(existing(runs).stores)), spec.serving, spec.gates, spec.runtime
+    )
+    stack, _ = deployer.serve()
+    try:
+        log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])
+        began = time.monotonic()
+        with asking(stack.port, spec, log, folder / "ledger.parquet") as count:
+            records = roll_out_in_turn(deployer, (1, 2), count, wanted)
+        seconds = time.monotonic() - began
+    finally:
+        stack.stop()
+    return Books(deployer, spec, folder / "ledger.parquet"), records, seconds
+
+
+def main() -> int:
+    """Print the table and write the results; exit code 1 when anything was lost, or took too long."""
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
+    console = Console()
+    with TemporaryDirectory(prefix="shortlist-") as folder:
+        books, records, seconds = soak(Path(folder), console, wanted)
+        counts = books.counts()
+        shifts, backs = books.seconds_to_effect(records)
+    table = Table(title=f"{counts['requests']:,} requests in {seconds:.0f} s", title_justify="left")
+    for heading in ("what", "found", "limit"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    wrong = {name: number for name, number in counts.items() if name != "requests"}
+    for name, number in wrong.items():
+        table.add_row(name.replace("_", " "), f"{number:,}", "0")
+    ends = [record.state.phase for record in records]
+    table.add_row("promotions", str(ends.count(Phase.PROMOTED)), "")
+    table.add_row("rollbacks", str(len(ends) - ends.count(Phase.PROMOTED)), "")
+    shift, back = (statistics.median(one) if one else float("nan") for one in (shifts, backs))
+    table.add_row(
+        "new weight to effect, median s", f"{shift:.2f} (most {max(shifts, default=0):.2f})", f"{SHIFT_LIMIT:g}"
+    )
+    table.add_row("verdict to 0 %, median s", f"{back:.2f} (most {max(backs, default=0):.2f})", f"{BACK_LIMIT:g}")
+    console.print(table)
+    rows = [
+        *((name, number, "requests", 0) for name, number in wrong.items()),
+        ("requests", counts["requests"], "requests", None),
+        ("duration", round(seconds, 1), "s", None),
+        ("promotions", ends.count(Phase.PROMOTED), "rollouts", None),
+        ("rollbacks", len(ends) - ends.count(Phase.PROMOTED), "rollouts", None),
+        ("weight_to_effect", round(shift, 3), "s, median", SHIFT_LIMIT),
+        ("verdict_to_zero", round(back, 3), "s, median", BACK_LIMIT),
+    ]
+    today = datetime.now(UTC).date().isoformat()
+    hardware = f"{platform.machine()}, {multiprocessing.cpu_count()} cores"
+    results = [
+        {
+            "work": "soak",
+            "name": name,
+            "value": value,
+            "unit": unit,
+            "bound": bound,
+            "hardware": hardware,
+            "date": today,
+        }
+        for name, value, unit, bound in rows
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "soak.json").write_text(json.dumps(results, indent=2) + "\n")
+    return int(any(wrong.values()) or counts["requests"] < wanted or shift > SHIFT_LIMIT or back > BACK_LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
