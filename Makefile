@@ -7,20 +7,26 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SPEC ?= demo
 DATA ?=
 RUNS ?= runs
+PORT ?= 0
+# Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"
+SET ?=
 VENV := .venv
+# Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
+TRITON_VENV := .venv-triton
 # Threads that spin at barriers steal the cores of whoever shares them.
 export OMP_WAIT_POLICY ?= PASSIVE
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test
+READY_TRITON := $(TRITON_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: $(READY) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path]
-	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) --runs $(RUNS)
+run: $(READY) $(READY_TRITON) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value]
+	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
 
-test: $(READY_TEST) check ## set up, then pass every test, the linters and the walls
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test, the linters and the walls
 	@$(BIN)/pytest
 
 check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
@@ -32,18 +38,49 @@ check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
 compile: $(READY) ## write pipelines/compiled/*.yaml from the pipelines' Python
 	@$(BIN)/shortlist compile
 
-promote: $(READY) ## make the newest blessed candidate of SPEC the champion
+serve: $(READY) $(READY_TRITON) ## serve SPEC's champion on this machine: Triton behind Envoy [PORT=8080; a free one by default]
+	@$(BIN)/shortlist serve $(SPEC) --port $(PORT) --runs $(RUNS)
+
+status: $(READY) ## say what is served, to whom, and what is wrong
+	@$(BIN)/shortlist status $(SPEC) --runs $(RUNS)
+
+stop: $(READY) ## stop serving SPEC
+	@$(BIN)/shortlist stop $(SPEC) --runs $(RUNS)
+
+replay: $(READY) ## play the newest days of SPEC's log through Envoy for half a minute
+	@$(BIN)/shortlist replay $(SPEC) --runs $(RUNS)
+
+deploy-canary: $(READY) $(READY_TRITON) ## roll the newest blessed candidate out beside the champion; promote it or roll it back on evidence
+	@$(BIN)/shortlist deploy-canary $(SPEC) --runs $(RUNS)
+
+canary-status: $(READY) ## show the rollout under way, or the last one
+	@$(BIN)/shortlist canary-status $(SPEC) --runs $(RUNS)
+
+promote: $(READY) ## make the newest blessed candidate the champion now, without waiting for evidence
 	@$(BIN)/shortlist promote $(SPEC) --runs $(RUNS)
+
+rollback: $(READY) ## abort the rollout under way; with none, go back to the champion before
+	@$(BIN)/shortlist rollback $(SPEC) --runs $(RUNS)
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
 
+bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
+	@$(BIN)/python benchmarks/serve.py
+
+bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)
+	@$(BIN)/python benchmarks/soak.py
+
+bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minutes)
+	@$(BIN)/python benchmarks/judge.py
+
 bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
 	@$(BIN)/python benchmarks/memory.py
 
-setup: $(READY) ## only set up
+setup: $(READY) $(READY_TRITON) ## only set up
 
 clean: ## delete all runs, models and stores made here (the log you gave is never touched)
+	@if [ -x $(BIN)/shortlist ] && [ -d $(RUNS)/serving ]; then $(BIN)/shortlist stop --runs $(RUNS); fi
 	rm -rf $(RUNS)
 
 # --- set-up: once, quiet, skipped when up to date -----------------------------------------------------------------
@@ -66,8 +103,17 @@ $(READY): requirements/run.txt pyproject.toml | $(BIN)/python
 	$(call install,shortlist,--no-deps --no-build-isolation -e .)
 	@touch $@
 
+$(READY_TRITON): requirements/triton.txt | $(BIN)/python
+	@echo "  installing Triton (log: $(VENV)/setup.log)"
+	@$(PYTHON) -m venv $(TRITON_VENV)
+	@$(TRITON_VENV)/bin/python -m pip install --disable-pip-version-check --no-input --no-deps -r requirements/triton.txt \
+	  >> $(VENV)/setup.log 2>&1 \
+	  || { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
+	@touch $@
+
 $(READY_TEST): requirements/test.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 
-.PHONY: help run test check compile promote ui bench-memory setup clean
+.PHONY: help run test check compile serve status stop replay deploy-canary canary-status promote rollback ui bench-serve bench-soak bench-judge bench-memory \
+  setup clean

@@ -15,8 +15,10 @@ def judge(
     champion: dsl.Input[dsl.Dataset],
     xgboost: dsl.Input[dsl.Model],
     xgboost_scores: dsl.Input[dsl.Dataset],
+    xgboost_proof: dsl.Input[dsl.Dataset],
     dlrm: dsl.Input[dsl.Model],
     dlrm_scores: dsl.Input[dsl.Dataset],
+    dlrm_proof: dsl.Input[dsl.Dataset],
     popularity_scores: dsl.Input[dsl.Dataset],
     verdict: dsl.Output[dsl.Dataset],
 ) -> str:
@@ -25,12 +27,12 @@ def judge(
 
     from shortlist.config.gates import Gates
     from shortlist.config.runtime import Runtime
-    from shortlist.evaluation.judge import judge
+    from shortlist.evaluation.judge import Candidate, judge
     from shortlist.tracking.steps import step
 
     with step("judge") as this:
-        candidates = {"xgboost": (xgboost, xgboost_scores), "dlrm": (dlrm, dlrm_scores)}
-        paths = {kind: (Path(model.path), Path(scores.path)) for kind, (model, scores) in candidates.items()}
+        candidates = {"xgboost": (xgboost, xgboost_scores, xgboost_proof), "dlrm": (dlrm, dlrm_scores, dlrm_proof)}
+        paths = {kind: Candidate(*(Path(one.path) for one in left)) for kind, left in candidates.items()}
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), Path(popularity_scores.path)
         limits = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
         blessed = judge(*limits, paths, *evidence, Path(verdict.path))

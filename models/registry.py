@@ -33,6 +33,7 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], 
     folder = models[blessing.blessed.model]
     verify_blessing(verdict / Files.BLESSING, folder)
     record_verdict(origin, verdict, runs)
+    origin.tracker.log_blessing(runs[blessing.blessed.model], verdict / Files.BLESSING)  # before there is a version
     registry = origin.tracker.registry
     version = registry.register(runs[blessing.blessed.model], {"blessed": "true"})
     registry.set_alias("candidate", version)

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import BaseModel, ConfigDict
 
+from models.export import EXPORTED, export
 from models.inputs import split_of
 from models.packing import pack
 from models.train import ranker_class, train
@@ -46,7 +47,7 @@ def train_and_track(
     kind: str, section: str, runtime: Runtime, origin: Origin,
     fitted: Path, table: Path, out_model: Path, out_scores: Path,
 ) -> tuple[int | None, str]:  # fmt: skip
-    """Train a declared model, pack, score and track it; return the rows it visited and the id of its MLflow run.
+    """Train, score, pack, export and track a declared model; return the rows it visited and the id of its MLflow run.
 
     A model that is not declared leaves two empty folders: a graph's tasks are the same for every spec.
 
@@ -69,6 +70,8 @@ def train_and_track(
     opened = DayTable.open(table, Files.TABLE)
     record = train(kind, declared, opened, runtime, out_model, out_scores)
     pack(out_model, fitted)
+    if kind in EXPORTED:
+        export(out_model, origin.name)
     lineage = Lineage(
         spec_digest=digest(declared),
         data_digest=f"{origin.input_digest}/{folder_digest(table)}",

@@ -1,4 +1,4 @@
-"""The command line: `shortlist check|schema|run|promote|compile|ui`."""
+"""The command line: `shortlist check|schema|run|compile|ui`, and the commands of serving."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli_options import RunsOption, SetOption, SpecArgument, find_spec
+from pipelines.serving_cli import commands
 from shortlist.contracts import ShortlistError
 
 app = typer.Typer(
@@ -17,17 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The whole production life of a ranking model, declared in one YAML file.",
 )
-
-SPECS = Path(__file__).parent / "specs"
-SpecArgument = Annotated[
-    str, typer.Argument(help="Name of a shipped spec (demo, kuairand, criteo) or path of a YAML file.")
-]
-RunsOption = Annotated[Path, typer.Option(help="Folder for runs, models and stores.")]
-
-
-def find_spec(name: str) -> Path:
-    """Return the path of a spec given by name or by path."""
-    return Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else SPECS / f"{name}.yaml"
 
 
 @app.command()
@@ -52,12 +43,13 @@ def run(
     spec: SpecArgument,
     data: Annotated[Path | None, typer.Option(help="File or folder that holds the log and its side tables.")] = None,
     runs: RunsOption = Path("runs"),
+    change: SetOption = None,
 ) -> None:
     """Run a spec's whole pipeline on this machine."""
     from pipelines.submit import run_here
     from shortlist.config.load import load_spec
 
-    raise typer.Exit(run_here(load_spec(find_spec(spec)), data, runs))
+    raise typer.Exit(run_here(load_spec(find_spec(spec), change or ()), data, runs))
 
 
 @app.command(name="compile")
@@ -77,24 +69,14 @@ def compile_(
 
 
 @app.command()
-def promote(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
-    """Make the newest blessed candidate of a spec the champion, with which the next ones are compared."""
-    from models.registry import promote as make_champion
-    from models.training import Origin
-    from pipelines.state import existing
-    from shortlist.config.load import load_spec
-
-    name = load_spec(find_spec(spec)).name
-    version = make_champion(Origin(name=name, stores=str(existing(runs).stores)))
-    typer.echo(f"{name}: version {version} is the champion")
-
-
-@app.command()
 def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000) -> None:
     """Open MLflow on the runs made here."""
     from pipelines.ui import serve
 
     serve(runs, port)
+
+
+app.registered_commands += commands.registered_commands
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ class Display:
         """The step that began last."""
         self.paths: dict[str, str] = {}
         """What steps said they write, whether they finished or not."""
+        self.notes: list[str] = []
+        """What steps want to be said below the results."""
         self.interrupted = False
         """Whether the user stopped the run."""
         self._events = events
@@ -81,6 +83,8 @@ class Display:
             self._running.pop(event["name"], None)
             self.finished[event["name"]] = event
             self._say(event["name"], _measures(event))
+        elif kind == "note":
+            self.notes.append(event["text"])
         elif kind == "cached":
             self.finished[event["step"]] = {"cached": True}
             self._say(event["step"], "unchanged, reused")
@@ -128,6 +132,8 @@ class Display:
         else:
             self._console.print()
             self._console.print(_results(json.loads((run / Files.SUMMARY).read_text())))
+            for note in self.notes:
+                self._console.print(note, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
 
 

@@ -48,6 +48,7 @@ def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]
         "gates": canonical_json(spec.gates),
         "slices": list(spec.gates.slices),
         "skew_rows": spec.gates.skew_rows,
+        "serving": canonical_json(spec.serving),
         "runtime": canonical_json(spec.runtime),
         "location": location,
         "input_digest": input_digest(spec.data, Path(location)),

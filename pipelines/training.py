@@ -1,4 +1,4 @@
-"""From a raw log to a blessed, registered model: the training graph."""
+"""From a raw log to a blessed model in front of users: the training graph."""
 
 from kfp import dsl
 
@@ -8,18 +8,21 @@ from components.find_champion import find_champion
 from components.fit_features import fit_features
 from components.ingest import ingest
 from components.judge import judge
+from components.prove import prove
 from components.record_hold import record_hold
 from components.register import register
 from components.report import report
+from components.roll_out import roll_out
 from components.score_champion import score_champion
 from components.store_features import store_features
 from components.train import train
 from components.validate import validate
 
 KINDS = ("xgboost", "dlrm", "logistic", "popularity")
+SERVED = ("xgboost", "dlrm")
 
 
-@dsl.pipeline(name="shortlist-training", description="Raw log -> valid log -> features -> models -> gates -> registry")
+@dsl.pipeline(name="shortlist-training", description="From a raw log to a blessed model in front of users")
 def training(
     name: str,
     data: str,
@@ -30,6 +33,7 @@ def training(
     gates: str,
     slices: list,
     skew_rows: int,
+    serving: str,
     runtime: str,
     location: str,
     input_digest: str,
@@ -49,6 +53,7 @@ def training(
         gates: Likewise.
         slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
         skew_rows: Rows compared with Feast (part of gates).
+        serving: The spec's section.
         runtime: The spec's section.
         location: Where the user's files are.
         input_digest: Digest of those files.
@@ -90,7 +95,22 @@ def training(
                 table=table.outputs["table"],
             ).set_display_name(f"train_{kind}")
         champion = score_champion(version=found.outputs["version"], name=name, stores=stores, **declared, **features_of)
-        candidates = {kind: trained[kind].outputs["model"] for kind in ("xgboost", "dlrm")}
+        candidates = {kind: trained[kind].outputs["model"] for kind in SERVED}
+        proofs = {}
+        for kind in SERVED:
+            proofs[f"{kind}_proof"] = (
+                prove(
+                    kind=kind,
+                    gates=gates,
+                    serving=serving,
+                    runtime=runtime,
+                    code=code,
+                    **features_of,
+                    **trained[kind].outputs,
+                )
+                .set_display_name(f"prove_{kind}")
+                .outputs["proof"]
+            )
         judged = judge(
             gates=gates,
             runtime=runtime,
@@ -102,31 +122,42 @@ def training(
             dlrm_scores=trained["dlrm"].outputs["scores"],
             popularity_scores=trained["popularity"].outputs["scores"],
             **candidates,
+            **proofs,
         )
         books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
         with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
             registered = register(**books)
         with dsl.Else(name="held"):
             held = record_hold(**books)
-        report(
-            name=name,
-            gates=gates,
-            runtime=runtime,
-            lineage={"input_digest": input_digest, "code": code, "log": location},
-            version=dsl.OneOf(registered.outputs["version"], held.outputs["version"]),
-            started=found.outputs["started"],
-            found=found.outputs["step"],
-            registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
-            raw_log=log.outputs["raw_log"],
-            valid_log=valid.outputs["valid_log"],
-            quarantine=valid.outputs["quarantine"],
-            fitted=fitted.outputs["fitted"],
-            table=table.outputs["table"],
-            skew=skew.outputs["skew"],
-            champion=champion.outputs["champion"],
-            verdict=judged.outputs["verdict"],
-            **candidates,
-            popularity=trained["popularity"].outputs["model"],
-            logistic=trained["logistic"].outputs["model"],
-            logistic_scores=trained["logistic"].outputs["scores"],
-        ).set_display_name("report").set_caching_options(False)
+        version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
+        page = (
+            report(
+                name=name,
+                gates=gates,
+                runtime=runtime,
+                lineage={"input_digest": input_digest, "code": code, "log": location},
+                version=version,
+                started=found.outputs["started"],
+                found=found.outputs["step"],
+                registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
+                raw_log=log.outputs["raw_log"],
+                valid_log=valid.outputs["valid_log"],
+                quarantine=valid.outputs["quarantine"],
+                fitted=fitted.outputs["fitted"],
+                table=table.outputs["table"],
+                skew=skew.outputs["skew"],
+                champion=champion.outputs["champion"],
+                verdict=judged.outputs["verdict"],
+                **candidates,
+                **proofs,
+                popularity=trained["popularity"].outputs["model"],
+                logistic=trained["logistic"].outputs["model"],
+                logistic_scores=trained["logistic"].outputs["scores"],
+            )
+            .set_display_name("report")
+            .set_caching_options(False)
+        )
+        rolled = roll_out(
+            version=version, name=name, serving=serving, gates=gates, runtime=runtime, stores=stores, code=code
+        )
+        rolled.set_display_name("roll_out").set_caching_options(False).after(page)

@@ -62,6 +62,7 @@ class Files:
     SCORES: Final = "scores.parquet"
     SKEW: Final = "skew.json"
     CHAMPION: Final = "champion.json"
+    PROOF: Final = "proof.json"
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"

@@ -11,6 +11,25 @@ from shortlist.config.base import Names, Section
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
+class Infra(Section):
+    """What a real Triton with the exported model must show under load."""
+
+    rows_per_request: int = Field(default=128, ge=1)
+    """Rows of a request of the load."""
+    requests_per_second: float = Field(default=20, gt=0)
+    """The load, open loop."""
+    seconds: float = Field(default=3, gt=0)
+    """How long it lasts."""
+    max_p50_ms: float = Field(default=100, gt=0)
+    """Longest median answer."""
+    max_p99_ms: float = Field(default=500, gt=0)
+    """Longest 99th percentile."""
+    max_memory_mib: float = Field(default=4_096, gt=0)
+    """Most resident memory of the server and what it starts."""
+    max_cold_start_seconds: float = Field(default=60, gt=0)
+    """Longest time from start to ready."""
+
+
 class Gates(Section):
     """Limits of the gates; every gate always runs."""
 
@@ -42,3 +61,9 @@ class Gates(Section):
     """Margin by which a slice may fall behind the champion (without one: the popularity baseline), Holm-corrected."""
     skew_rows: int = Field(default=500, ge=10, le=100_000)
     """Rows of the feature table compared with Feast's own answers."""
+    parity_rows: int = Field(default=10_000, ge=10)
+    """Test rows scored in-process, by the exported file and by a real Triton; fewer only when there are fewer."""
+    max_score_difference: float = Field(default=1e-5, gt=0, le=0.01)
+    """Largest difference between those scores."""
+    infra: Infra = Infra()
+    """Limits under load."""

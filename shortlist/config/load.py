@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -20,8 +20,12 @@ class SpecError(ShortlistError):
     """The spec is not valid; one line per problem."""
 
 
-def load_spec(path: Path) -> Spec:
+def load_spec(path: Path, changes: Sequence[str] = ()) -> Spec:
     """Return the spec in a YAML file.
+
+    Args:
+        path: The file.
+        changes: Values to use instead of the file's, each `key.of.section=value`.
 
     Raises:
         SpecError: It cannot be read or is not valid; names file, key, value and the likely intended key.
@@ -37,15 +41,16 @@ def load_spec(path: Path) -> Spec:
         raise SpecError(f"{path}: no such spec{near}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    return parse_spec(text, str(path))
+    return parse_spec(text, str(path), changes)
 
 
-def parse_spec(text: str, origin: str = "spec") -> Spec:
+def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> Spec:
     """Return the spec written in YAML (or JSON) text.
 
     Args:
         text: The document.
         origin: What to call it in messages.
+        changes: See `load_spec`.
 
     Raises:
         SpecError: It is not valid.
@@ -58,6 +63,8 @@ def parse_spec(text: str, origin: str = "spec") -> Spec:
         raise SpecError(
             f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {type(raw).__name__})"
         )
+    for change in changes:
+        _change(raw, change)
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
@@ -73,6 +80,24 @@ def canonical_json(section: BaseModel) -> str:
 def digest(section: BaseModel) -> str:
     """Return the first 16 hex digits of the SHA-256 of a section's canonical JSON."""
     return hashlib.sha256(canonical_json(section).encode()).hexdigest()[:16]
+
+
+def _change(raw: dict[str, Any], change: str) -> None:
+    """Put the value of `a.b.c=value`, read as YAML, at its place."""
+    place, equals, value = change.partition("=")
+    *sections, key = place.strip().split(".")
+    if not equals or not all((*sections, key)):
+        raise SpecError(f"'{change}': wanted key.of.section=value, e.g. models.xgboost.max_depth=4")
+    at = raw
+    for section in sections:
+        inner = at.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise SpecError(f"'{change}': '{section}' is no section, so it has no key '{key}'")
+        at = inner
+    try:
+        at[key] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise SpecError(f"'{change}': '{value}' is not a YAML value") from None
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -26,6 +26,7 @@ from shortlist.config.features import (
 from shortlist.config.gates import Gates
 from shortlist.config.models import Models
 from shortlist.config.runtime import Runtime
+from shortlist.config.serving import Serving
 from shortlist.contracts import did_you_mean
 
 
@@ -44,6 +45,8 @@ class Spec(Section):
     """What is trained."""
     gates: Gates = Gates()
     """What may ship."""
+    serving: Serving = Serving()
+    """How it reaches traffic."""
     runtime: Runtime = Runtime()
     """Where it runs."""
 

@@ -98,6 +98,17 @@ class Tracker:
             self._client.log_dict(run_id, dict(report), Files.GATES)
         self.log_metrics(run_id, {"gate": numbers})
 
+    def log_blessing(self, run_id: str, blessing: Path) -> None:
+        """Keep the blessing of a run's model beside it, where `Registry.blessing_of` finds it.
+
+        Args:
+            run_id: From `log_training`.
+            blessing: The `blessing.json` that blesses it.
+        """
+        assert blessing.name == Files.BLESSING
+        with calm(self.uri):
+            self._client.log_artifact(run_id, str(blessing))
+
     def close_unfinished(self) -> int:
         """Mark this experiment's runs that a killed process left running as killed; return how many there were."""
         with calm(self.uri):

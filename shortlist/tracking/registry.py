@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.artefacts import verify_manifest
+from shortlist.contracts import Files, ShortlistError
 from shortlist.tracking.store_access import calm, unless_there
 
 Alias = Literal["champion", "candidate"]
@@ -23,6 +24,10 @@ _NOT_LINEAGE: Final = (
     "mlflow.source.name",
     "mlflow.source.type",
 )
+
+
+class UnknownVersionError(ShortlistError):
+    """A version that was never registered."""
 
 
 class RegisteredModel(BaseModel):
@@ -97,12 +102,53 @@ class Registry:
             if not models or alias not in models[0].aliases:
                 return None
             found = self._client.get_model_version_by_alias(self.name, alias)
-            if to is not None:
-                to.mkdir(parents=True, exist_ok=True)
-            folder = Path(self._download(found.source, None if to is None else str(to)))
+            return self._with_files(found, to)
+
+    def fetch(self, version: int, to: Path | None = None) -> RegisteredModel:
+        """Return a version with its files; see `find`.
+
+        Raises:
+            UnknownVersionError: There is none of that number.
+            IntegrityError: Its files are not the ones that were trained.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self._uri):
+            return self._with_files(self._version(version), to)
+
+    def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
+        """Return the blessing that a version was registered with, or None when it has none; it is not verified here.
+
+        Args:
+            version: Its number.
+            to: Folder for a file that has to be fetched from a remote store; a local one is used in place.
+
+        Raises:
+            UnknownVersionError: There is none of that number.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self._uri):
+            run = self._client.get_run(self._version(version).run_id)
+            if all(one.path != Files.BLESSING for one in self._client.list_artifacts(run.info.run_id)):
+                return None
+            return self._local(f"{run.info.artifact_uri}/{Files.BLESSING}", to)
+
+    def _version(self, version: int) -> Any:
+        known = {int(one.version): one for one in self._client.search_model_versions(f"name = '{self.name}'")}
+        if version not in known:
+            there = ", ".join(str(number) for number in sorted(known)) or "none"
+            raise UnknownVersionError(f"{self.name} has no version {version}; registered: {there}")
+        return known[version]
+
+    def _with_files(self, found: Any, to: Path | None) -> RegisteredModel:
+        folder = self._local(found.source, to)
         verify_manifest(folder)
         kind = found.tags.get("kind", "")
         return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, folder=folder)
+
+    def _local(self, source: str, to: Path | None) -> Path:
+        if to is not None:
+            to.mkdir(parents=True, exist_ok=True)
+        return Path(self._download(source, None if to is None else str(to)))
 
 
 def _is_lineage(tag: str) -> bool:

@@ -72,6 +72,11 @@ def step(name: str, **paths: str) -> Iterator[Step]:
     emit({"event": "done", **this.record})
 
 
+def note(text: str) -> None:
+    """Tell whoever watches the run a sentence that belongs below its results."""
+    emit({"event": "note", "text": text})
+
+
 def _stop(name: str, message: str) -> NoReturn:
     emit({"event": "failed", "step": name, "message": message})
     sys.stderr.write(f"{message}\n")

@@ -51,6 +51,7 @@ def small_demo() -> dict[str, Any]:
     spec["models"]["dlrm"] |= {"learning_rate": 0.002}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
+    spec["gates"]["infra"] = {"seconds": 0.5}
     return spec
 
 
@@ -80,7 +81,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     best = summary["best_possible"]["auc"]
     assert 0.5 < summary["models"]["xgboost"]["auc"] < best < 1
     assert {gate["name"] for gate in summary["gates"]} == {
-        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity",
+        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra",
     }  # fmt: skip
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
@@ -103,7 +104,7 @@ def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Pat
     tags = tracker._client.get_run(champion.run_id).data.tags
     assert {"spec_digest", "data_digest", "code_version", "days.train", "days.test", "gates"} <= set(tags)
     assert tags["gates"] == "passed"
-    assert sorted(path.name for path in champion.folder.iterdir() if path.is_dir()) == ["preprocessing"]
+    assert sorted(path.name for path in champion.folder.iterdir() if path.is_dir()) == ["preprocessing", "serving"]
 
 
 def test_a_changed_model_section_trains_that_model_alone(demo: Run, demo_runs: Path) -> None:
@@ -113,12 +114,13 @@ def test_a_changed_model_section_trains_that_model_alone(demo: Run, demo_runs: P
         unchanged.summary["models"][demo.summary["blessed"]["model"]]["auc"], abs=1e-9
     )
     # There is a champion now, so it is scored and the gates hear it; nothing else runs again.
-    assert executed(unchanged) <= {"find_champion", "score_champion", "judge", "register", "report"}
+    assert executed(unchanged) <= {"find_champion", "score_champion", "judge", "register", "report", "roll_out"}
 
     changed = small_demo()
     changed["models"]["dlrm"] |= {"epochs": 2, "patience": 2}
     third = run(changed, demo_runs)
-    assert executed(third) - {"find_champion", "score_champion", "judge", "register", "report"} == {"train_dlrm"}
+    again = {"find_champion", "score_champion", "judge", "register", "report", "roll_out"}
+    assert executed(third) - again == {"train_dlrm", "prove_dlrm"}
 
 
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(

@@ -74,3 +74,27 @@ def test_a_range_of_names_stands_for_each() -> None:
     )
     spec = parse_spec(text)
     assert [name for name in spec.features.names if name.startswith("p")] == ["p1_number", "p2_number", "p3_number"]
+
+
+def test_single_values_of_a_spec_can_be_changed_from_outside() -> None:
+    path = ROOT / "tests/specs/valid/minimal.yaml"
+    changed = load_spec(path, ["gates.min_auc=0.6", "serving.canary.steps=[50, 100]"])
+    assert changed.gates.min_auc == 0.6
+    assert changed.serving.canary.steps == (50, 100)
+    assert changed.data == load_spec(path).data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("gates.min_auc", "wanted key.of.section=value"),
+        ("gates.min_ac=0.6", "unknown key; did you mean 'min_auc'"),
+        ("name.of=3", "'name' is no section"),
+        ("gates.min_auc=[", "is not a YAML value"),
+        ("gates.min_auc=7", "less than or equal to 1"),
+    ],
+)
+def test_a_wrong_change_says_what_is_wrong(change: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(ROOT / "tests/specs/valid/minimal.yaml", [change])
+    assert message in str(caught.value)

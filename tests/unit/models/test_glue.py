@@ -14,19 +14,24 @@ import yaml
 
 from models.champion import score_champion
 from models.registry import promote, register_blessed
+from models.release import ReleaseForm, release
 from models.training import Origin, train_and_track
 from shortlist.artefacts import IntegrityError, folder_digest
 from shortlist.config.declared import Declared
-from shortlist.config.gates import Gates
+from shortlist.config.gates import Gates, Infra
 from shortlist.config.load import canonical_json, parse_spec
+from shortlist.config.serving import Batching
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
-from shortlist.evaluation.judge import judge
+from shortlist.evaluation.blessing import verify_blessing
+from shortlist.evaluation.judge import Candidate, judge
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
+from shortlist.serving.export.repository import verify_repository
+from shortlist.serving.proof.prove import prove
 
 ROOT = Path(__file__).parents[3]
 
@@ -95,8 +100,13 @@ def version(world: World) -> str:
     publish(
         "minimal", folder / "feast", world.spec.runtime, 40, folder / "log", folder / "fitted", folder / "table", skew
     )
-    limits = Gates(min_auc=0.52, min_test_rows=200, bootstrap_rounds=60, skew_rows=40, max_calibration_error=0.2)
-    candidates = {"xgboost": (folder / "xgboost", folder / "xgboost_scores")}
+    load = Infra(seconds=0.5)
+    limits = Gates(
+        min_auc=0.52, min_test_rows=200, bootstrap_rounds=60, skew_rows=40, max_calibration_error=0.2, infra=load
+    )
+    candidate = Candidate(folder / "xgboost", folder / "xgboost_scores", folder / "proof")
+    prove(candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Batching(), 1, candidate.proof)
+    candidates = {"xgboost": candidate}
     evidence = folder / "log", skew, folder / "no_champion", folder / "popularity_scores"
     assert judge(limits, 1, candidates, *evidence, folder / "verdict") == "xgboost"
     return register_blessed(
@@ -109,6 +119,15 @@ def test_the_first_blessed_model_is_candidate_and_champion(world: World, version
     assert (registry.version_of("candidate"), registry.version_of("champion")) == (1, 1) == (int(version), int(version))
     found = registry.champion()
     assert found is not None and folder_digest(found.folder) == folder_digest(world.folder / "xgboost")
+    assert {path.name for path in (found.folder / "serving").iterdir()} == {"model.onnx", "signature.json"}
+
+
+def test_a_registered_version_carries_the_blessing_of_its_files(world: World, version: str) -> None:
+    registry = world.origin.tracker.registry
+    blessing = registry.blessing_of(int(version))
+    assert blessing is not None
+    verified = verify_blessing(blessing, registry.fetch(int(version)).folder)
+    assert verified.blessed is not None and verified.blessed.model == "xgboost"
 
 
 def test_the_champion_gives_the_same_scores_through_its_own_preprocessing(world: World, version: str) -> None:
@@ -179,3 +198,18 @@ def test_a_changed_value_in_the_feature_table_is_skew(world: World, tmp_path: Pa
     )
     report = json.loads((out / "skew.json").read_text())
     assert report["columns"]["item_rate"] == report["rows_checked"] == report["historical_mismatches"]
+
+
+@pytest.mark.parametrize("form", ["python", "onnxruntime", "fil"])
+def test_a_version_leaves_for_other_servers(world: World, version: str, form: ReleaseForm, tmp_path: Path) -> None:
+    out = tmp_path / "new" / form
+    assert release(world.origin, None, form, Batching(), out) == int(version)
+    assert any(name.endswith(f"/{version}/model.onnx") for name in verify_repository(out))
+    with pytest.raises(ShortlistError, match="is there already"):
+        release(world.origin, None, form, Batching(), out)
+
+
+def test_a_form_that_a_model_has_not_is_refused(world: World, version: str, tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match="of kind xgboost; the form 'torchscript' is for dlrm"):
+        release(world.origin, int(version), "torchscript", Batching(), tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()

@@ -68,7 +68,10 @@ def test_data_that_is_not_there_stops_before_anything_is_made(
     assert "gone.tsv" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("ui",), ("promote", "demo")])
+COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")
+
+
+@pytest.mark.parametrize("words", [("ui",), ("export", "demo", "out"), *((command, "demo") for command in COMMANDS)])
 def test_without_runs_they_say_what_to_do(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from shortlist.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.registry import UnknownVersionError
 from shortlist.tracking.store_access import TrackingError, tracking_uri
 
 LINEAGE = Lineage(
@@ -244,6 +245,38 @@ def test_a_champion_whose_files_were_changed_is_refused(tracker: Tracker, model:
     (champion.folder / "weights.safetensors").write_text("tampered")
     with pytest.raises(IntegrityError, match=r"weights\.safetensors: changed after it was written"):
         tracker.registry.champion()
+
+
+def test_any_version_comes_with_its_verified_files(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    first = tracker.registry.register(log(tracker, model))
+    second = tracker.registry.register(log(tracker, make_model(tmp_path / "other", "two")))
+    texts = [(tracker.registry.fetch(one).folder / "weights.safetensors").read_text() for one in (first, second)]
+    assert texts == ["one", "two"]
+    (tracker.registry.fetch(second).folder / "weights.safetensors").write_text("tampered")
+    with pytest.raises(IntegrityError, match=r"weights\.safetensors: changed after it was written"):
+        tracker.registry.fetch(second)
+
+
+def test_a_version_that_was_never_registered_is_unknown(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownVersionError, match=r"shortlist-\S+ has no version 1; registered: none"):
+        tracker.registry.fetch(1)
+    tracker.registry.register(log(tracker, model))
+    tracker.registry.register(log(tracker, make_model(tmp_path / "other", "two")))
+    for ask in (tracker.registry.fetch, tracker.registry.blessing_of):
+        with pytest.raises(UnknownVersionError, match=r"has no version 9; registered: 1, 2"):
+            ask(9)
+
+
+def test_a_version_keeps_its_newest_blessing(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id = log(tracker, model)
+    version = tracker.registry.register(run_id)
+    assert tracker.registry.blessing_of(version) is None
+    for text in ("judged", "judged again"):
+        (tmp_path / "blessing.json").write_text(text)
+        tracker.log_blessing(run_id, tmp_path / "blessing.json")
+    kept = tracker.registry.blessing_of(version, tmp_path / "fetched")
+    assert kept is not None
+    assert (kept.name, kept.read_text()) == ("blessing.json", "judged again")
 
 
 def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Path) -> None:

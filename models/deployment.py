@@ -1,0 +1,202 @@
+"""A spec's versions in front of users: served, rolled out, promoted, rolled back on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from models.packing import PREPROCESSING
+from models.registry import promote
+from models.training import Origin
+from shortlist.artefacts import read_json
+from shortlist.config.data import Data
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.config.serving import ReplayTraffic, Serving
+from shortlist.contracts import ShortlistError
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.store import SERVING
+from shortlist.serving.places import Places
+from shortlist.serving.proof.live import reasons_to_hold
+from shortlist.serving.rollout.commands import RollOut
+from shortlist.serving.rollout.here import LocalFleet
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import Rollouts
+from shortlist.serving.rollout.tools import Tools
+from shortlist.serving.rollout.watcher import Watcher
+from shortlist.serving.stack.deployment import Deployment
+from shortlist.serving.stack.stack import Stack
+from shortlist.serving.traffic.background import replay_folder, replaying
+from shortlist.serving.traffic.client import Endpoint
+from shortlist.serving.traffic.example import example_request
+from shortlist.serving.traffic.replay import ReplaySettings, describe, replay
+
+OnChange = Callable[[RolloutRecord], None]
+
+
+class Deployer:
+    """What can be done with a spec's registered versions on this machine.
+
+    Args:
+        origin: Spec and stores.
+        serving: The spec's section.
+        gates: The spec's section; names the load of the infra gate.
+        runtime: The spec's section; names the online store.
+    """
+
+    def __init__(self, origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+        stores = Path(origin.stores.partition("#")[0])
+        self.name = origin.name
+        self.places = Places.of(stores.parent, origin.name)
+        self.rollouts = Rollouts(self.places.rollouts, origin.name)
+        self._origin = origin
+        self._serving = serving
+        self._gates = gates
+        self._runtime = runtime
+        self._store = stores / "feast" / origin.name
+
+    @classmethod
+    def parse(cls, origin: Origin, serving: str, gates: str, runtime: str) -> Self:
+        """Return a deployer from the sections as a graph's parameters hold them."""
+        sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
+        return cls(origin, *sections, Runtime.model_validate_json(runtime))
+
+    def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
+        """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.
+
+        Args:
+            port: Of Envoy; 0 takes the one it had, or any free one.
+            on_change: Told of every change of the rollout.
+
+        Returns:
+            The stack, and the rollout if there was one.
+
+        Raises:
+            ShortlistError: No model is registered, or something does not start.
+        """
+        registry = self._origin.tracker.registry
+        first = registry.version_of("champion") or registry.version_of("candidate")
+        if first is None:
+            raise ShortlistError(f"spec '{self.name}' has no blessed model to serve yet; make run SPEC={self.name}")
+        stack = Stack.up(self.places, self.name, self._serving, self._runtime.online_store, self.name, port)
+        route = stack.record.route
+        if route is not None:
+            stack.wait_ready(route.stable, 90)
+            return stack, None
+        return stack, self._rolling(stack, on_change).canary(first)
+
+    def canary(self, version: int | None = None, on_change: OnChange = lambda _: None) -> RolloutRecord:
+        """Roll a version (the candidate by default) out, with the log as traffic where the spec says so.
+
+        Raises:
+            ShortlistError: The stack is not up, or the rollout cannot begin.
+        """
+        stack = self._stack()
+        with self._traffic(stack):
+            return self._rolling(stack, on_change).canary(version)
+
+    def promote(self) -> RolloutRecord | int:
+        """Promote now, without evidence; return the rollout, or just the version where nothing is served."""
+        stack = Stack.connect(self.places)
+        if stack is None:
+            return promote(self._origin)
+        return self._rolling(stack).promote()
+
+    def rollback(self) -> RolloutRecord:
+        """Abort the rollout under way, or return to the champion before.
+
+        Raises:
+            ShortlistError: The stack is not up, or there is nothing to return to.
+        """
+        return self._rolling(self._stack()).rollback()
+
+    def after_training(self, version: str) -> str:
+        """Roll a version out where a stack is up; return one sentence for the user."""
+        if not version:
+            return "Nothing to roll out: no candidate passed the gates."
+        stack = Stack.connect(self.places)
+        if stack is None:
+            return f"To serve it: make serve SPEC={self.name}"
+        route = stack.record.route
+        if route is not None and route.stable == int(version):
+            return f"Version {version} serves already, at {stack.url}"
+        record = self.canary(int(version))
+        word = record.state.phase.value.replace("_", " ")
+        return f"Version {version} was {word}: {record.state.reason} ({self.rollouts.folder_of(record.id)})"
+
+    def _stack(self) -> Stack:
+        stack = Stack.connect(self.places)
+        if stack is None:
+            raise ShortlistError(f"spec '{self.name}' is not being served; make serve SPEC={self.name} first")
+        return stack
+
+    def _rolling(self, stack: Stack, on_change: OnChange = lambda _: None) -> RollOut:
+        tools = Tools(
+            fleet=LocalFleet(stack, self._serving),
+            models=self._origin.tracker.registry,
+            observe=lambda record: Watcher(stack, record, self._serving.log.sampling),
+            prove=lambda deployment: self._prove(stack, deployment),
+            store=self._store if (self._store / SERVING).exists() else None,
+            on_change=on_change,
+        )
+        return RollOut(self.rollouts, self._serving.canary, tools)
+
+    def _prove(self, stack: Stack, deployment: Deployment) -> list[str]:
+        version = deployment.version
+        port = stack.record.versions[version].ports.http
+        data = self._declared(stack, version)
+        return reasons_to_hold(port, self.name, data, self._log_folder(), self._gates.infra)
+
+    @contextmanager
+    def _traffic(self, stack: Stack) -> Iterator[None]:
+        """Play the log while the block runs, if the spec has no users."""
+        if not isinstance(self._serving.traffic, ReplayTraffic) or stack.record.route is None:
+            yield
+            return
+        with replaying(self._replay(stack, self._serving.traffic)):
+            yield
+
+    def replay(self, seconds: float, rate: float | None = None) -> str:
+        """Play the log as users would for some seconds; return one line about it.
+
+        Args:
+            seconds: How long.
+            rate: Requests per second; the spec's by default.
+
+        Raises:
+            ShortlistError: The stack is not up, or serves nothing.
+        """
+        declared = self._serving.traffic
+        traffic = declared if isinstance(declared, ReplayTraffic) else ReplayTraffic(kind="replay")
+        traffic = traffic if rate is None else traffic.model_copy(update={"rate": rate})
+        settings = self._replay(self._stack(), traffic).model_copy(update={"seconds": seconds})
+        return describe(replay(settings))
+
+    def example(self, stack: Stack) -> str:
+        """Return a command that asks the model; empty while nothing is served."""
+        route = stack.record.route
+        if route is None:
+            return ""
+        return example_request(stack.url, self.name, self._declared(stack, route.stable), self._log_folder())
+
+    def _replay(self, stack: Stack, traffic: ReplayTraffic) -> ReplaySettings:
+        route = stack.record.route
+        if route is None:
+            raise ShortlistError(f"spec '{self.name}': nothing is served yet; make serve SPEC={self.name}")
+        return ReplaySettings(
+            data=self._declared(stack, route.stable),
+            log=self._log_folder(),
+            traffic=traffic,
+            endpoint=Endpoint(port=stack.port, model=self.name),
+            outcomes=self.places.outcomes,
+            out=replay_folder(self.places.root),
+            top=self._serving.canary.kpi.top,
+        )
+
+    def _declared(self, stack: Stack, version: int) -> Data:
+        return Preprocessing.load(stack.places.versions / f"v{version}" / "model" / PREPROCESSING).plan.declared.data
+
+    def _log_folder(self) -> Path:
+        return Path(read_json(self._store / SERVING)["log"])

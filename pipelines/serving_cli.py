@@ -1,0 +1,189 @@
+"""The commands of serving: `shortlist serve|status|stop|deploy-canary|canary-status|promote|rollback|replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli_options import RunsOption, SpecArgument, find_spec
+from shortlist.contracts import ShortlistError
+
+if TYPE_CHECKING:
+    from models.deployment import Deployer
+    from shortlist.serving.rollout.record import RolloutRecord
+
+commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@commands.command()
+def serve(
+    spec: SpecArgument,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes the last one, or any free one.")] = 0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Serve a spec's champion on this machine: Triton behind Envoy, supervised."""
+    from shortlist.serving.rollout.terminal import watched
+
+    deployer = _deployer(spec, runs)
+    with watched() as on_change:
+        stack, rollout = deployer.serve(port, on_change)
+    if rollout is not None:
+        _conclude(deployer, rollout)
+    _show(deployer)
+    raise typer.Exit(0 if stack.record.route is not None else 1)
+
+
+@commands.command()
+def status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Say what is served, to whom, and what is wrong; exit code 1 when something is."""
+    raise typer.Exit(_show(_deployer(spec, runs)))
+
+
+@commands.command()
+def stop(
+    spec: Annotated[
+        str | None, typer.Argument(help="Name or path of a spec; every one that is served by default.")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Stop serving; `serve` brings the same versions back."""
+    from shortlist.config.load import load_spec
+    from shortlist.serving.places import Places
+    from shortlist.serving.stack.lifetime import stop_stack
+
+    served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
+    for name in served if spec is None else [load_spec(find_spec(spec)).name]:
+        places = Places.of(runs, name)
+        stopped = stop_stack(places) if places.root.is_dir() else []
+        typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
+
+
+@commands.command(name="deploy-canary")
+def deploy_canary(
+    spec: SpecArgument,
+    version: Annotated[int | None, typer.Option(help="Registered version; the newest blessed one by default.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
+    from shortlist.serving.rollout.terminal import watched
+
+    deployer = _deployer(spec, runs)
+    with watched() as on_change:
+        rollout = deployer.canary(version, on_change)
+    raise typer.Exit(_conclude(deployer, rollout))
+
+
+@commands.command(name="canary-status")
+def canary_status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Show the rollout under way, or the last one."""
+    from shortlist.serving.rollout.terminal import line
+
+    deployer = _deployer(spec, runs)
+    latest = deployer.rollouts.latest()
+    if latest is None:
+        raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={spec}")
+    if latest.state.final:
+        _conclude(deployer, latest)
+        return
+    typer.echo(line(latest))
+    if not deployer.rollouts.is_held():
+        typer.echo("Its controller is gone: make deploy-canary goes on with it, make rollback ends it.")
+
+
+@commands.command()
+def promote(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Make the newest blessed candidate (or what is being rolled out) the champion, without waiting for evidence."""
+    deployer = _deployer(spec, runs)
+    done = deployer.promote()
+    if isinstance(done, int):
+        typer.echo(f"{deployer.name}: version {done} is the champion")
+        return
+    raise typer.Exit(_conclude(deployer, done))
+
+
+@commands.command()
+def rollback(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """End the rollout under way, or return to the champion before."""
+    deployer = _deployer(spec, runs)
+    _conclude(deployer, deployer.rollback())
+
+
+@commands.command()
+def replay(
+    spec: SpecArgument,
+    rate: Annotated[float | None, typer.Option(help="Requests per second; the spec's by default.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long.")] = 30.0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Play the newest days of the log through Envoy as users would, outcomes included."""
+    typer.echo(_deployer(spec, runs).replay(seconds, rate), nl=False)
+
+
+@commands.command(name="export")
+def export_(
+    spec: SpecArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write; a file for torchscript.")],
+    form: Annotated[str, typer.Option(help="python, onnxruntime, fil or torchscript.")] = "onnxruntime",
+    version: Annotated[int | None, typer.Option(help="Registered version; the champion by default.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Write a registered version as a model repository for a Triton of your own."""
+    from typing import get_args
+
+    from models.release import ReleaseForm, release
+    from models.training import Origin
+    from pipelines.state import existing
+    from shortlist.config.load import load_spec
+
+    forms: dict[str, ReleaseForm] = {name: name for name in get_args(ReleaseForm)}
+    if form not in forms:
+        raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(forms)}")
+    loaded = load_spec(find_spec(spec))
+    origin = Origin(name=loaded.name, stores=str(existing(runs).stores))
+    typer.echo(f"{out}: version {release(origin, version, forms[form], loaded.serving.batching, out)} ({form})")
+
+
+def _deployer(spec: str, runs: Path) -> Deployer:
+    from models.deployment import Deployer
+    from models.training import Origin
+    from pipelines.state import existing
+    from shortlist.config.load import load_spec
+
+    loaded = load_spec(find_spec(spec))
+    origin = Origin(name=loaded.name, stores=str(existing(runs).stores))
+    return Deployer(origin, loaded.serving, loaded.gates, loaded.runtime)
+
+
+def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
+    """Print the verdict and where its evidence is; return the exit code."""
+    from rich.console import Console
+
+    from shortlist.serving.rollout.page import PAGE
+    from shortlist.serving.rollout.phases import Phase
+    from shortlist.serving.rollout.terminal import verdict_table
+    from shortlist.serving.rollout.verdict import EVIDENCE
+
+    console = Console(highlight=False)
+    console.print(verdict_table(rollout))
+    folder = deployer.rollouts.folder_of(rollout.id)
+    console.print(f"\nPage: {folder / PAGE}\nEvidence: {folder / EVIDENCE}", soft_wrap=True)
+    return 0 if rollout.state.phase is Phase.PROMOTED else 1
+
+
+def _show(deployer: Deployer) -> int:
+    """Print what is served; return 0 when all is well."""
+    from rich.console import Console
+
+    from pipelines.serving_view import status_table
+    from shortlist.serving.stack.lifetime import why_down
+    from shortlist.serving.stack.stack import Stack
+
+    stack = Stack.connect(deployer.places)
+    if stack is None:
+        raise ShortlistError(f"{deployer.name}: {why_down(deployer.places)} make serve SPEC={deployer.name} serves it.")
+    found = stack.status()
+    unfinished = deployer.rollouts.unfinished()
+    Console(highlight=False).print(status_table(found, unfinished, deployer.example(stack)), soft_wrap=True)
+    return 1 if found.problems else 0

@@ -1,0 +1,258 @@
+"""A small log, the models trained on it, and models that every gate let pass though they are no good."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from models.champion import score_champion
+from models.registry import register_blessed
+from models.training import Origin, train_and_track
+from shortlist import artefacts
+from shortlist.artefacts import folder_digest, write_manifest
+from shortlist.config.declared import Declared
+from shortlist.config.load import canonical_json, load_spec
+from shortlist.config.spec import Spec
+from shortlist.contracts import Files
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.evaluation.blessing import bless, write_blessing
+from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.judge import Candidate, judge
+from shortlist.evaluation.records import Measures
+from shortlist.features.fit import fit
+from shortlist.features.publish import publish
+from shortlist.features.table import build_table
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
+from shortlist.serving.proof.prove import prove
+from shortlist.tracking.lineage import Lineage
+
+NAME = "small"
+DEMO = Path(__file__).parents[2] / "pipelines" / "specs" / "demo.yaml"
+# About 1 000 users ask in two days. Shown first is an item that they like in half of all cases, in a third by a model
+# that ranks at random.
+SIZE = {"rows": 30_000, "users": 3_000, "items": 300, "days": 4}
+TREES = {"rounds": 60, "learning_rate": 0.2, "refit": False}
+GATE_LIMITS = {
+    "min_test_rows": 500, "bootstrap_rounds": 50, "skew_rows": 20, "parity_rows": 1_000,
+    "max_calibration_error": 0.2, "max_rate_error": 0.5,
+    # Long enough to prove that the servers answer; how fast, the judge sees.
+    "infra": {"seconds": 0.5, "max_p50_ms": 5_000, "max_p99_ms": 10_000},
+}  # fmt: skip
+SERVING = {
+    "batching": {"threads": 1},
+    "log": {"flush_seconds": 0.3, "max_waiting": 300},
+    "refresh_seconds": 0.5,
+    "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},
+    "canary": {
+        "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 25,
+        "drain_seconds": 1, "kpi": {"max_drop": 0.2, "scale": 0.1},
+        # Far from what a busy machine does to good models.
+        "guardrails": {"latency_floor_ms": 150, "max_p99_ms": 2_000},
+    },
+}  # fmt: skip
+_NEWEST_DAY_MICROSECONDS = 1_767_830_400_000_000
+"""2026-01-08. Requests that prove a candidate are made of this day, replays also of the day before."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A spec's stores with registered versions; what is in them is read only, except where a test says so."""
+
+    spec: Spec
+    spec_file: Path
+    runs: Path
+    origin: Origin
+    log: Path
+    versions: dict[str, int]
+    """By what is right or wrong with them; `first` and `second` are good."""
+
+    @property
+    def store(self) -> Path:
+        """Folder of the Feast store."""
+        return self.runs / "stores" / "feast" / NAME
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The log, fitted and published; the first version through every gate, the others blessed by hand."""
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        # Syncing hundreds of tiny files takes longer than everything else.
+        patch.setattr(artefacts, "_sync_folder", lambda path: None)
+        yield _Making(folder).world()
+
+
+class _Making:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec_file = folder / f"{NAME}.yaml"
+        self.spec_file.write_text(yaml.safe_dump(_smaller(yaml.safe_load(DEMO.read_text(encoding="utf-8")))))
+        self.spec = load_spec(self.spec_file)
+        self.runs = folder / "runs"
+        (self.runs / "stores").mkdir(parents=True)
+        self.origin = Origin(name=NAME, stores=str(self.runs / "stores"), input_digest="log", code="code")
+
+    def world(self) -> World:
+        self._features()
+        versions = {"first": self._through_the_gates()}
+        second = self._trained("second", self.spec.models.xgboost, seed=2)
+        versions["second"] = self._blessed(self.folder / "second", second)
+        for name, change in CHANGES.items():
+            versions[name] = self._blessed(self._changed(name, change), None)
+        versions["unblessed"] = self._registered(self._changed("unblessed", _none), None)
+        self.origin.tracker.registry.set_alias("candidate", versions["second"])
+        log = self.folder / "log"
+        return World(self.spec, self.spec_file, self.runs, self.origin, log, versions)
+
+    def _features(self) -> None:
+        spec, folder = self.spec, self.folder
+        ingest(spec.data, folder, folder / "raw", spec.runtime)
+        moment = datetime(2026, 6, 1, tzinfo=UTC)
+        validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, moment)
+        declared = spec.data, spec.features, spec.gates
+        fit(*declared, spec.runtime, folder / "log", folder / "fitted")
+        build_table(*declared, spec.runtime, folder / "log", folder / "fitted", folder / "table")
+
+    def _trained(self, name: str, section: Any, seed: int = 1, kind: str = "xgboost") -> str:
+        text = canonical_json(section) if section else "{}"
+        runtime = self.spec.runtime.model_copy(update={"seed": seed})
+        inputs = self.folder / "fitted", self.folder / "table"
+        outputs = self.folder / name, self.folder / f"{name}_scores"
+        return train_and_track(kind, text, runtime, self.origin, *inputs, *outputs)[1]
+
+    def _through_the_gates(self) -> int:
+        spec, at = self.spec, self.folder
+        run = self._trained("first", spec.models.xgboost)
+        self._trained("popularity", None, kind="popularity")
+        rows = spec.gates.skew_rows
+        store = self.runs / "stores" / "feast" / NAME
+        publish(NAME, store, spec.runtime, rows, at / "log", at / "fitted", at / "table", at / "skew")
+        one = Candidate(at / "first", at / "first_scores", at / "proof")
+        prove(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving.batching, 1, one.proof)
+        declared = Declared(spec.data, spec.features, spec.gates)
+        score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
+        evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"
+        assert judge(spec.gates, 1, {"xgboost": one}, *evidence, at / "verdict") == "xgboost"
+        return int(register_blessed(self.origin, at / "verdict", {"xgboost": one.folder}, {"xgboost": run}))
+
+    def _changed(self, name: str, change: Change) -> Path:
+        """Return a copy of the second model's folder with another graph, its manifest written again."""
+        import onnx
+
+        to = self.folder / name
+        shutil.copytree(self.folder / "second", to)
+        path = to / FOLDER / MODEL_FILE
+        model = onnx.load(path)
+        model.doc_string = name
+        _change(model.graph, change, Signature.read(to / FOLDER))
+        onnx.save(model, path)
+        write_manifest(to)
+        return to
+
+    def _blessed(self, model: Path, run: str | None) -> int:
+        """Bless, log and register a model as if every gate had passed it."""
+        digests = write_manifest(model)
+        gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
+        report = GateReport.of("xgboost", folder_digest(model), gates)
+        measures = Measures(model="xgboost", role="candidate", validation_log_loss=0.5)
+        blessing = self.folder / f"{model.name}_verdict" / Files.BLESSING
+        blessing.parent.mkdir()
+        write_blessing(blessing, bless([report], [measures]))
+        return self._registered(model, run, blessing)
+
+    def _registered(self, model: Path, run: str | None, blessing: Path | None = None) -> int:
+        tracker = self.origin.tracker
+        if run is None:
+            lineage = Lineage(spec_digest="s", data_digest=model.name, days={}, code_version="code", git_commit="none")
+            run = tracker.log_training(model, "xgboost", {}, [], lineage)
+        if blessing is not None:
+            tracker.log_blessing(run, blessing)
+        return tracker.registry.register(run, {"blessed": str(blessing is not None).lower()})
+
+
+def _smaller(spec: dict[str, Any]) -> dict[str, Any]:
+    small = copy.deepcopy(spec) | {"name": NAME, "serving": SERVING, "gates": GATE_LIMITS}
+    small["data"]["source"] |= SIZE
+    small["models"] = {"xgboost": small["models"]["xgboost"] | TREES}
+    return small
+
+
+Change = Callable[[Any, str, str, Signature], None]
+"""Adds nodes to a graph that make its score of a good one: graph, name of the good score, name of its own, inputs."""
+
+
+def _change(graph: Any, change: Change, signature: Signature) -> None:
+    (output,) = graph.output
+    good = f"{output.name}_as_trained"
+    for node in graph.node:
+        node.output[:] = [good if name == output.name else name for name in node.output]
+    change(graph, good, output.name, signature)
+
+
+def _none(graph: Any, good: str, name: str, signature: Signature) -> None:
+    _add(graph, "Identity", [good], name)
+
+
+def _not_a_number(graph: Any, good: str, name: str, signature: Signature) -> None:
+    column = _constant(graph, np.array([signature.numbers.index("event_time")]))
+    moment = _add(graph, "Gather", ["numbers", column], "moment", axis=1)
+    old = _add(graph, "Less", [moment, _constant(graph, np.array([float(_NEWEST_DAY_MICROSECONDS)]))], "old")
+    _add(graph, "Where", [old, _constant(graph, np.array([np.nan], np.float32)), good], name)
+
+
+def _shuffled(graph: Any, good: str, name: str, signature: Signature) -> None:
+    # From the last row to the first: every score is there, and belongs to another item.
+    bounds = [_constant(graph, np.array([number])) for number in (-1, np.iinfo(np.int64).min, 0, -1)]
+    _add(graph, "Slice", [good, *bounds], name)
+
+
+def _all_the_same(graph: Any, good: str, name: str, signature: Signature) -> None:
+    nothing = _add(graph, "Mul", [good, _constant(graph, np.zeros(1, np.float32))], "nothing")
+    _add(graph, "Add", [nothing, _constant(graph, np.full(1, 0.3, np.float32))], name)
+
+
+def _slow(graph: Any, good: str, name: str, signature: Signature) -> None:
+    # Products of matrices that begin with the scores, so that none can be computed beforehand.
+    mean = _add(graph, "ReduceMean", [good], "mean", keepdims=0)
+    turn = _constant(graph, np.eye(768, dtype=np.float32)[::-1].copy())
+    product = _add(graph, "Add", [turn, _add(graph, "Mul", [mean, turn], "filled")], "product_0")
+    for number in range(1, 33):
+        product = _add(graph, "MatMul", [product, turn], f"product_{number}")
+    small = _add(graph, "ReduceMean", [product], "small", keepdims=0)
+    tiny = _add(graph, "Mul", [small, _constant(graph, np.array(1e-6, np.float32))], "tiny")
+    _add(graph, "Add", [good, tiny], name)
+
+
+def _not_loadable(graph: Any, good: str, name: str, signature: Signature) -> None:
+    _add(graph, "Explode", [good], name)  # there is no such operator
+
+
+CHANGES: dict[str, Change] = {
+    "not_a_number": _not_a_number, "shuffled": _shuffled, "all_the_same": _all_the_same, "slow": _slow,
+    "not_loadable": _not_loadable, "tampered": _none, "swapped": _none, "crashing": _none,
+}  # fmt: skip
+
+
+def _add(graph: Any, kind: str, inputs: list[str], output: str, **attributes: int) -> str:
+    from onnx import helper
+
+    graph.node.append(helper.make_node(kind, inputs, [output], **attributes))
+    return output
+
+
+def _constant(graph: Any, value: np.ndarray) -> str:
+    from onnx import numpy_helper
+
+    name = f"constant_{len(graph.initializer)}"
+    graph.initializer.append(numpy_helper.from_array(value, name))
+    return name

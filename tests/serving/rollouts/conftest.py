@@ -1,0 +1,401 @@
+"""A stack of real servers with users of its own, and what must hold after whatever happened to it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+
+from models.deployment import Deployer
+from shortlist.artefacts import read_json
+from shortlist.config.serving import Serving
+from shortlist.serving.log_reader import read_log
+from shortlist.serving.logs import item_type, prediction_schema
+from shortlist.serving.places import Places
+from shortlist.serving.rollout.evidence_access import SCHEMA
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
+from shortlist.serving.stack.leftovers import leftovers
+from shortlist.serving.stack.lifetime import stop_stack
+from shortlist.serving.stack.stack import Stack
+from shortlist.serving.traffic.background import replay_folder
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.ledger import Ledger
+from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.replay import LEDGER
+from shortlist.serving.traffic.sessions import Session, Sessions
+
+USERS_RATE = 15
+"""Requests per second of the users that are there whatever happens to a rollout's own replay."""
+ENVOYS = ("envoy-a", "envoy-b")
+_UNKNOWN_SECONDS = 0.05
+"""A client that sends on a connection whose other end was killed this long ago cannot know of it yet."""
+_LINES_LATER_SECONDS = 0.4
+"""Envoy writes its access log every 0.2 s."""
+
+
+class Users:
+    """Sticky users who go on asking while the block runs, and what they saw."""
+
+    def __init__(self, port: int, model: str, sessions: list[Session], rate: float) -> None:
+        self._endpoint = Endpoint(port=port, model=model)
+        self._sessions, self._rate = sessions, rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
+        self.ledger = Ledger()
+
+    def __enter__(self) -> Users:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    async def _ask(self) -> None:
+        name = uuid.uuid4().hex[:8]
+        async with connect(self._endpoint) as client:
+            prepared = [(client.prepare(one.inputs), one.user) for one in self._sessions]
+            asks = (
+                Ask(request, f"user-{name}-{number}", user)
+                for number, (request, user) in enumerate(itertools.cycle(prepared))
+            )
+            await Load(client, asks, stop=self._stop.is_set, ledger=self.ledger).open(self._rate)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A process that was killed."""
+
+    program: str
+    monotonic: float
+    """Seconds of the clock that the ledgers use."""
+    time: datetime
+    """Of the clock that Envoy's lines use."""
+
+
+@dataclass
+class Story:
+    """What happened in one test: who asked, what was killed when, which rollouts ran."""
+
+    users: Users
+    kills: list[Kill] = field(default_factory=list)
+    replays: list[pl.DataFrame] = field(default_factory=list)
+    """Ledgers of rollouts' own traffic."""
+
+
+class Live:
+    """The stack, and ways to do to it what a machine may do."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.places = Places.of(world.runs, world.spec.name)
+        self.deployer = self.deployer_with({}, {})
+        self._pool = ThreadPoolExecutor(1)
+        self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
+        self._commands: list[subprocess.Popen[str]] = []
+        self.story: Story | None = None
+        self.started: RolloutRecord | None = None
+
+    def serve(self) -> None:
+        """Bring the stack up: the first model ever reaches everybody."""
+        self.started = self.deployer.serve()[1]
+
+    # Asking for things.
+
+    def deployer_with(self, serving: dict[str, Any], canary: dict[str, Any]) -> Deployer:
+        """Return a deployer whose spec says something else in places."""
+        spec = self.world.spec
+        policy = spec.serving.canary.model_dump() | canary
+        changed = Serving.model_validate(spec.serving.model_dump() | serving | {"canary": policy})
+        return Deployer(self.world.origin, changed, spec.gates, spec.runtime)
+
+    def begin(self, version: int, deployer: Deployer | None = None) -> Future[RolloutRecord]:
+        """Roll a version out in the background; return when its record is there."""
+        before = self.deployer.rollouts.latest()
+        rollout = self._pool.submit((deployer or self.deployer).canary, version)
+        self.until(lambda: rollout.done() or self.deployer.rollouts.latest() != before, "no rollout began")
+        return rollout
+
+    def roll_out(self, version: int, deployer: Deployer | None = None) -> RolloutRecord:
+        """Roll a version out to its end."""
+        return self.end(self.begin(version, deployer))
+
+    def end(self, rollout: Future[RolloutRecord]) -> RolloutRecord:
+        """Return a rollout when it is over; its own traffic goes to the books."""
+        record = rollout.result(120)
+        self.keep_replay()
+        return record
+
+    def keep_replay(self) -> None:
+        """Put the traffic of the last rollout to the books."""
+        path = replay_folder(self.places.root) / LEDGER
+        assert self.story is not None
+        if path.exists():
+            self.story.replays.append(pl.read_parquet(path))
+            path.unlink()
+
+    def command(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:
+        """Start `shortlist ... SPEC --runs RUNS` in a process of its own."""
+        where = str(self.world.spec_file), "--runs", str(runs or self.world.runs)
+        program = "from pipelines.cli import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, words[0], *where, *words[1:]],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
+            env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+        self._commands.append(process)
+        return process
+
+    # Looking.
+
+    @property
+    def stack(self) -> Stack:
+        """The stack that is up."""
+        stack = Stack.connect(self.places)
+        assert stack is not None
+        return stack
+
+    @property
+    def champion(self) -> int:
+        """The version that serves."""
+        route = self.stack.record.route
+        assert route is not None
+        return route.stable
+
+    @property
+    def other(self) -> int:
+        """The good version that does not serve."""
+        good = {self.world.versions["first"], self.world.versions["second"]}
+        return min(good - {self.champion})
+
+    def record(self) -> RolloutRecord:
+        """Return the newest rollout."""
+        latest = self.deployer.rollouts.latest()
+        assert latest is not None
+        return latest
+
+    def reaches(self, phase: Phase, percent: int | None = None, seconds: float = 60) -> None:
+        """Wait until the newest rollout is in a phase."""
+
+        def there() -> bool:
+            state = self.record().state
+            assert state.phase is phase or not state.final, f"{state.phase}: {state.reason}"
+            return state.phase is phase and percent in {None, state.percent}
+
+        self.until(there, f"phase {phase}", seconds)
+
+    def until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 60, every: float = 0.1) -> None:
+        """Wait until something holds; looking costs the servers time, so look seldom."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, otherwise
+            time.sleep(every)
+
+    def evidence(self, record: RolloutRecord) -> Verdict:
+        """Return what a rollout left for programs."""
+        return Verdict.model_validate(read_json(self.deployer.rollouts.folder_of(record.id) / EVIDENCE))
+
+    def access(self) -> pl.DataFrame:
+        """Return Envoy's access logs, of both."""
+        schema = {**SCHEMA, "version": pl.String(), "flags": pl.String(), "time": pl.String()}
+        files = [self.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
+        return pl.concat([pl.read_ndjson(file, schema=schema) for file in files if file.stat().st_size])
+
+    def predictions(self) -> pl.DataFrame:
+        """Return the prediction log."""
+        return read_log(self.places.predictions, prediction_schema(item_type(self.world.spec.data)))
+
+    def answered(self, version: int) -> int:
+        """Return how often a version has answered."""
+        found = self.access().filter(pl.col("version") == str(version), pl.col("status") == 200)
+        return found.height
+
+    def problems(self) -> list[str]:
+        """Return what status complains of, besides what is over: restarts, and answers that a log had no room for."""
+        over = "had to be started again", "it is written again"
+        return [one for one in self.stack.status().problems if not any(words in one for words in over)]
+
+    def pid(self, program: str) -> int:
+        """Return the process of a program."""
+        process = self.stack._supervisor.process(program)
+        assert process.pid is not None
+        return process.pid
+
+    # Doing harm.
+
+    def kill(self, program: str) -> int:
+        """Kill a program as the system would when memory is short; return its process."""
+        return self.kill_process(self.pid(program), program)
+
+    def kill_process(self, pid: int, program: str) -> int:
+        """Kill a process that belongs to a program, and note when."""
+        assert self.story is not None
+        self.story.kills.append(Kill(program, time.monotonic(), datetime.now(UTC)))
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def backend_of(self, version: int) -> int:
+        """Return the process in which a version's Triton runs the model."""
+        children = psutil.Process(self.pid(f"triton-v{version}")).children(recursive=True)
+        return next(one.pid for one in children if one.name().startswith("triton_python"))
+
+    def comes_back(self, program: str, before: int) -> None:
+        """Wait until a killed program serves again."""
+
+        def back() -> bool:
+            process = self.stack._supervisor.processes().get(program)
+            return process is not None and process.pid not in {None, before} and not self.problems()
+
+        self.until(back, f"{program} does not come back: {self.problems()}")
+
+    # What must hold.
+
+    @contextmanager
+    def visited(self, rate: float = USERS_RATE) -> Iterator[Story]:
+        """Let users ask while the block runs; afterwards they were served, and another rollout can begin."""
+        with Users(self.stack.port, self.world.spec.name, self._sessions, rate) as users:
+            self.story = Story(users)
+            try:
+                yield self.story
+            finally:
+                self._tidy()
+        ledger = users.ledger
+        assert ledger.lost == 0 and int(ledger.answered.sum()) > 10  # somebody was really there
+        assert self.failed_stable().is_empty(), self.failed_stable().to_dicts()
+        self.is_ready_for_more()
+
+    def _tidy(self) -> None:
+        """End what a test that failed left under way, so that the next one says something of its own."""
+        for command in self._commands:
+            command.kill()
+            command.communicate()
+        self._commands.clear()
+        if self.deployer.rollouts.unfinished() is not None:
+            self.deployer.rollback()
+
+    def is_ready_for_more(self) -> None:
+        """Pass when a champion serves alone, status has no more to say, and no controller is in the way."""
+        assert self.problems() == []
+        record, rollouts = self.stack.record, self.deployer.rollouts
+        route = record.route
+        assert route is not None
+        assert (route.canary, route.percent, route.rollout) == (None, 0, None)
+        assert self.world.origin.tracker.registry.version_of("champion") == route.stable
+        assert rollouts.unfinished() is None
+        assert not rollouts.is_held()
+        assert set(record.versions) == {route.stable}
+        programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
+        assert set(leftovers(self.places.programs)) == programs
+        assert [one for one in self.processes() if "shortlist.serving.traffic" in " ".join(one.cmdline())] == []
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process that works for this stack, whoever its parent is."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                words, where = " ".join(process.cmdline()), Path(process.cwd())
+            except (psutil.Error, OSError):  # gone, or a zombie
+                continue
+            if str(self.places.root) in words or where.is_relative_to(self.places.root):
+                found.append(process)
+        return found
+
+    def failed_stable(self) -> pl.DataFrame:
+        """Return the requests of the stable track that failed as their own clients saw it, in this test.
+
+        Left out are those that a process had in hand when the test killed it. Of a server: Envoy's line says that its
+        connection ended (UC), and the kill lies between the request's first byte and its end. Of an Envoy: there is no
+        line, and the connection broke off in the client's hands after the kill, sent before it.
+        """
+        assert self.story is not None
+        ledgers = [self.story.users.ledger.frame(), *self.story.replays]
+        columns = ["id", "user", "track", "status", "sent", "answered", "error"]
+        asked = pl.concat([ledger.select(columns) for ledger in ledgers])
+        # Those under way have no status yet; whether any is left at the end is looked at elsewhere.
+        failed = asked.filter((pl.col("status") == 0) | (pl.col("status") >= 500))
+        if failed.is_empty():
+            return failed
+        time.sleep(_LINES_LATER_SECONDS)
+        began = pl.col("time").str.to_datetime(time_unit="us", time_zone="UTC")
+        lines = self.access().select("id", "flags", "us", began=began, routed="track").unique("id")
+        failed = failed.join(lines, on="id", how="left").filter(pl.col("routed").fill_null("stable") != "canary")
+        return failed.filter(~pl.any_horizontal(pl.lit(False), *map(_in_hand, self.story.kills)))
+
+    def close(self) -> None:
+        """Let go of the thread that runs rollouts."""
+        self._pool.shutdown()
+
+
+def _in_hand(kill: Kill) -> pl.Expr:
+    """Whether a failed request was under way on a process when it was killed."""
+    moment, margin = pl.lit(kill.time, pl.Datetime("us", "UTC")), timedelta(seconds=_UNKNOWN_SECONDS)
+    if kill.program in ENVOYS:
+        broke = pl.col("routed").is_null() & (pl.col("status") == 0) & (pl.col("answered") >= kill.monotonic)
+        return broke & (pl.col("sent") <= kill.monotonic + _UNKNOWN_SECONDS)
+    if not kill.program.startswith("server"):
+        return pl.lit(False)  # a server asks its Triton again: nothing may fail
+    ended = pl.col("began") + pl.duration(microseconds="us")
+    over = (pl.col("began") <= moment + margin) & (ended >= moment - margin)
+    return ((pl.col("flags") == "UC") & over).fill_null(False)
+
+
+@pytest.fixture(scope="session")
+def stack_up(world: Any) -> Iterator[Live]:
+    """The stack, up for all tests; nothing of it is left afterwards."""
+    live = Live(world)
+    try:
+        live.serve()
+        yield live
+    finally:
+        stop_stack(live.places)
+        live.close()
+        assert leftovers(live.places.programs) == {}
+        assert live.processes() == []
+
+
+@pytest.fixture
+def live(stack_up: Live) -> Iterator[Live]:
+    """The stack with users; after the test, they were served, and everything is as before but for who is champion."""
+    with stack_up.visited():
+        yield stack_up
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[Path], Any]]:
+    """Return a context manager under which a folder lies on a disk without any room."""
+
+    @contextmanager
+    def full(folder: Path) -> Iterator[None]:
+        folder.mkdir(parents=True, exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-test", str(folder)]
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a full disk needs a file system of its own, which cannot be mounted: {done.stderr.strip()}")
+        try:
+            with (folder / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+                while filler.write(bytes(4096)):
+                    pass
+            yield
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S607
+
+    yield full

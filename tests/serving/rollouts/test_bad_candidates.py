@@ -1,0 +1,106 @@
+"""Candidates that every gate let pass: users of the stable track notice none of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any
+
+import pytest
+
+from shortlist.artefacts import IntegrityError
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.verdict import Verdict
+
+
+def rolled_back(live: Any, record: RolloutRecord, reason: str) -> Verdict:
+    """Return the evidence of a rollout that went back for a reason, and harmed nobody on the stable track."""
+    evidence: Verdict = live.evidence(record)
+    assert evidence.verdict == "rolled_back"
+    assert re.search(reason, evidence.reason), evidence.reason
+    assert (evidence.requests.failed_stable, evidence.requests.lost) == (0, 0)
+    assert live.champion == evidence.champion
+    return evidence
+
+
+def checks_of(record: RolloutRecord) -> dict[str, bool | None]:
+    """Return the judge's last word on each question."""
+    last = record.steps[-1].last
+    assert last is not None
+    return {check.name: check.passed for check in last.checks}
+
+
+def test_a_model_that_cannot_be_loaded_gets_no_users(live: Any) -> None:
+    record = live.roll_out(live.world.versions["not_loadable"])
+    evidence = rolled_back(live, record, r"starting: version \d+ does not start: triton-v\d+ ended \d times")
+    assert "Explode" in evidence.reason  # what onnxruntime said
+    assert (evidence.steps, evidence.requests.total) == ((), 0)
+
+
+def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
+    record = live.roll_out(live.world.versions["not_a_number"])
+    evidence = rolled_back(live, record, r"at 10 %: .* answers hold NaN, infinite or no scores")
+    assert evidence.requests.failed_canary > 0  # they were told so, instead of being ranked by nothing
+
+
+def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: Any) -> None:
+    record = live.roll_out(live.world.versions["slow"])
+    evidence = rolled_back(live, record, r"at 10 %: p99 latency .* ms > .* ms")
+    p99_ms = evidence.steps[-1].p99_ms
+    assert p99_ms.canary > 300 and evidence.requests.failed_canary == 0
+
+
+def test_shuffled_scores_send_the_users_back_though_the_servers_are_well(live: Any) -> None:
+    record = live.roll_out(live.world.versions["shuffled"])
+    evidence = rolled_back(live, record, r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse")
+    assert {name for name, passed in checks_of(record).items() if passed is False} == {"kpi"}
+    assert evidence.requests.failed_canary == 0
+
+
+def test_scores_that_are_all_the_same_send_the_users_back(live: Any) -> None:
+    record = live.roll_out(live.world.versions["all_the_same"])
+    rolled_back(live, record, "at 10 %: constant scores")
+
+
+@pytest.mark.parametrize("part", ["model's process", "server"])
+def test_a_candidate_that_crashes_after_hundreds_of_answers_sends_the_users_back(live: Any, part: str) -> None:
+    version = live.world.versions["crashing"]
+    before = live.answered(version)
+    rollout = live.begin(version, live.deployer_with({}, {"steps": [50, 100]}))
+    live.until(lambda: live.answered(version) - before >= 200, "200 answers")
+    if part == "server":
+        live.kill(f"server-v{version}")
+    else:
+        live.kill_process(live.backend_of(version), f"triton-v{version}")
+    evidence = live.evidence(live.end(rollout))
+    assert evidence.verdict == "rolled_back"
+    assert re.search(r"its servers (crashed \d time|are not ready)", evidence.reason), evidence.reason
+    assert evidence.requests.failed_stable == 0
+    # What a killed server had not written yet is all that can be missing: a flush, and what was under way.
+    assert evidence.requests.lost <= (0 if part == "model's process" else 100)
+
+
+def test_a_served_file_that_was_swapped_is_found_before_more_users_get_it(live: Any) -> None:
+    version = live.world.versions["swapped"]
+    rollout = live.begin(version)
+    live.reaches(Phase.WATCHING, 10)
+    served = live.places.versions / f"v{version}" / "repository" / live.world.spec.name / str(version) / "model.onnx"
+    shutil.copyfile(live.world.spec_file.parent / "shuffled" / "serving" / "model.onnx", served)
+    record = live.end(rollout)
+    evidence = rolled_back(live, record, r"shifting: .*model\.onnx: changed after it was written")
+    assert [step.weight for step in evidence.steps] == [10]
+
+
+def test_a_model_that_was_changed_after_its_blessing_is_refused_before_anything_starts(live: Any) -> None:
+    version = live.world.versions["tampered"]
+    file = live.world.origin.tracker.registry.fetch(version).folder / "serving" / "model.onnx"
+    whole, before = file.read_bytes(), live.deployer.rollouts.ids()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        with pytest.raises(IntegrityError, match=r"model\.onnx: changed after it was written"):
+            live.deployer.canary(version)
+    finally:
+        file.write_bytes(whole)
+    assert live.deployer.rollouts.ids() == before
+    assert version not in live.stack.record.versions

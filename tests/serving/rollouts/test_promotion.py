@@ -1,0 +1,61 @@
+"""A good candidate reaches everybody, and leaves when it is asked to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.serving.rollout.page import PAGE
+from shortlist.serving.rollout.phases import Phase
+
+
+def test_the_first_model_serves_everybody_once_its_servers_are_proven(stack_up: Any) -> None:
+    first = stack_up.started
+    assert first.state.phase is Phase.PROMOTED
+    assert [change.phase for change in first.history][2:5] == [Phase.PROVING, Phase.PROMOTING, Phase.DRAINING]
+    assert (first.state.former, first.state.stable) == (None, stack_up.world.versions["first"])
+
+
+def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_written_twice(live: Any) -> None:
+    before, after = live.champion, live.other
+    command = live.command("deploy-canary", "--version", str(after))
+    said, error = command.communicate(timeout=120)
+    assert command.returncode == 0, said + error
+    assert "Promoted" in said
+    live.keep_replay()
+
+    record = live.record()
+    evidence = live.evidence(record)
+    assert (evidence.verdict, evidence.champion, evidence.candidate) == ("promoted", before, after)
+    assert [(step.weight, step.decision) for step in evidence.steps] == [
+        (10, "proceed"), (50, "proceed"), (100, "promote"),
+    ]  # fmt: skip
+    for step in evidence.steps:
+        assert step.canary_share == pytest.approx(step.weight / 100, abs=0.08)
+        assert step.failed == 0 and step.requests >= 40
+        assert step.p99_ms.canary is not None and step.kpi.canary is not None
+    requests = evidence.requests
+    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
+    assert requests.logged == requests.total > 200
+    assert live.deployer.rollouts.folder_of(record.id).joinpath(PAGE).stat().st_size > 10_000
+
+    # The client's own books say the same as Envoy's and as the prediction log.
+    (replayed,) = live.story.replays
+    assert (replayed["status"] == 200).all()
+    logged = live.predictions().filter(pl.col("request_id").is_in(replayed["id"].implode()))
+    assert logged.height == replayed.height == logged["request_id"].n_unique()
+    # Nobody is sent to the candidate and back.
+    tracks = logged.filter(pl.col("rollout") == record.id).group_by("user", "step").agg(pl.col("track").n_unique())
+    assert tracks["track"].max() == 1
+
+
+def test_a_promotion_is_taken_back_by_a_rollback(live: Any) -> None:
+    now, before = live.champion, live.other
+    if live.record().state.former is None:
+        live.roll_out(live.other)
+        now, before = before, now
+    record = live.deployer.rollback()
+    assert (record.state.phase, record.returning, live.champion) == (Phase.PROMOTED, True, before)
+    assert (record.state.former, record.steps) == (now, ())

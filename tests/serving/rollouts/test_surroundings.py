@@ -1,0 +1,90 @@
+"""What surrounds a rollout fails: disk, traffic, ports; and what nobody should ask for is refused."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.deployment import Deployer
+from shortlist.contracts import ShortlistError
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.rollouts import RolloutError
+from shortlist.serving.stack.stack import Stack
+from shortlist.tracking.registry import UnknownVersionError
+
+
+def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(live: Any, full_disk: Any) -> None:
+    rollout = live.begin(live.other, live.deployer_with({}, {"deadline_seconds": 7}))
+    live.reaches(Phase.WATCHING, 10)
+    with full_disk(live.places.predictions):
+        live.until(lambda: dropped(live) > 50, "answers are dropped")
+        (complaint,) = [one for one in live.problems() if f"server-v{live.champion} answers, but log: " in one]
+        assert "No space left on device" in complaint and "answers are missing in it" in complaint
+        live.reaches(Phase.ROLLING_BACK)
+    live.until(lambda: live.problems() == [], "the log is written again")
+    record = live.end(rollout)
+    evidence = live.evidence(record)
+    assert evidence.verdict == "rolled_back"
+    assert "undecided after" in evidence.reason and "are in the prediction log" in evidence.reason
+    assert (evidence.requests.failed_stable, evidence.requests.failed_canary) == (0, 0)
+    # Nothing is missing but what the server says it dropped: the rest was written when there was room again.
+    assert 50 < evidence.requests.lost <= dropped(live)
+
+
+def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:
+    nobody = stack_up.deployer_with({"traffic": {"kind": "live"}}, {"deadline_seconds": 3})
+    record = nobody.canary(stack_up.other)
+    evidence = stack_up.evidence(record)
+    assert (evidence.verdict, evidence.requests.total) == ("rolled_back", 0)
+    assert "at 10 %: undecided after" in evidence.reason
+    stack_up.is_ready_for_more()
+
+
+def test_a_taken_port_is_an_error_and_nothing_is_half_started(stack_up: Any, tmp_path: Path) -> None:
+    (tmp_path / "stores").symlink_to(stack_up.world.runs / "stores")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = stack_up.command("serve", "--port", str(port), runs=tmp_path)
+        said, error = command.communicate(timeout=60)
+    assert command.returncode == 2
+    assert f"port {port} of 127.0.0.1 is taken" in error and "nothing was started" in error
+    assert said == ""
+    assert [
+        path.name for path in tmp_path.rglob("*") if path.suffix in {".pid", ".sock"} or path.name == "state.json"
+    ] == []
+
+
+def test_what_cannot_be_rolled_out_is_refused_with_a_reason(stack_up: Any) -> None:
+    before = stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)
+    with pytest.raises(UnknownVersionError, match="99"):
+        stack_up.deployer.canary(99)
+    with pytest.raises(RolloutError, match=r"version \d+ of shortlist-small is not blessed"):
+        stack_up.deployer.canary(stack_up.world.versions["unblessed"])
+    with pytest.raises(RolloutError, match="serves everybody already"):
+        stack_up.deployer.canary(stack_up.champion)
+    assert (stack_up.deployer.rollouts.ids(), set(stack_up.stack.record.versions)) == before
+    stack_up.is_ready_for_more()
+
+
+def test_a_spec_without_a_champion_cannot_be_served(stack_up: Any) -> None:
+    spec = stack_up.world.spec
+    origin = stack_up.world.origin.model_copy(update={"name": "nobody"})
+    nobody = Deployer(origin, spec.serving, spec.gates, spec.runtime)
+    with pytest.raises(ShortlistError, match="spec 'nobody' has no blessed model to serve yet; make run SPEC=nobody"):
+        nobody.serve()
+    with pytest.raises(ShortlistError, match="spec 'nobody' is not being served"):
+        nobody.canary()
+    assert Stack.connect(nobody.places) is None
+    assert not nobody.places.root.exists()
+
+
+def dropped(live: Any) -> int:
+    """Return how many answers the champion's log had no room for."""
+    ports = live.stack.record.versions[live.champion].ports
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports.http}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return int(float(next(line.split()[1] for line in lines if line.startswith("shortlist_log_dropped "))))
