@@ -54,7 +54,7 @@ SERVING = {
     "refresh_seconds": 0.5,
     "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},
     "canary": {
-        "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 25,
+        "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 90,
         "drain_seconds": 1, "kpi": {"max_drop": 0.2, "scale": 0.1},
         # Far from what a busy machine does to good models.
         "guardrails": {"latency_floor_ms": 150, "max_p99_ms": 2_000},

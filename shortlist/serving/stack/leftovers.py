@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -52,12 +53,30 @@ def wait_for_groups(folder: Path) -> None:
         time.sleep(0.02)
 
 
+def wait_for_group(group: int, seconds: float = 5) -> None:
+    """Return when every process of a group has ended, or after so many seconds.
+
+    One that has ended and that nobody has collected yet does not count: it holds nothing.
+    """
+    deadline = time.monotonic() + seconds
+    while _exists(group) and any(_lives_in(group)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def _exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except OSError:
         return False
     return True
+
+
+def _lives_in(group: int) -> Iterator[bool]:
+    for process in psutil.process_iter():
+        try:
+            yield os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+        except (OSError, psutil.Error):  # gone meanwhile
+            continue
 
 
 def _stop(processes: list[psutil.Process]) -> None:

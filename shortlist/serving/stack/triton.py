@@ -17,6 +17,7 @@ from pathlib import Path
 from shortlist.artefacts import folder_digest
 from shortlist.serving.stack.errors import StackError, last_lines
 from shortlist.serving.stack.launch import clear_bytecode, clear_shared_memory
+from shortlist.serving.stack.leftovers import wait_for_group
 from shortlist.serving.stack.ports import HOST, free_ports
 from shortlist.serving.stack.probe import answers
 from shortlist.serving.stack.program import Program
@@ -177,9 +178,10 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float, log
 
 def _stop(process: subprocess.Popen[bytes], program: Program) -> None:
     # At once: nothing it holds is worth the three seconds of a polite end. It leads its own session, so its
-    # backend's processes go with it.
+    # backend's processes go with it; killed ones need a moment to end, and what they hold is free only then.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    wait_for_group(process.pid)
     clear_shared_memory(program.shared_memory or "")
     clear_bytecode(Path(program.repository or ""))
