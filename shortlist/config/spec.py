@@ -25,6 +25,7 @@ from shortlist.config.features import (
 )
 from shortlist.config.gates import Gates
 from shortlist.config.models import Models
+from shortlist.config.monitoring import Monitoring, Schedule
 from shortlist.config.runtime import Runtime
 from shortlist.config.serving import Serving
 from shortlist.contracts import did_you_mean
@@ -47,6 +48,10 @@ class Spec(Section):
     """What may ship."""
     serving: Serving = Serving()
     """How it reaches traffic."""
+    monitoring: Monitoring = Monitoring()
+    """How it is watched there, and when it is trained again."""
+    schedule: Schedule = Schedule()
+    """What runs by the clock."""
     runtime: Runtime = Runtime()
     """Where it runs."""
 
@@ -57,6 +62,8 @@ class Spec(Section):
         for model in (self.models.xgboost, self.models.dlrm, self.models.logistic):
             if model is not None:
                 select(model.features, self.features.names)
+        for name in self.monitoring.drift.ignore:
+            _column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
             _column(name, self.data, "gates.slices")
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":

@@ -1,0 +1,1 @@
+"""Watching live traffic: windows, drift, quality, and the decision to train again."""
