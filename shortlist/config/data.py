@@ -37,10 +37,24 @@ class Drift(Section):
     """What changes: unseen items appear, users like other tags, a column turns to nulls, or most traffic vanishes."""
     from_day: int = Field(ge=1)
     """First day, counted from 0, on which it shows."""
+    until_day: int | None = Field(default=None, ge=2)
+    """First day on which it is mended (only for broken_column and volume_collapse); null for never."""
     strength: Share = 0.5
     """Share of the items, users, rows or traffic that it touches."""
     column: str = "duration"
     """The column that breaks (only for broken_column)."""
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_day is not None and self.kind in ("new_items", "changed_tastes"):
+            raise ValueError(f"until_day: {self.kind} never ends; leave it out")
+        if self.until_day is not None and self.until_day <= self.from_day:
+            raise ValueError(f"until_day {self.until_day} is not after from_day {self.from_day}")
+        return self
+
+    def holds_on(self, day: int) -> bool:
+        """Whether it shows on a day, counted from 0."""
+        return self.from_day <= day and (self.until_day is None or day < self.until_day)
 
 
 class GeneratedSource(Section):

@@ -84,7 +84,7 @@ def impressions_of(source: GeneratedSource, truth: Truth, part: Part) -> pl.Data
         },
     ).cast({"event_time": pl.Datetime("us", "UTC")})
     for place, drift in enumerate(source.drifts):
-        if drift.kind == "broken_column" and part.day >= drift.from_day:
+        if drift.kind == "broken_column" and drift.holds_on(part.day):
             rows = _broken(rows, drift, random_stream(source.seed, "broken", place, part.day, part.first_row))
     return rows
 

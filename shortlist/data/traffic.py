@@ -88,7 +88,8 @@ def _volumes(source: GeneratedSource) -> list[int]:
     rows = np.diff(borders, prepend=0)
     for drift in source.drifts:
         if drift.kind == "volume_collapse":
-            rows[drift.from_day :] = np.round(rows[drift.from_day :] * (1 - drift.strength))
+            collapsed = slice(drift.from_day, drift.until_day)
+            rows[collapsed] = np.round(rows[collapsed] * (1 - drift.strength))
     return [int(count) for count in rows]
 
 
@@ -130,7 +131,7 @@ def _shown(source: GeneratedSource, world: World, part: Part, random: np.random.
     weight = np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
     item = _draw(random, weight, part.rows)
     for place, drift in enumerate(source.drifts):
-        if drift.kind == "new_items" and part.day >= drift.from_day:
+        if drift.kind == "new_items" and drift.holds_on(part.day):
             arrivals = random_stream(source.seed, "arrivals", place, part.day, part.first_row)
             new = np.flatnonzero(arrivals.random(part.rows) < drift.strength)
             chosen = world.new_items[place]

@@ -118,6 +118,30 @@ def test_a_volume_collapse_leaves_its_share_of_the_traffic(log: pl.DataFrame, tm
     assert after(drifted).height == pytest.approx(0.2 * after(log).height, rel=0.1)
 
 
+def test_what_breaks_can_be_mended(log: pl.DataFrame, tmp_path: Path) -> None:
+    once = {"from_day": FROM_DAY, "until_day": FROM_DAY + 1, "strength": 0.8}
+    drifts = Drift(kind="broken_column", column="device", **once), Drift(kind="volume_collapse", **once)
+    drifted = generated(tmp_path / "log", *drifts)
+    days = [frame.filter(pl.col("number") == FROM_DAY) for frame in (log, drifted)]
+    later = [frame.filter(pl.col("number") > FROM_DAY) for frame in (log, drifted)]
+    assert days[1].height == pytest.approx(0.2 * days[0].height, rel=0.1)
+    assert days[1]["device"].is_null().mean() > 0.7
+    assert later[1].height == later[0].height
+    assert later[1]["device"].null_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "new_items", "until_day": 6}, "new_items never ends"),
+        ({"kind": "broken_column", "until_day": 5}, "until_day 5 is not after from_day 5"),
+    ],
+)
+def test_a_drift_that_ends_before_it_begins_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Drift.model_validate({"from_day": FROM_DAY, **change})
+
+
 def test_changed_tastes_change_who_clicks_what(log: pl.DataFrame, tmp_path: Path) -> None:
     drifted = generated(tmp_path / "log", Drift(kind="changed_tastes", from_day=FROM_DAY, strength=1.0))
     both = log.join(drifted, on=["impression_id", "user_id", "item_id"], suffix="_drifted")
