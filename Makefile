@@ -10,6 +10,8 @@ RUNS ?= runs
 PORT ?= 0
 # Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"
 SET ?=
+# How often make watch looks: 15m, 1h; once by default.
+EVERY ?=
 VENV := .venv
 # Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
 TRITON_VENV := .venv-triton
@@ -62,6 +64,13 @@ promote: $(READY) ## make the newest blessed candidate the champion now, without
 rollback: $(READY) ## abort the rollout under way; with none, go back to the champion before
 	@$(BIN)/shortlist rollback $(SPEC) --runs $(RUNS)
 
+watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
+	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data $(DATA)) $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
+
+drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
+	@rm -rf $(RUNS)/drill
+	@$(BIN)/shortlist drill --runs $(RUNS)/drill
+
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
 
@@ -73,6 +82,12 @@ bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions 
 
 bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minutes)
 	@$(BIN)/python benchmarks/judge.py
+
+bench-drift: $(READY) ## how often drift tests are wrong, and what they find, by simulation
+	@$(BIN)/python benchmarks/drift.py
+
+bench-retrain: $(READY_TEST) ## continued training against training from scratch: seconds and AUC
+	@$(BIN)/python benchmarks/retrain.py
 
 bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
 	@$(BIN)/python benchmarks/memory.py
@@ -115,5 +130,5 @@ $(READY_TEST): requirements/test.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 
-.PHONY: help run test check compile serve status stop replay deploy-canary canary-status promote rollback ui bench-serve bench-soak bench-judge bench-memory \
-  setup clean
+.PHONY: help run test check compile serve status stop replay deploy-canary canary-status promote rollback watch drill ui \
+  bench-serve bench-soak bench-judge bench-drift bench-retrain bench-memory setup clean

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from shortlist.config.data import Data
 from shortlist.config.serving import KPI, Canary
 from shortlist.serving.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.places import Places
@@ -45,6 +46,15 @@ Those still undecided at the deadline are counted on their own: that is a matter
 REQUESTS = 200_000
 RESULTS = Path(__file__).parent / "results"
 POLICY = Canary()
+LOG = Data.model_validate(
+    {
+        "source": {"kind": "generated"},
+        "columns": [{"name": "item_id", "type": "integer"}, {"name": "is_click", "type": "integer"}],
+        "label": "is_click",
+        "item": "item_id",
+        "clock": {"kind": "column", "column": "event_time", "unit": "iso"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ def _write_parts(
         for one, best, label in zip(asked, scores.argmax(axis=1), generator.random(rows.size) < 0.3, strict=True)
     ]
     for folder, schema, lines in (
-        (places.predictions / track, prediction_schema(pa.int64()), asked),
+        (places.predictions / track, prediction_schema(LOG), asked),
         (places.outcomes / track, outcome_schema(pa.int64()), shown),
     ):
         folder.mkdir(parents=True, exist_ok=True)

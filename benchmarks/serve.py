@@ -3,14 +3,17 @@
 The measure is the same graph in-process. Two models on the demo's features: the demo's own XGBoost, and a DLRM with the
 layers of the Kaggle configuration (16; 512-256-64-16; 512-256-1), trained briefly: what a network has learnt does not
 change its speed. In-process and served calls alternate, so that a machine that slows down slows both. The peer is what
-one writes in an afternoon: the same ONNX file behind FastAPI and uvicorn, the tensors as JSON.
+one writes in an afternoon: the same ONNX file behind FastAPI and uvicorn, the tensors as JSON. Whoever asks over HTTP
+writes to a socket and reads from it, nothing more: a client library takes half a millisecond of its own.
+
+Triton's program shares the rows out among threads, where ONNX Runtime shares out each node; that is faster. It is
+measured in-process as well, to tell what of a ratio is the way through the servers, and what the threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import itertools
 import json
 import multiprocessing
@@ -20,7 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -47,6 +50,7 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
 from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.predictor import TritonPythonModel
 from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.running import session
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
@@ -58,14 +62,14 @@ from shortlist.serving.stack.triton import running_triton
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger, percentiles
 from shortlist.serving.traffic.load import Load, endless
-from shortlist.serving.traffic.requests import Protocol
+from shortlist.serving.traffic.requests import Protocol, prepare
 from shortlist.tables import DayTable
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 CANDIDATES = 1_024
-ROUNDS = 5
-CALLS = 60
+ROUNDS = 10
+CALLS = 30
 """Calls of each kind in a round."""
 LIMIT = 1.5
 """Most that ranking through everything may take at p50, as a multiple of the graph alone."""
@@ -154,14 +158,59 @@ def served(world: World, model: Path, kind: str) -> Iterator[Stack]:
         stack.stop()
 
 
-async def ask(stack: Stack, question: Question, protocol: Protocol, calls: int, warm: int = 0) -> list[float]:
-    """Return the milliseconds of calls one after another through Envoy; check the first answer's scores."""
-    endpoint = Endpoint(port=stack.port, model="demo", protocol=protocol)
-    async with connect(endpoint) as client:
+class Caller:
+    """A connection over which one request after another goes."""
+
+    def __init__(self, port: int, path: str) -> None:
+        self._path = path
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def request(self, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """Return a request's bytes."""
+        told = {"Host": "127.0.0.1", **headers, "Content-Length": str(len(body))}
+        lines = [f"POST {self._path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+        return "\r\n".join(lines).encode() + body
+
+    def ask(self, request: bytes) -> bytes:
+        """Return the body of the answer."""
+        self._socket.sendall(request)
+        got = bytearray()
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            got += self._received()
+        head = bytes(got[:end]).lower()
+        assert head.startswith(b"http/1.1 200 "), bytes(got)
+        length = int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
+        while len(got) < end + 4 + length:
+            got += self._received()
+        return bytes(got[end + 4 :])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _received(self) -> bytes:
+        piece = self._socket.recv(1 << 18)
+        assert piece, "the connection was closed"
+        return piece
+
+
+def ask(stack: Stack, question: Question, protocol: Protocol) -> list[float]:
+    """Return the milliseconds of calls one after another through Envoy."""
+    if protocol == "grpc":
+        return asyncio.run(ask_over_grpc(stack, question))
+    prepared = prepare(question.inputs, protocol, "demo")
+    with contextlib.closing(Caller(stack.port, "/v2/models/demo/infer")) as caller:
+        request = caller.request(prepared.body, {**prepared.headers, "x-request-id": f"bench-{protocol}"})
+        return timed(lambda: caller.ask(request), CALLS)
+
+
+async def ask_over_grpc(stack: Stack, question: Question) -> list[float]:
+    """Return the milliseconds of calls one after another through Envoy, over gRPC."""
+    async with connect(Endpoint(port=stack.port, model="demo", protocol="grpc")) as client:
         prepared = client.prepare(question.inputs)
-        if warm:
-            await Load(client, itertools.islice(endless([prepared], f"warm-{protocol}"), warm)).closed(1)
-        ledger = await Load(client, itertools.islice(endless([prepared], f"bench-{protocol}"), calls)).closed(1)
+        await Load(client, itertools.islice(endless([prepared], "warm"), 3)).closed(1)
+        ledger = await Load(client, itertools.islice(endless([prepared], "bench"), CALLS)).closed(1)
     assert ledger.answered.all(), ledger.summary()
     return ledger.latencies_ms().tolist()
 
@@ -186,14 +235,17 @@ def rank_one(world: World, kind: str, results: list[dict[str, Any]], console: Co
         got = asyncio.run(scores_of(stack, question))
         assert np.abs(got - wanted).max() < 1e-5, "served scores differ from the graph's"
         body = json.dumps({name: tensor.tolist() for name, tensor in question.tensors.items()}).encode()
-        assert np.abs(np.array(post(peer, body)) - wanted).max() < 1e-5, "the peer's scores differ"
+        asked = peer.request(body, {"Content-Type": "application/json"})
+        assert np.abs(np.array(json.loads(peer.ask(asked))) - wanted).max() < 1e-5, "the peer's scores differ"
+        shared_out = program(model, world.spec.serving.batching.threads)
         protocols: tuple[Protocol, ...] = ("http", "json", "grpc")
         for number in range(ROUNDS):
             for protocol in protocols:
                 found.setdefault("in-process", []).append(in_process(graph, question))
-                spent = asyncio.run(ask(stack, question, protocol, CALLS, 5))
-                found.setdefault(f"served, {protocol}", []).append(spent)
-            found.setdefault("FastAPI, JSON tensors", []).append(timed(lambda: post(peer, body), CALLS // 2))
+                found.setdefault(f"served, {protocol}", []).append(ask(stack, question, protocol))
+            spent = timed(lambda: shared_out(question.tensors), CALLS)
+            found.setdefault("in-process, rows shared out", []).append(spent)
+            found.setdefault("FastAPI, JSON tensors", []).append(timed(lambda: peer.ask(asked), CALLS // 2))
             console.print(f"  {kind}: round {number + 1} of {ROUNDS}", style="dim")
         best = statistics.median(statistics.median(calls) for calls in found["served, grpc"])
         rate = 500 / best  # half of what one caller after another gets
@@ -224,6 +276,14 @@ def rank_one(world: World, kind: str, results: list[dict[str, Any]], console: Co
 def in_process(graph: Any, question: Question) -> list[float]:
     """Return the milliseconds of runs of the graph alone."""
     return timed(lambda: graph.run([SCORE], question.tensors), CALLS)
+
+
+def program(model: Path, threads: int) -> Callable[[dict[str, np.ndarray]], Any]:
+    """Return Triton's program of a model, here."""
+    found = TritonPythonModel()
+    said = json.dumps({"parameters": {"threads": {"string_value": str(threads)}}})
+    found.initialize({"model_config": said, "model_repository": str(model), "model_version": FOLDER})
+    return found.scores
 
 
 def timed(call: Any, calls: int) -> list[float]:
@@ -269,8 +329,8 @@ uvicorn.run(app, port=int(sys.argv[3]), access_log=False, log_level="error", tim
 
 
 @contextmanager
-def fastapi(model: Path, threads: int) -> Iterator[http.client.HTTPConnection]:
-    """Give a connection to the same graph behind FastAPI and uvicorn."""
+def fastapi(model: Path, threads: int) -> Iterator[Caller]:
+    """Give a caller of the same graph behind FastAPI and uvicorn."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -278,8 +338,8 @@ def fastapi(model: Path, threads: int) -> Iterator[http.client.HTTPConnection]:
     with subprocess.Popen(command) as process:  # noqa: S603 - our own interpreter
         try:
             wait_for(port)
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-                yield connection
+            with contextlib.closing(Caller(port, "/score")) as caller:
+                yield caller
         finally:
             process.terminate()
 
@@ -292,13 +352,6 @@ def wait_for(port: int) -> None:
                 return
         time.sleep(0.1)
     raise TimeoutError(f"nobody listens on {port}")
-
-
-def post(peer: http.client.HTTPConnection, body: bytes) -> list[float]:
-    """Return the peer's scores; its connection stays open, as ours do."""
-    peer.request("POST", "/score", body, {"Content-Type": "application/json"})
-    found: list[float] = json.loads(peer.getresponse().read())
-    return found
 
 
 def batching(world: World, results: list[dict[str, Any]]) -> None:

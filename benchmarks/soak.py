@@ -39,7 +39,7 @@ from shortlist.config.serving import Serving
 from shortlist.config.spec import Spec
 from shortlist.features.store import SERVING
 from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import item_type, prediction_schema
+from shortlist.serving.logs import prediction_schema
 from shortlist.serving.rollout.phases import Phase
 from shortlist.serving.rollout.record import RolloutRecord
 from shortlist.serving.stack.envoy import ENVOYS
@@ -160,7 +160,7 @@ class Books:
         kinds = {name: pl.String() for name in ("id", "track", "rollout", "step")} | {"status": pl.Int64()}
         files = [deployer.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
         self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(ours)
-        logged = read_log(deployer.places.predictions, prediction_schema(item_type(spec.data)))
+        logged = read_log(deployer.places.predictions, prediction_schema(spec.data))
         self.logged = logged.select("status", id="request_id").filter(ours, pl.col("status") == 200)
 
     def counts(self) -> dict[str, int]:

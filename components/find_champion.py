@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.tracking.registry: the serving version; the first task of a run."""
+"""Kubeflow wrapper of models.foundations: the serving version and what else a run builds on; its first task."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,32 @@ from components.image import PIPELINE_IMAGE
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def find_champion(name: str, stores: str) -> NamedTuple("Found", [("version", str), ("started", str), ("step", str)]):  # type: ignore[valid-type]
-    """Return the registered version that serves now (empty: none yet), and the moment the run began."""
+def find_champion(
+    name: str,
+    xgboost: str,
+    dlrm: str,
+    input_digest: str,
+    stores: str,
+    trigger: str,
+    reasons: list,
+    key: str,
+    until: str,
+    previous: str,
+) -> NamedTuple(  # type: ignore[valid-type]
+    "Found",
+    [("version", str), ("xgboost", str), ("dlrm", str), ("previous", str), ("started", str), ("step", str)],
+):
+    """Return the version that serves now, the MLflow runs to go on from, the earlier features; and when this began."""
     from datetime import UTC, datetime
 
+    from models.foundations import find_foundations
     from models.training import Origin
+    from shortlist.tracking.lineage import Cause
     from shortlist.tracking.steps import step
 
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with step("find_champion") as this:
-        version = Origin(name=name, stores=stores).tracker.registry.version_of("champion")
-    return (str(version or ""), started, this.json)
+        cause = Cause.parse(trigger, key, reasons, until)
+        origin = Origin(name=name, stores=stores, input_digest=input_digest, cause=cause)
+        found = find_foundations(origin, xgboost, dlrm, previous)
+    return (*found, started, this.json)

@@ -11,22 +11,24 @@ def fit_features(
     features: str,
     slices: list,
     runtime: str,
+    previous: str,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Count the statistics of every day; write vocabularies and the Feast views they give."""
+    """Count the statistics of every day that `previous` has not; write vocabularies and the Feast views they give."""
     from pathlib import Path
 
     from shortlist.config.declared import Declared
     from shortlist.config.runtime import Runtime
     from shortlist.contracts import Files
-    from shortlist.features.fit import fit
+    from shortlist.features.fit import fit_onto
     from shortlist.tables import DayTable
     from shortlist.tracking.steps import step
 
     with step("fit_features") as this:
         log = Path(valid_log.path)
-        fit(*Declared.parse(data, features, slices), Runtime.model_validate_json(runtime), log, Path(fitted.path))
+        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        fit_onto(previous, *declared, options, log, Path(fitted.path))
         this.rows = DayTable.open(log, Files.LOG).rows
     fitted.metadata["step"] = this.record

@@ -15,6 +15,7 @@ def register(
     verdict: dsl.Input[dsl.Dataset],
     xgboost: dsl.Input[dsl.Model],
     dlrm: dsl.Input[dsl.Model],
+    reference: dsl.Input[dsl.Dataset],
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     from pathlib import Path
@@ -27,5 +28,6 @@ def register(
         artefacts = {"xgboost": xgboost, "dlrm": dlrm}
         models = {kind: Path(model.path) for kind, model in artefacts.items()}
         runs = {kind: model.metadata["mlflow_run"] for kind, model in artefacts.items()}
-        version = register_blessed(Origin(name=name, stores=stores), Path(verdict.path), models, runs)
+        inputs = Path(verdict.path), models, runs, Path(reference.path)
+        version = register_blessed(Origin(name=name, stores=stores), *inputs)
     return (version, this.json)

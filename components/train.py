@@ -13,6 +13,11 @@ def train(
     runtime: str,
     input_digest: str,
     stores: str,
+    trigger: str,
+    reasons: list,
+    key: str,
+    until: str,
+    earlier: str,
     code: str,
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Input[dsl.Dataset],
@@ -24,11 +29,14 @@ def train(
 
     from models.training import Origin, train_and_track
     from shortlist.config.runtime import Runtime
+    from shortlist.tracking.lineage import Cause
     from shortlist.tracking.steps import step
 
     with step(f"train_{kind}") as this:
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
-        origin = Origin(name=name, stores=stores, input_digest=input_digest, code=code)
-        this.rows, run = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
-    model.metadata.update({"step": this.record, "mlflow_run": run})
+        cause = Cause.parse(trigger, key, reasons, until)
+        origin = Origin(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause, earlier=earlier)
+        done = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
+        this.rows = done.rows
+    model.metadata.update({"step": this.record, "mlflow_run": done.run, "begun": done.begun})

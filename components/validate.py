@@ -10,6 +10,7 @@ def validate(
     data: str,
     runtime: str,
     now: str,
+    until: str,
     code: str,
     raw_log: dsl.Input[dsl.Dataset],
     valid_log: dsl.Output[dsl.Dataset],
@@ -21,6 +22,7 @@ def validate(
 
     from shortlist.config.data import Data
     from shortlist.config.runtime import Runtime
+    from shortlist.data.until import until_of
     from shortlist.data.validate import validate
     from shortlist.tracking.steps import step
 
@@ -32,6 +34,7 @@ def validate(
             Path(quarantine.path),
             Runtime.model_validate_json(runtime),
             datetime.fromisoformat(now) if now else datetime.now(UTC),
+            until_of(until),
         )
         this.rows = table.rows
     valid_log.metadata["step"] = this.record

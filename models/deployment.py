@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, NamedTuple, Self
 
 from models.packing import PREPROCESSING
 from models.registry import promote
@@ -22,6 +22,7 @@ from shortlist.serving.places import Places
 from shortlist.serving.proof.live import reasons_to_hold
 from shortlist.serving.rollout.commands import RollOut
 from shortlist.serving.rollout.here import LocalFleet
+from shortlist.serving.rollout.phases import Phase
 from shortlist.serving.rollout.record import RolloutRecord
 from shortlist.serving.rollout.rollouts import Rollouts
 from shortlist.serving.rollout.tools import Tools
@@ -34,6 +35,17 @@ from shortlist.serving.traffic.example import example_request
 from shortlist.serving.traffic.replay import ReplaySettings, describe, replay
 
 OnChange = Callable[[RolloutRecord], None]
+
+_ALL_DAYS = 100_000
+
+
+class Ending(NamedTuple):
+    """What became of a training."""
+
+    state: Literal["promoted", "not_promoted", "held"]
+    version: int | None
+    sentence: str
+    """For the user."""
 
 
 class Deployer:
@@ -112,19 +124,24 @@ class Deployer:
         """
         return self._rolling(self._stack()).rollback()
 
-    def after_training(self, version: str) -> str:
-        """Roll a version out where a stack is up; return one sentence for the user."""
+    def after_training(self, version: str) -> Ending:
+        """Roll a version out where a stack is up.
+
+        Args:
+            version: Registered version; empty when no candidate passed the gates.
+        """
         if not version:
-            return "Nothing to roll out: no candidate passed the gates."
-        stack = Stack.connect(self.places)
+            return Ending("held", None, "Nothing to roll out: no candidate passed the gates.")
+        number, stack = int(version), Stack.connect(self.places)
         if stack is None:
-            return f"To serve it: make serve SPEC={self.name}"
+            return Ending("not_promoted", number, f"To serve it: make serve SPEC={self.name}")
         route = stack.record.route
-        if route is not None and route.stable == int(version):
-            return f"Version {version} serves already, at {stack.url}"
-        record = self.canary(int(version))
+        if route is not None and route.stable == number:
+            return Ending("promoted", number, f"Version {version} serves already, at {stack.url}")
+        record = self.canary(number)
         word = record.state.phase.value.replace("_", " ")
-        return f"Version {version} was {word}: {record.state.reason} ({self.rollouts.folder_of(record.id)})"
+        said = f"Version {version} was {word}: {record.state.reason} ({self.rollouts.folder_of(record.id)})"
+        return Ending("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, said)
 
     def _stack(self) -> Stack:
         stack = Stack.connect(self.places)
@@ -173,6 +190,17 @@ class Deployer:
         traffic = traffic if rate is None else traffic.model_copy(update={"rate": rate})
         settings = self._replay(self._stack(), traffic).model_copy(update={"seconds": seconds})
         return describe(replay(settings))
+
+    def play(self, log: Path) -> dict[str, Any]:
+        """Play a log once, whatever its days, as users would; return what became of the requests.
+
+        Raises:
+            ShortlistError: The stack is not up, or serves nothing.
+        """
+        declared = self._serving.traffic
+        traffic = declared if isinstance(declared, ReplayTraffic) else ReplayTraffic(kind="replay")
+        changes = {"log": log, "rounds": 1, "traffic": traffic.model_copy(update={"days": _ALL_DAYS})}
+        return replay(self._replay(self._stack(), traffic).model_copy(update=changes))
 
     def example(self, stack: Stack) -> str:
         """Return a command that asks the model; empty while nothing is served."""

@@ -26,6 +26,10 @@ OnEpoch = Callable[[dict[str, Any]], None]
 _SMALLEST = np.float32(1e-7)  # a sigmoid in float32 reaches 0 and 1; the log loss of such a score is infinite
 
 
+class MisfitError(ShortlistError):
+    """An earlier model that a training cannot start from; from scratch it can."""
+
+
 class Outcome(NamedTuple):
     """What fitting leaves besides the weights."""
 
@@ -78,7 +82,8 @@ class Ranker(ABC, Generic[SectionT]):
 
         Raises:
             DataError: There is nothing to learn from.
-            ShortlistError: A feature is not there or not of a kind the model reads, or the champion does not fit.
+            MisfitError: The champion does not fit.
+            ShortlistError: A feature is not there or not of a kind the model reads.
         """
         start = time.perf_counter()
         learning = self._learning(table)

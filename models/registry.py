@@ -14,7 +14,9 @@ from shortlist.evaluation.report import model_plots
 from shortlist.evaluation.verdict import Verdict
 
 
-def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], runs: Mapping[str, str]) -> str:
+def register_blessed(
+    origin: Origin, verdict: Path, models: Mapping[str, Path], runs: Mapping[str, str], reference: Path | None = None
+) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
     The first model of a spec becomes the champion too: there is nothing it could be compared with.
@@ -24,6 +26,8 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], 
         verdict: Folder of `blessing.json`.
         models: Model folders by kind.
         runs: Ids of their MLflow runs.
+        reference: Folder of the distributions that live traffic is compared with; without it the version can be
+            served, and not watched.
 
     Raises:
         IntegrityError: The files are not those that were judged.
@@ -34,6 +38,8 @@ def register_blessed(origin: Origin, verdict: Path, models: Mapping[str, Path], 
     verify_blessing(verdict / Files.BLESSING, folder)
     record_verdict(origin, verdict, runs)
     origin.tracker.log_blessing(runs[blessing.blessed.model], verdict / Files.BLESSING)  # before there is a version
+    if reference is not None:
+        origin.tracker.log_reference(runs[blessing.blessed.model], reference)
     registry = origin.tracker.registry
     version = registry.register(runs[blessing.blessed.model], {"blessed": "true"})
     registry.set_alias("candidate", version)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from models.continuing import Beginning
 from models.export import EXPORTED, export
 from models.inputs import split_of
 from models.packing import pack
+from models.ranker import MisfitError
+from models.record import TrainedModel
 from models.train import ranker_class, train
 from shortlist.artefacts import folder_digest, written_whole
+from shortlist.config.base import Section
 from shortlist.config.load import digest
+from shortlist.config.models import DLRMModel, XGBoostModel
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.evaluation.figures import write_plots
 from shortlist.evaluation.report import training_plots
 from shortlist.tables import DayTable
-from shortlist.tracking.lineage import Lineage, git_commit
+from shortlist.tracking.lineage import Cause, Continued, Lineage, git_commit
 from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import tracking_uri
 
 
@@ -36,6 +43,10 @@ class Origin(BaseModel):
     """Of the raw log."""
     code: str = ""
     """Of this package."""
+    cause: Cause = Cause()
+    """Why it was started."""
+    earlier: str = ""
+    """MLflow run of the model to go on from, where its section says so; empty: none."""
 
     @property
     def tracker(self) -> Tracker:
@@ -43,19 +54,38 @@ class Origin(BaseModel):
         return Tracker(tracking_uri(Path(self.stores.partition("#")[0])), self.name)
 
 
+class Tracked(NamedTuple):
+    """What a training leaves besides its files."""
+
+    rows: int | None = None
+    """Rows visited; None when the model is not declared."""
+    run: str = ""
+    """Id of its MLflow run."""
+    begun: str = ""
+    """What it went on from; empty: it started from scratch."""
+
+
+class Made(NamedTuple):
+    """What features were made of a log."""
+
+    table: DayTable
+    fitted: Path
+
+
 def train_and_track(
     kind: str, section: str, runtime: Runtime, origin: Origin,
     fitted: Path, table: Path, out_model: Path, out_scores: Path,
-) -> tuple[int | None, str]:  # fmt: skip
-    """Train, score, pack, export and track a declared model; return the rows it visited and the id of its MLflow run.
+) -> Tracked:  # fmt: skip
+    """Train, score, pack, export and track a declared model.
 
-    A model that is not declared leaves two empty folders: a graph's tasks are the same for every spec.
+    When the earlier model does not fit, training starts from scratch, and the user is told why. A model that is not
+    declared leaves two empty folders: a graph's tasks are the same for every spec.
 
     Args:
         kind: A key of `models.train.KINDS`.
         section: The model's section as JSON; empty when it is not declared.
         runtime: Engine, memory budget and seed.
-        origin: Spec, stores, log and code.
+        origin: Spec, stores, log, code, cause, and the model to go on from.
         fitted: What the features were fitted to; its preprocessing travels with the model.
         table: The feature table.
         out_model: Model folder to write.
@@ -65,10 +95,10 @@ def train_and_track(
         for folder in (out_model, out_scores):
             with written_whole(folder):
                 pass
-        return None, ""
+        return Tracked()
     declared = ranker_class(kind).section_type.model_validate_json(section)
     opened = DayTable.open(table, Files.TABLE)
-    record = train(kind, declared, opened, runtime, out_model, out_scores)
+    record, continued = _train(kind, declared, runtime, origin, Made(opened, fitted), out_model, out_scores)
     pack(out_model, fitted)
     if kind in EXPORTED:
         export(out_model, origin.name)
@@ -78,8 +108,26 @@ def train_and_track(
         days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(opened).model_dump().items() if days},
         code_version=origin.code,
         git_commit=git_commit(),
+        cause=origin.cause,
+        continued=continued,
     )
     with TemporaryDirectory() as plots:
         write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
         run = origin.tracker.log_training(out_model, kind, record.params, record.history, lineage, Path(plots))
-    return round(record.train_rows_per_s * record.train_seconds), run
+    rows = round(record.train_rows_per_s * record.train_seconds)
+    return Tracked(rows, run, str(continued) if continued else "")
+
+
+def _train(
+    kind: str, section: Section, runtime: Runtime, origin: Origin, made: Made, out_model: Path, out_scores: Path
+) -> tuple[TrainedModel, Continued | None]:
+    """Go on from the earlier model where it fits, else start from scratch and say why."""
+    if origin.earlier and isinstance(section, XGBoostModel | DLRMModel):
+        try:
+            with Beginning.fetched(origin.earlier, origin.tracker) as begun:
+                lessons = begun.lessons(section, made.table, made.fitted)
+                record = train(kind, section, lessons, runtime, out_model, out_scores, champion=begun.folder)
+                return record, begun.told(section, record)
+        except MisfitError as reason:
+            note(f"{kind} was trained from scratch: {reason}")
+    return train(kind, section, made.table, runtime, out_model, out_scores), None

@@ -1,4 +1,4 @@
-"""A feature table as the binned matrix XGBoost learns from, made in pieces, in memory or out of core."""
+"""A feature table as the matrix XGBoost learns from: binned, in memory or out of core, or exact."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import xgboost as xgb
 
 from models.inputs import LearningTable, Part
 from models.matrix import float_matrix, float_names
+from models.ranker import MisfitError
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns
 
@@ -30,6 +32,35 @@ def binned_matrices(learning: LearningTable, runtime: Runtime, max_bin: int) -> 
             return kind(pieces, max_bin=max_bin, ref=like)
 
         yield matrix
+
+
+@contextmanager
+def exact_matrices(learning: LearningTable, runtime: Runtime) -> Iterator[Matrix]:
+    """Give a function that holds parts of the table in memory as they are, for trees that are there already.
+
+    Binned rows would be read only roughly by trees that were grown on other bins: their scores, which new trees are to
+    correct, would be wrong by up to some tenths.
+
+    Raises:
+        MisfitError: The rows do not fit the memory budget.
+    """
+    rows, width = learning.rows("train", "validation"), len(float_names(learning.features))
+    if 4 * width * rows > runtime.memory_budget_mib * 2**20:
+        raise MisfitError(
+            f"{rows:,} rows of {width} floats are more than runtime.memory_budget_mib ({runtime.memory_budget_mib})"
+            " holds, and trees can only go on from rows in memory. Learn fewer days again, or raise the budget"
+        )
+
+    def matrix(parts: tuple[Part, ...], like: xgb.DMatrix | None) -> xgb.DMatrix:
+        values, labels = np.empty((learning.rows(*parts), width), np.float32), []
+        filled = 0
+        for frame in learning.frames(*parts):
+            values[filled : filled + frame.height] = float_matrix(frame, learning.features)
+            labels.append(frame[Columns.LABEL].to_numpy())
+            filled += frame.height
+        return xgb.DMatrix(values, np.concatenate(labels), feature_names=float_names(learning.features))
+
+    yield matrix
 
 
 class _Pieces(xgb.DataIter):  # type: ignore[misc] # untyped

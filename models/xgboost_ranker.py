@@ -12,10 +12,10 @@ import xgboost as xgb
 from models.devices import xgboost_device
 from models.inputs import FeatureColumn, LearningTable, chosen
 from models.matrix import float_matrix, float_names
-from models.ranker import OnEpoch, Outcome, Ranker
+from models.ranker import MisfitError, OnEpoch, Outcome, Ranker
 from models.record import read_record
 from models.validation import quality
-from models.xgboost_matrices import Matrix, binned_matrices
+from models.xgboost_matrices import Matrix, binned_matrices, exact_matrices
 from shortlist.config.models import XGBoostModel
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import ShortlistError
@@ -23,6 +23,8 @@ from shortlist.progress import progress
 from shortlist.tables import DayTable
 
 _WEIGHTS = "model.ubj"
+_OURS = {"features", "rounds", "early_stopping_rounds", "refit", "retrain", "retrain_rounds", "retrain_days"}
+"""Keys of the section that are ours to follow; the others are parameters of XGBoost."""
 
 
 class XGBoostRanker(Ranker[XGBoostModel]):
@@ -47,11 +49,16 @@ class XGBoostRanker(Ranker[XGBoostModel]):
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
         params = self._params(runtime)
+        if champion is not None and self.section.retrain == "refit":
+            return self._regrow(learning, params, runtime, champion)
         before = _champion(champion, learning.features) if champion else None
-        with binned_matrices(learning, runtime, self.section.max_bin) as matrix:
+        matrices = (
+            exact_matrices(learning, runtime) if before else binned_matrices(learning, runtime, self.section.max_bin)
+        )
+        with matrices as matrix:
             history = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
-                self._boost_again(params, matrix, before)
+                self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
         importance = _importance(self._booster, learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
@@ -64,10 +71,12 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
-        with _Rounds(self.section.rounds, history, on_epoch) as rounds:
+        most = self.section.retrain_rounds if before and self.section.retrain == "continue" else None
+        most = most or self.section.rounds
+        with _Rounds(most, history, on_epoch) as rounds:
             # A callback that stops training keeps those after it from being called: the recording one comes first.
             booster = xgb.train(
-                params, train, self.section.rounds, evals=[(train, "train"), (validation, "validation")],
+                params, train, most, evals=[(train, "train"), (validation, "validation")],
                 callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
@@ -75,9 +84,18 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         self._booster = _released(booster)
         return history
 
-    def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None) -> None:
-        """Grow as many trees once more, on training and validation days."""
-        rounds = self._booster.num_boosted_rounds() - _trees(before)
+    def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> Outcome:
+        """Grow as many trees as the champion has, anew."""
+        rounds = read_record(champion).rounds
+        if not rounds:
+            raise MisfitError(f"{champion}: the champion has no trees to count; train without it.")
+        with binned_matrices(learning, runtime, self.section.max_bin) as matrix:
+            self._boost_again(params, matrix, None, rounds)
+        importance = _importance(self._booster, learning.features)
+        return Outcome(passes=rounds, best=rounds, rounds=rounds, importance=importance)
+
+    def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, rounds: int) -> None:
+        """Grow so many trees on training and validation days."""
         with _Rounds(rounds, [], lambda line: None) as shown:
             everything = matrix(("train", "validation"), None)
             self._booster = _released(xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before))
@@ -93,7 +111,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         self._booster = xgb.Booster(model_file=folder / _WEIGHTS)
 
     def _params(self, runtime: Runtime) -> dict[str, Any]:
-        own = self.section.model_dump(exclude={"features", "rounds", "early_stopping_rounds", "refit"})
+        own = self.section.model_dump(exclude=_OURS)
         device = xgboost_device(runtime.engine)
         fixed = {"objective": "binary:logistic", "tree_method": "hist", "eval_metric": "logloss"}
         return {**own, **fixed, "device": device, "seed": runtime.seed}
@@ -142,7 +160,7 @@ def _trees(booster: xgb.Booster | None) -> int:
 def _champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
     names = float_names(read_record(folder).features)
     if names != float_names(features):
-        raise ShortlistError(
+        raise MisfitError(
             f"{folder}: the champion reads {', '.join(names)}; the spec now says {', '.join(float_names(features))}."
             " Train without the champion, or declare its features."
         )

@@ -1,4 +1,4 @@
-"""The command line: `shortlist check|schema|run|compile|ui`, and the commands of serving."""
+"""The command line: `shortlist check|schema|run|compile|ui`, and the commands of serving and of monitoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from pipelines.cli_options import RunsOption, SetOption, SpecArgument, find_spec
-from pipelines.serving_cli import commands
+from pipelines.serving_cli import commands as serving
+from pipelines.watching_cli import commands as watching
 from shortlist.contracts import ShortlistError
 
 app = typer.Typer(
@@ -76,7 +77,7 @@ def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="
     serve(runs, port)
 
 
-app.registered_commands += commands.registered_commands
+app.registered_commands += serving.registered_commands + watching.registered_commands
 
 
 def main() -> None:

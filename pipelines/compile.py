@@ -13,9 +13,10 @@ COMPILED = Path(__file__).parent / "compiled"
 
 def pipelines() -> dict[str, Callable[..., Any]]:
     """Return every pipeline by the name of its file."""
+    from pipelines.drift_watch import drift_watch
     from pipelines.training import training
 
-    return {"training": training}
+    return {"training": training, "drift_watch": drift_watch}
 
 
 def compile_all(folder: Path = COMPILED) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from monitoring.owner import RUN_PROCESS_VARIABLE
 from shortlist.progress import emit
 
 _CACHE_HIT = re.compile(r"^Task (?P<task>[\w-]+) cache hit")
@@ -47,6 +49,7 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
     """
     from kfp import components, local
 
+    os.environ[RUN_PROCESS_VARIABLE] = str(os.getpid())  # steps end long before what they began does
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(root / "artefacts"),

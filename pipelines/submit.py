@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from monitoring.records import RetrainDecision
 from pipelines.compile import COMPILED
 from pipelines.display import Display
 from pipelines.state import State
@@ -22,21 +23,32 @@ from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.progress import EVENTS_VARIABLE
 
+TRAINING = COMPILED / "training.yaml"
 
-def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
+
+def training_arguments(
+    spec: Spec, location: str, stores: str, until: datetime | None = None, decision: RetrainDecision | None = None
+) -> dict[str, Any]:
     """Return the training pipeline's parameters: one per section, so that a changed section re-runs only what reads it.
 
     Args:
         spec: The declaration.
         location: Path of the user's data; empty for a generated log.
         stores: Where MLflow and Feast keep their files (see `State.reference`).
+        until: No row at or after this moment, with its timezone, is read; None: the decision's, or no limit.
+        decision: What starts the training; None: a person does. Days that the newest features have counted are not
+            counted again.
 
     Raises:
-        ShortlistError: The data are not there.
+        ShortlistError: The data are not there, or `until` has no timezone.
     """
     from shortlist.data.digest import input_digest
+    from shortlist.features.earlier import NEWEST
     from shortlist.tracking.lineage import code_version
 
+    limit = until or (decision.until if decision else None)
+    if limit is not None and limit.tzinfo is None:
+        raise ShortlistError(f"until: got {limit.isoformat()}, wanted a moment with its offset from UTC")
     now = datetime.now(UTC) if spec.data.rules.max_age_hours is not None else None
     return {
         "name": spec.name,
@@ -48,6 +60,7 @@ def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]
         "gates": canonical_json(spec.gates),
         "slices": list(spec.gates.slices),
         "skew_rows": spec.gates.skew_rows,
+        "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
         "runtime": canonical_json(spec.runtime),
         "location": location,
@@ -55,25 +68,58 @@ def training_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]
         "stores": stores,
         "code": code_version(),
         "now": now.isoformat(timespec="seconds") if now else "",
+        "trigger": decision.trigger if decision else "manual",
+        "reasons": list(decision.reasons) if decision else [],
+        "key": decision.key if decision else "",
+        "until": limit.astimezone(UTC).isoformat() if limit else "",
+        "previous": NEWEST if decision else "",
     }
 
 
-def run_here(spec: Spec, data: Path | None, runs: Path) -> int:
+def run_here(
+    spec: Spec,
+    data: Path | None,
+    runs: Path,
+    *,
+    until: datetime | None = None,
+    decision: RetrainDecision | None = None,
+) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
     The run's folder, `<runs>/latest`, ends with the page, the summary, the log and the arguments.
 
+    Args:
+        spec: The declaration.
+        data: The user's files; none for a generated log.
+        runs: Folder of runs and stores.
+        until: See `training_arguments`.
+        decision: Likewise.
+
     Raises:
-        ShortlistError: The data are not given, or not there.
+        ShortlistError: The data are not given, or not there, or `until` has no timezone.
     """
-    location = _location(spec, data)
+    location = location_of(spec, data)
     state = State.open(runs)
-    arguments = training_arguments(spec, location, state.reference)
+    arguments = training_arguments(spec, location, state.reference, until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
-    with Display(run / "events.jsonl", COMPILED / "training.yaml") as display:
-        code = _run_child(run, state, display)
+    with Display(run / "events.jsonl", TRAINING) as display:
+        code = run_child(TRAINING, run, state, display)
+    return finish(spec, run, runs, display, code, started)
+
+
+def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, started: datetime) -> int:
+    """Leave a training's page and summary in its folder, say where they are, and return the exit code.
+
+    Args:
+        spec: The declaration.
+        run: Folder of the run.
+        runs: Where runs are kept.
+        display: That followed it.
+        code: Exit code of the pipeline.
+        started: When it began.
+    """
     if "report" in display.finished:
         shutil.copyfile(display.paths["page"], run / Files.REPORT)
         shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
@@ -81,12 +127,17 @@ def run_here(spec: Spec, data: Path | None, runs: Path) -> int:
         from pipelines.failure import write_failure
 
         write_failure(spec.name, run, display, started)
-    state.point_latest_at(run)
+    State.open(runs).point_latest_at(run)
     display.conclude(run, code, relative_to=runs)
     return code
 
 
-def _location(spec: Spec, data: Path | None) -> str:
+def location_of(spec: Spec, data: Path | None) -> str:
+    """Return the path of the user's files; empty for a generated log.
+
+    Raises:
+        ShortlistError: The spec reads files, and none are given.
+    """
     if isinstance(spec.data.source, GeneratedSource):
         return ""
     if data is None:
@@ -96,8 +147,16 @@ def _location(spec: Spec, data: Path | None) -> str:
     return str(data.resolve())
 
 
-def _run_child(run: Path, state: State, display: Display) -> int:
-    command = [sys.executable, "-m", "pipelines.runner", str(COMPILED / "training.yaml"), str(run / "arguments.json")]
+def run_child(pipeline: Path, run: Path, state: State, display: Display) -> int:
+    """Run a compiled pipeline in a process of its own, and show how it goes; return the exit code.
+
+    Args:
+        pipeline: The compiled YAML.
+        run: Folder with its `arguments.json`; gets `pipeline.log`.
+        state: Where the cache is kept.
+        display: That follows it.
+    """
+    command = [sys.executable, "-m", "pipelines.runner", str(pipeline), str(run / "arguments.json")]
     # kfp.local leaves a folder per task behind; in a folder of our own they go with the run.
     with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
         # Threads that spin at barriers steal the cores of whoever shares them: 20 times slower on a busy machine.

@@ -6,6 +6,7 @@ from components.build_table import build_table
 from components.close_run import close_run
 from components.find_champion import find_champion
 from components.fit_features import fit_features
+from components.freeze_reference import freeze_reference
 from components.ingest import ingest
 from components.judge import judge
 from components.prove import prove
@@ -33,6 +34,7 @@ def training(
     gates: str,
     slices: list,
     skew_rows: int,
+    monitoring: str,
     serving: str,
     runtime: str,
     location: str,
@@ -40,6 +42,11 @@ def training(
     stores: str,
     code: str,
     now: str = "",
+    trigger: str = "manual",
+    reasons: list = [],  # noqa: B006 - Kubeflow reads the default, nobody changes it
+    key: str = "",
+    until: str = "",
+    previous: str = "",
 ) -> None:
     """Run every step; each takes just the sections it reads, so that a changed section re-runs no more than it must.
 
@@ -53,21 +60,33 @@ def training(
         gates: Likewise.
         slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
         skew_rows: Rows compared with Feast (part of gates).
-        serving: The spec's section.
-        runtime: The spec's section.
+        monitoring: The spec's section.
+        serving: Likewise.
+        runtime: Likewise.
         location: Where the user's files are.
         input_digest: Digest of those files.
         stores: Where MLflow and Feast keep theirs.
         code: Digest of this package.
         now: ISO 8601 moment against which freshness is judged; empty: the validating step's own clock.
+        trigger: What started the run: `manual`, `schedule` or `drift`. This and the next two are lineage: no step that
+            makes data sees them.
+        reasons: Of the decision that started it.
+        key: Of that decision.
+        until: ISO 8601 moment from which on no step after validation has a row; empty: there is none.
+        previous: Path of earlier fitted features, whose days need not be counted again; `newest` for those that the
+            store was last filled from; empty: every day is counted.
     """
-    closing = close_run(name=name, stores=stores).set_display_name("close_run").set_caching_options(False)
+    closing = close_run(name=name, stores=stores, key=key).set_display_name("close_run").set_caching_options(False)
     with dsl.ExitHandler(closing):
-        found = find_champion(name=name, stores=stores).set_display_name("find_champion").set_caching_options(False)
+        cause = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
+        found = find_champion(
+            name=name, xgboost=xgboost, dlrm=dlrm, input_digest=input_digest, stores=stores, previous=previous, **cause
+        )
+        found.set_display_name("find_champion").set_caching_options(False)
         log = ingest(data=data, runtime=runtime, location=location, input_digest=input_digest, code=code).after(found)
-        valid = validate(data=data, runtime=runtime, now=now, code=code, raw_log=log.outputs["raw_log"])
+        valid = validate(data=data, runtime=runtime, now=now, until=until, code=code, raw_log=log.outputs["raw_log"])
         declared = {"data": data, "features": features, "slices": slices, "runtime": runtime, "code": code}
-        fitted = fit_features(**declared, valid_log=valid.outputs["valid_log"])
+        fitted = fit_features(**declared, previous=found.outputs["previous"], valid_log=valid.outputs["valid_log"])
         features_of = {"valid_log": valid.outputs["valid_log"], "fitted": fitted.outputs["fitted"]}
         table = build_table(**declared, **features_of)
 
@@ -81,6 +100,7 @@ def training(
             **features_of,
         )
         sections = {"xgboost": xgboost, "dlrm": dlrm, "logistic": logistic, "popularity": "{}"}
+        earlier = {kind: found.outputs[kind] for kind in SERVED}
         trained = {}
         for kind in KINDS:
             trained[kind] = train(
@@ -90,6 +110,8 @@ def training(
                 runtime=runtime,
                 input_digest=input_digest,
                 stores=stores,
+                **cause,
+                earlier=earlier.get(kind, ""),
                 code=code,
                 fitted=fitted.outputs["fitted"],
                 table=table.outputs["table"],
@@ -124,9 +146,18 @@ def training(
             **candidates,
             **proofs,
         )
+        frozen = freeze_reference(
+            name=name,
+            data=data,
+            features=features,
+            monitoring=monitoring,
+            code=code,
+            **features_of,
+            **{f"{kind}_scores": trained[kind].outputs["scores"] for kind in SERVED},
+        )
         books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
         with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-            registered = register(**books)
+            registered = register(**books, reference=frozen.outputs["reference"])
         with dsl.Else(name="held"):
             held = record_hold(**books)
         version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
@@ -135,7 +166,14 @@ def training(
                 name=name,
                 gates=gates,
                 runtime=runtime,
-                lineage={"input_digest": input_digest, "code": code, "log": location},
+                lineage={
+                    "input_digest": input_digest,
+                    "code": code,
+                    "log": location,
+                    "trigger": trigger,
+                    "decision": key,
+                    "until": until,
+                },
                 version=version,
                 started=found.outputs["started"],
                 found=found.outputs["step"],
@@ -158,6 +196,13 @@ def training(
             .set_caching_options(False)
         )
         rolled = roll_out(
-            version=version, name=name, serving=serving, gates=gates, runtime=runtime, stores=stores, code=code
+            version=version,
+            name=name,
+            serving=serving,
+            gates=gates,
+            runtime=runtime,
+            stores=stores,
+            key=key,
+            code=code,
         )
         rolled.set_display_name("roll_out").set_caching_options(False).after(page)

@@ -67,6 +67,8 @@ class Files:
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"
     REPORT: Final = "report.html"
+    PREPROCESSING: Final = "preprocessing"
+    """Folder inside a model folder: what the model needs besides its weights to read rows."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

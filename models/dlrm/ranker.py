@@ -52,8 +52,13 @@ class DLRMRanker(Ranker[DLRMModel]):
         with torch.random.fork_rng(devices=[]):  # weights and dropout depend on the seed, and nobody else's draws on us
             torch.manual_seed(runtime.seed)
             self._model = self._built(learning, store, champion).to(self._device)
-            history, best = Training(self._model, self.section, self._device).run(loaders, on_epoch)
+            history, best = Training(self._model, self._lessons(champion), self._device).run(loaders, on_epoch)
         return Outcome(tuple(history), passes=len(history), best=best, epochs=len(history))
+
+    def _lessons(self, champion: Path | None) -> DLRMModel:
+        """Return the section with the epochs of a warm start in place of those from scratch."""
+        epochs = self.section.retrain_epochs if champion and self.section.retrain == "warm" else None
+        return self.section.model_copy(update={"epochs": epochs}) if epochs else self.section
 
     def _built(self, learning: LearningTable, store: ChunkStore, champion: Path | None) -> DLRM:
         model = DLRM(self._layout, self.section, uses_bf16(self.section, self._device))

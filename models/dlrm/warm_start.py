@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from shortlist.contracts import ShortlistError
+from models.ranker import MisfitError
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def take_over(model: DLRM, layout: Layout, before: Layout, weights: Path) -> Non
         weights: The champion's verified safetensors file.
 
     Raises:
-        ShortlistError: The champion reads other features, has more ids, or has other widths.
+        MisfitError: The champion reads other features, has more ids, or has other widths.
     """
     _check_features(layout, before, weights)
     tensors = load_file(weights)
@@ -53,5 +53,5 @@ def _check_features(layout: Layout, before: Layout, weights: Path) -> None:
                 raise _misfit(weights, f"feature '{own.name}' has {own.size} ids and had {old.size}; ids never shrink")
 
 
-def _misfit(weights: Path, reason: str) -> ShortlistError:
-    return ShortlistError(f"{weights.parent}: training cannot start from this champion: {reason}. Train without it.")
+def _misfit(weights: Path, reason: str) -> MisfitError:
+    return MisfitError(f"{weights.parent}: training cannot start from this champion: {reason}. Train without it.")

@@ -74,6 +74,8 @@ class GeneratedSource(Section):
     """First day."""
     seed: int = Field(default=7, ge=0)
     """The same seed gives the same bytes."""
+    taste: float = Field(default=1.0, gt=0, le=10)
+    """How much it counts who likes what, against when and where an item is shown."""
     drifts: tuple[Drift, ...] = ()
     """Changes planted into the world, none by default."""
 

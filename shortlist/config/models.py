@@ -34,6 +34,24 @@ class XGBoostModel(Section):
     """L2 penalty on leaf weights."""
     max_bin: int = Field(default=256, ge=2, le=4096)
     """Histogram bins per feature."""
+    retrain: Literal["scratch", "refit", "continue"] = "scratch"
+    """What a training makes of an earlier model. `scratch`: nothing. `refit`: it grows as many trees, anew, on all days
+    with the validation days: no search for their number, half the time, as good as from scratch while the log keeps its
+    nature; needs `refit: true`. `continue`: it keeps the trees and adds some learnt from the newest days: a fraction of
+    the time, for logs too long to learn from daily; what old trees believe stays, so once `rounds` is reached, training
+    starts from scratch."""
+    retrain_rounds: int | None = Field(default=None, ge=1)
+    """With `retrain: continue`, most new trees each time."""
+    retrain_days: int | None = Field(default=None, ge=0)
+    """With `retrain: continue`, days learnt again beside those that are new since the earlier model."""
+
+    @model_validator(mode="after")
+    def _retrains_somehow(self) -> Self:
+        if self.retrain == "refit" and not self.refit:
+            raise ValueError("retrain: refit grows trees on training and validation days; it needs refit: true")
+        rounds = ("retrain_rounds", self.retrain_rounds)
+        _check_continued(self.retrain == "continue", "continue", rounds, self.retrain_days)
+        return self
 
 
 class DLRMModel(Section):
@@ -65,6 +83,15 @@ class DLRMModel(Section):
     """Share of hidden units of the top network left out in training."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """`auto` takes bf16 where the processor multiplies it natively."""
+    retrain: Literal["scratch", "warm"] = "scratch"
+    """What a training makes of an earlier model. `scratch`: nothing; take it while training is quick, and whenever the
+    features change. `warm`: it starts from the weights, with fresh rows for new ids, and learns the newest days: a
+    fraction of the time, and rare ids keep what they learnt long ago."""
+    retrain_epochs: int | None = Field(default=None, ge=1)
+    """With `retrain: warm`, most passes over the days to learn."""
+    retrain_days: int | None = Field(default=None, ge=0)
+    """With `retrain: warm`, days learnt again beside those that are new since the earlier model; a few keep it from
+    forgetting."""
 
     @model_validator(mode="after")
     def _widths_are_positive(self) -> Self:
@@ -72,6 +99,21 @@ class DLRMModel(Section):
             if any(width < 1 for width in widths):
                 raise ValueError(f"{name}: widths must be at least 1 (got {list(widths)})")
         return self
+
+    @model_validator(mode="after")
+    def _retrains_somehow(self) -> Self:
+        _check_continued(self.retrain == "warm", "warm", ("retrain_epochs", self.retrain_epochs), self.retrain_days)
+        return self
+
+
+def _check_continued(continues: bool, how: str, amount: tuple[str, int | None], days: int | None) -> None:
+    given = dict((amount, ("retrain_days", days)))
+    missing = [key for key, value in given.items() if value is None]
+    if continues and missing:
+        raise ValueError(f"retrain: {how} also needs {' and '.join(missing)}")
+    if not continues and len(missing) < len(given):
+        only = ", ".join(key for key, value in given.items() if value is not None)
+        raise ValueError(f"{only}: read with retrain: {how} alone; declare that, or leave it out")
 
 
 class LogisticModel(Section):

@@ -132,6 +132,9 @@ class Monitoring(Section):
     """When to train again."""
     alerts: Alerts = Alerts()
     """Who is told."""
+    pages: Literal["all", "bad", "none"] = "all"
+    """Windows of which Evidently draws pages, a few seconds and 10 MB each: every one, those that are not healthy, or
+    none."""
 
 
 def _cron(expression: str) -> str:

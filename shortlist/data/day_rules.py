@@ -43,13 +43,16 @@ def null_share(facts: Facts, data: Data) -> Problems:
 
 
 def volume(facts: Facts, data: Data) -> Problems:
-    """No day has far fewer or far more rows than those before it; a day without any rows counts as a day."""
+    """No day has far fewer or far more rows than those before it; a day without any rows counts as a day.
+
+    A day that is cut short because no later row may be read can have too many rows, but not too few.
+    """
     low, high, found = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
     counts = _with_gaps(facts.days)
     for place, (day, rows) in enumerate(counts[1:], 1):
         usual = median([n for _, n in counts[:place] if n])
         # The first day may have begun at noon or late at night, so alone it is no measure of too much.
-        if rows < low * usual or (rows > high * usual and place > 1):
+        if (rows < low * usual and day != facts.cut_day) or (rows > high * usual and place > 1):
             found.append(f"{grouped(rows)} rows on {day} ({rows / usual:.2g} times the median {grouped(usual)} before)")
     if found:
         advice = "" if all(rows for _, rows in counts) else _GAP_ADVICE

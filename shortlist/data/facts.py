@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from shortlist.data.profile import DayProfile, Profile
+from shortlist.data.rules import FUTURE
 from shortlist.data.side_rules import SideFacts
 
 Problems = Iterator[str]
@@ -25,6 +26,20 @@ class Facts:
     side: dict[str, SideFacts]
     column_aucs: dict[str, float]
     now: datetime
+    until: datetime | None = None
+    """Rows from this moment on were not read."""
+    cut_day: date | None = None
+    """The day that `until` cuts in two; what is left of it has fewer rows than a day."""
+
+    @property
+    def future_rows(self) -> int:
+        """Rows of the log that came too late to be read."""
+        return self.by_rule.get(FUTURE, 0)
+
+    @property
+    def read_rows(self) -> int:
+        """Rows of the log that could be read, good and bad."""
+        return self.raw_rows - self.future_rows
 
     @property
     def days(self) -> list[tuple[date, DayProfile]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -14,6 +15,8 @@ from shortlist.data.keys import KeySet, hashes
 
 DUPLICATE_ROW = "duplicate_row"
 """The rule whose rows have a tolerance of their own."""
+FUTURE = "future"
+"""The rule of rows that come too late to be read; they are nobody's mistake and count against no tolerance."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,22 @@ def label_is_binary() -> Check:
 _COLUMN_RULES: tuple[Callable[[Column], Check | None], ...] = (not_null, finite_number, in_range, allowed_value)
 
 
-def log_checks(data: Data) -> list[Check]:
-    """Return the checks of the log's rows, in the order in which a row's first broken rule is looked for."""
+def not_in_the_future(until: datetime) -> Check:
+    """A row lies before the moment from which on nothing may be read."""
+    moment = until.astimezone(UTC)
+    wanted = f"a time before {moment:%Y-%m-%d %H:%M:%S} UTC, the moment until which this run may read"
+    return Check(FUTURE, Columns.TIME, pl.col(Columns.TIME) >= moment, wanted)
+
+
+def log_checks(data: Data, until: datetime | None = None) -> list[Check]:
+    """Return the checks of the log's rows, in the order in which a row's first broken rule is looked for.
+
+    A row of the future comes first: whatever else is wrong with it is not this run's concern.
+    """
+    future = [] if until is None else [not_in_the_future(until)]
     others = [column for column in data.columns if column.name not in (data.label, data.impression)]
     impression = Column(name=Columns.IMPRESSION, type="integer", nullable=False)
-    return [label_is_binary(), *_checks([impression, *others])]
+    return [*future, label_is_binary(), *_checks([impression, *others])]
 
 
 def side_checks(table: SideTable) -> list[Check]:

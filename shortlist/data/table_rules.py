@@ -8,29 +8,31 @@ from datetime import timedelta
 from shortlist.config.data import Data, SideTable
 from shortlist.data.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.facts import Facts, Problems, grouped, share
-from shortlist.data.rules import DUPLICATE_ROW
+from shortlist.data.rules import DUPLICATE_ROW, FUTURE
 
 
 def quarantined_share(facts: Facts, data: Data) -> Problems:
     """Few rows break a rule."""
-    bad = {rule: rows for rule, rows in facts.by_rule.items() if rule != DUPLICATE_ROW}
+    bad = {rule: rows for rule, rows in facts.by_rule.items() if rule not in (DUPLICATE_ROW, FUTURE)}
     rows, limit = sum(bad.values()), data.rules.max_quarantined_share
-    if rows > limit * facts.raw_rows:
+    if rows > limit * facts.read_rows:
         rules = ", ".join(f"{rule} {grouped(n)}" for rule, n in sorted(bad.items(), key=lambda pair: -pair[1]))
-        got = share(rows, facts.raw_rows)
+        got = share(rows, facts.read_rows)
         yield f"{got} rows are quarantined ({rules}); rules.max_quarantined_share is {limit:.2%}"
 
 
 def duplicate_share(facts: Facts, data: Data) -> Problems:
     """Few rows are exact copies of earlier ones."""
     rows, limit = facts.by_rule.get(DUPLICATE_ROW, 0), data.rules.max_duplicate_share
-    if rows > limit * facts.raw_rows:
-        yield f"{share(rows, facts.raw_rows)} rows copy an earlier one; rules.max_duplicate_share is {limit:.2%}"
+    if rows > limit * facts.read_rows:
+        yield f"{share(rows, facts.read_rows)} rows copy an earlier one; rules.max_duplicate_share is {limit:.2%}"
 
 
 def enough_rows(facts: Facts, data: Data) -> Problems:
     """The log has rows, and as many as wanted."""
-    if not facts.profile.rows:
+    if not facts.profile.rows and facts.until is not None and facts.future_rows:
+        yield f"no row is valid before {facts.until.isoformat()}, {grouped(facts.future_rows)} lie at or after it"
+    elif not facts.profile.rows:
         yield "no row is valid"
     elif facts.profile.rows < data.rules.min_rows:
         yield f"only {grouped(facts.profile.rows)} valid rows; rules.min_rows is {grouped(data.rules.min_rows)}"
@@ -44,10 +46,11 @@ def label_varies(facts: Facts, data: Data) -> Problems:
 
 
 def freshness(facts: Facts, data: Data) -> Problems:
-    """The newest row is not too old."""
+    """The newest row is not too old, seen from the moment until which rows may be read."""
     limit, newest = data.rules.max_age_hours, facts.profile.newest
-    if limit is not None and newest is not None and facts.now - newest > timedelta(hours=limit):
-        age = (facts.now - newest) / timedelta(hours=1)
+    now = facts.now if facts.until is None else min(facts.now, facts.until)
+    if limit is not None and newest is not None and now - newest > timedelta(hours=limit):
+        age = (now - newest) / timedelta(hours=1)
         yield f"the newest row is of {newest:%Y-%m-%d %H:%M} UTC, {age:.1f} hours old; rules.max_age_hours is {limit:g}"
 
 

@@ -36,23 +36,24 @@ class Truth:
     world: World
     offset: float
     scale: float
+    taste: float
 
     @classmethod
     def of(cls, source: GeneratedSource, world: World) -> Self:
         """Return the truth of a world, calibrated on rows like those of its first day."""
         shown = draw_impressions(source, world, Part(0, (0.0, 1.0), _CALIBRATION_ROWS, 0))
-        appeal = _appeal(world, shown, 0)
+        appeal = _appeal(world, shown, 0, source.taste)
         scale = _DEVIATION / float(appeal.std())
         offset = float(brentq(lambda offset: float(expit(offset + scale * appeal).mean()) - _CLICK_RATE, -20, 20))
-        return cls(world, offset, scale)
+        return cls(world, offset, scale, source.taste)
 
     def probability(self, shown: Impressions, day: int) -> Floats:
         """Return the probability of a click, shape (rows,)."""
-        probability: Floats = expit(self.offset + self.scale * _appeal(self.world, shown, day))
+        probability: Floats = expit(self.offset + self.scale * _appeal(self.world, shown, day, self.taste))
         return np.round(probability, 9)  # the last bits depend on how long arrays are, and so on drifts to come
 
 
-def _appeal(world: World, shown: Impressions, day: int) -> Floats:
+def _appeal(world: World, shown: Impressions, day: int, weight: float) -> Floats:
     users, items, tastes = world.users, world.items, world.tastes_on(day)
     user, item = shown.user, shown.item
     tags = items.tags[item]
@@ -70,5 +71,5 @@ def _appeal(world: World, shown: Impressions, day: int) -> Floats:
     )
     freshness = 0.4 * np.exp(-(day - items.published[item]) / 14)
     # Users and items differ less than contexts do: 200 000 rows are few for thousands of them, most rarely seen.
-    appeal: Floats = context + taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + freshness
+    appeal: Floats = context + weight * taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + freshness
     return appeal

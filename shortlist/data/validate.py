@@ -21,11 +21,14 @@ from shortlist.data.rules import DayRules, broken_checks, log_checks
 from shortlist.data.side_rules import SideFacts, validate_side_table
 from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.table_rules import problems_of
+from shortlist.data.until import cut_day
 from shortlist.progress import progress
 from shortlist.tables import DayTable, DayTableWriter
 
 
-def validate(data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runtime, now: datetime) -> DayTable:
+def validate(
+    data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runtime, now: datetime, until: datetime | None = None
+) -> DayTable:
     """Split a raw log into valid rows and quarantined ones, then judge the log as a whole.
 
     Args:
@@ -36,9 +39,12 @@ def validate(data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runt
             the bad rows of the log and of the side tables; it stays also when the log is refused.
         runtime: Bounds the rows held at once.
         now: The present moment, with a timezone; freshness is measured against it.
+        until: Rows at or after this moment, with a timezone, are quarantined as `future`, against no tolerance: nothing
+            that comes after this step can read them.
 
     Returns:
-        The valid log (index `Files.LOG`). Its notes: raw_rows, valid_rows, quarantined_rows and by_rule of the log;
+        The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), and raw_rows, valid_rows,
+        quarantined_rows and by_rule of the log;
         side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
         known before the impression reaches alone.
 
@@ -53,10 +59,12 @@ def validate(data: Data, raw: Path, valid: Path, quarantine: Path, runtime: Runt
             bad.copy(raw / REJECTED)
             side = _side_tables(data, source, staging, bad, runtime)
             bad.by_rule.clear()
-            profile = _rows(data, source, side, writer, bad)
+            profile = _rows(data, source, side, writer, bad, until)
         by_rule = Counter(source.notes["by_rule"]) + bad.by_rule
         aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
-        facts = Facts(source.notes["raw_rows"], dict(sorted(by_rule.items())), profile, side, aucs, now)
+        counts = dict(sorted(by_rule.items()))
+        cut = cut_day(until, data)
+        facts = Facts(source.notes["raw_rows"], counts, profile, side, aucs, now, until, cut)
         problems = problems_of(facts, data)
         if problems:
             raise DataError(_refusal(problems, quarantine, by_rule.total()))
@@ -77,11 +85,16 @@ def _side_tables(
 
 
 def _rows(
-    data: Data, source: DayTable, side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter
+    data: Data,
+    source: DayTable,
+    side: dict[str, SideFacts],
+    writer: DayTableWriter,
+    bad: QuarantineWriter,
+    until: datetime | None,
 ) -> Profile:
     """Write the valid rows and quarantine the others; return what the valid ones look like."""
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
-    checks, rules, today = log_checks(data), DayRules(data), None
+    checks, rules, today = log_checks(data, until), DayRules(data), None
     with progress("validate", source.rows) as advance:
         for day, rows in source.frames():
             if day != today:
@@ -107,6 +120,7 @@ def _notes(facts: Facts) -> dict[str, Any]:
         for name, found in facts.side.items()
     }
     return {
+        "until": facts.until.isoformat() if facts.until else None,
         "raw_rows": facts.raw_rows,
         "valid_rows": facts.profile.rows,
         "quarantined_rows": sum(facts.by_rule.values()),

@@ -30,6 +30,7 @@ from shortlist.evaluation.verdict import Verdict
 from shortlist.tables import DayTable
 
 TITLES: Final = {
+    "look": "Look at live traffic",
     "find_champion": "Look up the champion",
     "ingest": "Read the log",
     "validate": "Validate rows and days",
@@ -44,6 +45,7 @@ TITLES: Final = {
     "prove_dlrm": "DLRM on a real Triton",
     "score_champion": "Score the champion",
     "judge": "Gates",
+    "freeze_reference": "Freeze the reference",
     "register": "Register in MLflow",
     "report": "Write the page",
     "roll_out": "Roll out",
@@ -141,6 +143,10 @@ class Artefact(Protocol):
     metadata: dict[str, Any]
 
 
+def _began(model: Artefact) -> bool:
+    return bool(model.metadata.get("begun"))
+
+
 def write_run(
     run: Mapping[str, str],
     lineage: Mapping[str, str],
@@ -174,7 +180,10 @@ def write_run(
             mlflow_runs={
                 name: one.metadata["mlflow_run"] for name, one in models.items() if one.metadata["mlflow_run"]
             },
-            lineage=dict(lineage),
+            lineage={
+                **{name: value for name, value in lineage.items() if value},
+                **{f"beginning of {name}": one.metadata["begun"] for name, one in models.items() if _began(one)},
+            },
             **{name: Path(one.path) for name, one in shown.items()},
         ),
         {name: Path(one.path) for name, one in models.items()},

@@ -7,8 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import polars as pl
 
+from shortlist.contracts import Columns
+from shortlist.features.columns import Declared
 from shortlist.features.dense import plain_number
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.moments import Moments, total
@@ -32,12 +35,14 @@ class DayRecord:
     """By feature name."""
     sizes: Mapping[str, float]
     """Sum of absolute values of every measure that is summed."""
+    digest: str
+    """Of the day's rows."""
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> Self:
         """Return the record that `asdict` saved."""
         moments = {name: Moments(**values) for name, values in saved["moments"].items()}
-        return cls(saved["rows"], moments, saved["sizes"])
+        return cls(saved["rows"], moments, saved["sizes"], saved["digest"])
 
     def saved(self) -> dict[str, Any]:
         """Return the record as JSON values."""
@@ -76,6 +81,7 @@ class LogCounter:
             rows=day.rows,
             moments={name: total(parts) for name, parts in moments.items()},
             sizes={name: sum(parts) for name, parts in totals.items()},
+            digest=day_digest(self.plan.declared, self.log, day),
         )
 
     def _parts(self, day: DayPart) -> Iterator[pl.DataFrame]:
@@ -103,6 +109,22 @@ class LogCounter:
             largest = max(held, key=lambda number: held[number])
             counts[largest].spill()
             held[largest] = 0
+
+
+def day_digest(declared: Declared, log: DayTable, day: DayPart) -> str:
+    """Return what tells the rows of a day from any others, whatever their order and however they are cut into files.
+
+    It holds within one version of Polars, which it names. Vectors, which nothing counts, are left out, and so are the
+    numbers that an undeclared impression gets from its place in the log.
+    """
+    kept = [column.name for column in declared.data.columns if column.type != "vector"]
+    own = [Columns.TIME, *([Columns.IMPRESSION] if declared.data.impression else [])]
+    columns = list(dict.fromkeys([*own, *map(declared.in_log, kept)]))
+    total = np.uint64(0)
+    for name in day.files:
+        rows = pl.read_parquet(log.folder / name, columns=columns, hive_partitioning=False).select(columns)
+        total = np.add(total, rows.hash_rows(seed=1, seed_1=2, seed_2=3, seed_3=4).to_numpy().sum(dtype=np.uint64))
+    return f"{pl.__version__}:{int(total):016x}"
 
 
 T = TypeVar("T")

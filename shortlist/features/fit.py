@@ -14,7 +14,7 @@ from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.features.counting import DayRecord
-from shortlist.features.earlier import Earlier
+from shortlist.features.earlier import Earlier, MisfitError
 from shortlist.features.fitting import Fitting
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan, plan
@@ -22,6 +22,7 @@ from shortlist.features.split import split_days
 from shortlist.features.statics import vector_widths
 from shortlist.features.statistics import refuse_large_sums
 from shortlist.tables import DayTable
+from shortlist.tracking.steps import note
 
 
 def fit(
@@ -47,7 +48,8 @@ def fit(
 
     Raises:
         PlanError: The declared features cannot be made from the declared columns.
-        DataError: Too few days, a sum too large, or a `previous` that does not fit the log.
+        MisfitError: `previous` is no beginning of this fit.
+        DataError: Too few days, or a sum too large.
     """
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
@@ -76,6 +78,31 @@ def fit(
             "days": {day.isoformat(): record.saved() for day, record in records.items()},
         }
         write_json(staging / Files.FEATURES, saved)
+
+
+def fit_onto(
+    previous: str, data: Data, features: Features, gates: Gates, runtime: Runtime, log: Path, out: Path
+) -> bool:
+    """Fit onto an earlier result when it fits, else from scratch, and tell the user why; return whether it fitted.
+
+    Args:
+        previous: Path of the earlier result; empty: there is none.
+        data: See `fit`, likewise the others.
+        features: The operations.
+        gates: Names the columns by which scores will be sliced.
+        runtime: Engine and memory.
+        log: Folder of the valid log.
+        out: Folder to write.
+    """
+    if previous:
+        try:
+            fit(data, features, gates, runtime, log, out, Path(previous))
+        except MisfitError as reason:
+            note(f"Every day was counted again, for the earlier features do not fit: {reason}")
+        else:
+            return True
+    fit(data, features, gates, runtime, log, out)
+    return False
 
 
 def _largest(records: Iterable[DayRecord]) -> dict[str, float]:

@@ -64,7 +64,12 @@ class Fitting:
         return sizes
 
     def count(self, earlier: Earlier) -> dict[date, DayRecord]:
-        """Write the statistics of every day that was not counted earlier; return the records of all days."""
+        """Write the statistics of every day that was not counted earlier; return the records of all days.
+
+        Raises:
+            MisfitError: The earlier fit is no beginning of this one.
+        """
+        earlier.refuse_changed_sides(self.plan, self.out / "views", self.log)
         earlier.copy_statistics(self.plan, self.statistics)
         counter = LogCounter(
             self.plan,

@@ -31,6 +31,8 @@ MAX_ONLINE_KEYS: Final = 50_000
 SERVING: Final = "serving.json"
 """In the store's folder: the views that servers read beside it, and until when they hold; see `publish`."""
 
+_LONGEST_LOCK_MS: Final = 20
+"""How long whoever serves waits for a lock on SQLite's file. Readers wait for no writer: the file keeps a log beside."""
 _KEYS_PER_READ: Final = 1_000  # SQLite takes at most 32 766 parameters
 _BEFORE_EVERYTHING: Final = datetime(1900, 1, 1, tzinfo=UTC)
 _NEXT: Final = timedelta(microseconds=1)
@@ -206,6 +208,11 @@ class UserReader:
         self._user = user
         views = [view for view in feast.list_feature_views() if view.online and view.join_keys == [user]]
         self._views = {f"{view.name}:{one.name}": view for view in views for one in view.features}
+        self.is_local = feast.config.online_store.type == "sqlite"
+        """Whether a read is a look into a file, which takes less time than to hand it to a thread."""
+        if self.is_local:  # By itself SQLite waits 5 s for somebody's lock.
+            connection = self._store.online_store._get_conn(self._config)
+            connection.execute(f"PRAGMA busy_timeout={_LONGEST_LOCK_MS}")
 
     @property
     def columns(self) -> frozenset[str]:

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from shortlist.config.features import Vocabulary
-from shortlist.contracts import Columns, DataError
+from shortlist.contracts import Columns
 from shortlist.features.changes import FIRST, running_sum
+from shortlist.features.earlier import MisfitError
 from shortlist.features.ranges import key_ranges, write_frames
 from shortlist.frames import Engine, collect
 
@@ -53,12 +54,12 @@ def write_vocabulary(path: Path, vocabulary: pl.DataFrame, before: Path | None) 
         before: The vocabulary of an earlier fit, when there is one.
 
     Raises:
-        DataError: An id of the earlier fit would change.
+        MisfitError: An id of the earlier fit would change.
     """
     if before is not None and before.exists():
         earlier = pl.read_parquet(before)
         if not vocabulary.head(earlier.height).equals(earlier):
-            raise DataError(
+            raise MisfitError(
                 f"{before.stem}: ids of an earlier fit would change, because its training days or its min_rows"
                 " were others. Fit without the previous artefact, and train the models from scratch."
             )

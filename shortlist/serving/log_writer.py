@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,15 @@ from shortlist.serving.logs import PART
 _log = logging.getLogger(__name__)
 
 _LONGEST_CLOSE_SECONDS: Final = 30.0
+_MOST_VALUES: Final = 16_000_000
+"""Values held in memory, about: 128 MB of numbers, several times as much of texts."""
+
+Convert = Callable[[Sequence[Any], pa.Field], pa.Array | pa.ChunkedArray]
+
+
+def plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Return a column of a log whose values are Python's."""
+    return pa.array(values, field.type)
 
 
 def process_folder(predictions: Path, version: int) -> Path:
@@ -45,15 +54,23 @@ class LogWriter:
 
     What is written survives the process. A row that finds the memory full is dropped and counted; when the disk is
     full, that is once the rows held are as many as may be. They are written when there is space again.
+
+    Args:
+        folder: Of the files.
+        schema: Of the rows.
+        settings: How long, and how many, rows are held.
+        convert: Makes a column of the values of many rows; the thread calls it.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, settings: PredictionLog) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, settings: PredictionLog, convert: Convert = plain) -> None:
         self._folder = folder
         self._schema = schema
+        self._convert = convert
         self._flush_seconds = settings.flush_seconds
         self._max_waiting = settings.max_waiting
         self._waiting: deque[Sequence[Any]] = deque()
         self._taken = 0
+        self._values = 0
         self._part = 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -73,15 +90,21 @@ class LogWriter:
         """Rows that are in memory only."""
         return len(self._waiting) + self._taken
 
-    def add(self, row: Sequence[Any]) -> bool:
-        """Take a row, its values in the order of the schema; return whether there was room. Never waits for a disk."""
+    def add(self, row: Sequence[Any], values: int = 1) -> bool:
+        """Take a row; return whether there was room. Never waits for a disk.
+
+        Args:
+            row: Its values in the order of the schema.
+            values: How many single values it holds, about.
+        """
         with self._lock:
             held = len(self._waiting) + self._taken
-            if held >= self._max_waiting or self._closed:
+            if held >= self._max_waiting or self._values >= _MOST_VALUES or self._closed:
                 self.dropped += 1
                 return False
             self._waiting.append(row)
-        if 2 * held >= self._max_waiting and self.problem is None:
+            self._values += values
+        if (2 * held >= self._max_waiting or 2 * self._values >= _MOST_VALUES) and self.problem is None:
             self._wake.set()
         return True
 
@@ -90,7 +113,7 @@ class LogWriter:
         with self._writing:
             with self._lock:
                 rows, self._waiting = self._waiting, deque()
-                self._taken = len(rows)
+                self._taken, values = len(rows), self._values
             if not rows:
                 return
             try:
@@ -106,10 +129,12 @@ class LogWriter:
                 with self._lock:
                     self.dropped += len(rows)
                     self._taken = 0
+                    self._values -= values
                 return
             with self._lock:
                 self.written += len(rows)
                 self._taken = 0
+                self._values -= values
             self.problem = None
 
     def close(self) -> None:
@@ -121,6 +146,7 @@ class LogWriter:
         with self._lock:
             self.dropped += len(self._waiting)
             self._waiting.clear()
+            self._values = 0
 
     def _run(self) -> None:
         while not self._closed:
@@ -130,13 +156,14 @@ class LogWriter:
 
     def _write(self, rows: Sequence[Sequence[Any]]) -> None:
         columns = [
-            pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+            self._convert(values, field) for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / PART.format(number=self._part)
         staging = path.with_name(path.name + ".partial")
         try:
-            pq.write_table(pa.Table.from_arrays(columns, schema=self._schema), staging, compression="zstd")
+            table = pa.Table.from_arrays(columns, schema=self._schema)
+            pq.write_table(table, staging, compression="zstd", write_page_checksum=True)
             staging.replace(path)
         except BaseException:
             staging.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where a model comes from: declaration, log, days and code."""
+"""Where a model comes from: cause, declaration, log, days, code, and the model it began as."""
 
 from __future__ import annotations
 
@@ -7,15 +7,76 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.artefacts import sha256
+from shortlist.contracts import ShortlistError, did_you_mean
+
+Trigger = Literal["manual", "schedule", "drift"]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _CODE: Final = ("components", "feature_repo", "models", "monitoring", "pipelines", "shortlist")
 _GIT_SECONDS: Final = 10
+
+
+_LONGEST_REASONS: Final = 2_000
+
+
+class Cause(BaseModel):
+    """Why a training was started, and what it may read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trigger: Trigger = "manual"
+    key: str = ""
+    """Of the decision that started it; empty when a person did."""
+    reasons: tuple[str, ...] = ()
+    """Of the decision."""
+    until: str = ""
+    """ISO 8601 moment from which on no row may be read; empty: there is none."""
+
+    @classmethod
+    def parse(cls, trigger: str, key: str, reasons: list[str], until: str) -> Self:
+        """Return what a pipeline's parameters say.
+
+        Raises:
+            ShortlistError: There is no such trigger.
+        """
+        known = get_args(Trigger)
+        if trigger not in known:
+            raise ShortlistError(f"trigger: got '{trigger}', wanted {', '.join(known)}{did_you_mean(trigger, known)}")
+        return cls.model_validate({"trigger": trigger, "key": key, "reasons": tuple(reasons), "until": until})
+
+    def tags(self) -> dict[str, str]:
+        """Return the cause as tags; what is empty is left out."""
+        said = {"decision": self.key, "reasons": "\n".join(self.reasons)[:_LONGEST_REASONS], "until": self.until}
+        return {"trigger": self.trigger, **{name: value for name, value in said.items() if value}}
+
+
+class Continued(BaseModel):
+    """The earlier model that a training went on from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    """Its MLflow run."""
+    version: str = ""
+    """Its registered version; empty when it has none."""
+    how: str
+    """The declared way, such as `warm`."""
+    learnt: str
+    """First and last day that were learnt from this time, such as "2026-01-14..2026-01-16"."""
+
+    def tags(self) -> dict[str, str]:
+        """Return it as tags."""
+        tags = {"continued_from.run": self.run, "continued_how": self.how, "days.learnt": self.learnt}
+        return tags | ({"continued_from.version": self.version} if self.version else {})
+
+    def __str__(self) -> str:
+        name = f"version {self.version}" if self.version else f"MLflow run {self.run}"
+        return f"{self.how} from {name}, learnt from {self.learnt}"
 
 
 class Lineage(BaseModel):
@@ -31,6 +92,9 @@ class Lineage(BaseModel):
     """First and last day per part, such as {"train": "2026-01-06..2026-01-16"}."""
     code_version: str
     git_commit: str | None = None
+    cause: Cause | None = None
+    continued: Continued | None = None
+    """None: trained from scratch."""
 
     def tags(self) -> dict[str, str]:
         """Return the lineage as tags of a run or of a model version."""
@@ -40,6 +104,8 @@ class Lineage(BaseModel):
             "data_digest": self.data_digest,
             "code_version": self.code_version,
             **days,
+            **(self.cause.tags() if self.cause else {}),
+            **(self.continued.tags() if self.continued else {}),
         }
         if self.git_commit is not None:
             tags["mlflow.source.git.commit"] = self.git_commit  # MLflow shows this one as the run's version

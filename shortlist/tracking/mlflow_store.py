@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict
+
 from shortlist.artefacts import folder_digest, verify_manifest
 from shortlist.contracts import Files
 from shortlist.tracking.flat import Numbers, Point, flat, numbers_in, points, text
 from shortlist.tracking.lineage import Lineage
-from shortlist.tracking.registry import MODEL, Registry
+from shortlist.tracking.registry import MODEL, REFERENCE, Registry
 from shortlist.tracking.store_access import alone, calm, database_of, files_beside, sqlite_uri, unless_there
 
 _KEY: Final = "shortlist.key"
@@ -22,6 +24,15 @@ _PARENT: Final = "MLFLOW_RUN_ID"
 """Variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
 
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
+
+
+class PassedRun(BaseModel):
+    """A training whose model passed every gate."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    tags: Mapping[str, str]
 
 
 class Tracker:
@@ -108,6 +119,46 @@ class Tracker:
         assert blessing.name == Files.BLESSING
         with calm(self.uri):
             self._client.log_artifact(run_id, str(blessing))
+
+    def passed_runs(self, kind: str) -> list[PassedRun]:
+        """Return the trainings of a kind of model whose gates passed, the newest first; a held one is never here."""
+        found = f"tags.kind = '{kind}' and tags.gates = 'passed' and attributes.status = 'FINISHED'"
+        with calm(self.uri):
+            runs = self._client.search_runs([self._experiment], found, order_by=["attributes.start_time DESC"])
+        return [PassedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs]
+
+    def fetch_model(self, run_id: str, to: Path | None = None) -> Path:
+        """Return the model files of a run.
+
+        Args:
+            run_id: From `log_training`.
+            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+
+        Raises:
+            IntegrityError: They are not the ones that were trained.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self.uri):
+            if to is not None:
+                to.mkdir(parents=True, exist_ok=True)
+            source = f"{self._client.get_run(run_id).info.artifact_uri}/{MODEL}"
+            folder = Path(_download(self.uri, source, None if to is None else str(to)))
+        verify_manifest(folder)
+        return folder
+
+    def log_reference(self, run_id: str, reference: Path) -> None:
+        """Keep what live traffic is compared with beside a run's model, where `Registry.reference_of` finds it.
+
+        Args:
+            run_id: From `log_training`.
+            reference: Its folder, with a manifest.
+
+        Raises:
+            IntegrityError: A file was changed after it was written.
+            TrackingError: MLflow refuses.
+        """
+        verify_manifest(reference)
+        self.log_files(run_id, reference, REFERENCE)
 
     def close_unfinished(self) -> int:
         """Mark this experiment's runs that a killed process left running as killed; return how many there were."""

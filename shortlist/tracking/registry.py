@@ -16,6 +16,8 @@ Alias = Literal["champion", "candidate"]
 
 MODEL: Final = "model"
 """Folder of the model's files among a run's files."""
+REFERENCE: Final = "reference"
+"""Folder, beside them, of what live traffic is compared with."""
 
 _NOT_LINEAGE: Final = (
     "mlflow.runName",
@@ -82,6 +84,18 @@ class Registry:
             version = models[0].aliases.get(alias) if models else None
         return None if version is None else int(version)
 
+    def run_of(self, alias: Alias) -> str:
+        """Return the MLflow run of the version that an alias points at; empty when there is none."""
+        version = self.version_of(alias)
+        with calm(self._uri):
+            return "" if version is None else str(self._version(version).run_id)
+
+    def version_from(self, run_id: str) -> int | None:
+        """Return the version that a run's model was registered as, or None."""
+        with calm(self._uri):
+            known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
+        return int(known[0].version) if known else None
+
     def champion(self, to: Path | None = None) -> RegisteredModel | None:
         """Return the champion with its files, or None when there is none; see `find`."""
         return self.find("champion", to)
@@ -131,6 +145,26 @@ class Registry:
             if all(one.path != Files.BLESSING for one in self._client.list_artifacts(run.info.run_id)):
                 return None
             return self._local(f"{run.info.artifact_uri}/{Files.BLESSING}", to)
+
+    def reference_of(self, version: int, to: Path | None = None) -> Path | None:
+        """Return the folder of what a version's live traffic is compared with, or None when it came without.
+
+        Args:
+            version: Its number.
+            to: Folder for files that have to be fetched from a remote store; local ones are used in place.
+
+        Raises:
+            UnknownVersionError: There is none of that number.
+            IntegrityError: Its files are not the ones that were logged.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self._uri):
+            run = self._client.get_run(self._version(version).run_id)
+            if all(one.path != REFERENCE for one in self._client.list_artifacts(run.info.run_id)):
+                return None
+            folder = self._local(f"{run.info.artifact_uri}/{REFERENCE}", to)
+        verify_manifest(folder)
+        return folder
 
     def _version(self, version: int) -> Any:
         known = {int(one.version): one for one in self._client.search_model_versions(f"name = '{self.name}'")}

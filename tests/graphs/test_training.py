@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
+import polars as pl
 import pytest
 import yaml
 
+from monitoring.records import RetrainDecision
 from pipelines.submit import run_here
 from shortlist.config.load import parse_spec
 from shortlist.evaluation.summary import Summary
@@ -121,6 +124,53 @@ def test_a_changed_model_section_trains_that_model_alone(demo: Run, demo_runs: P
     third = run(changed, demo_runs)
     again = {"find_champion", "score_champion", "judge", "register", "report", "roll_out"}
     assert executed(third) - again == {"train_dlrm", "prove_dlrm"}
+
+
+def retrained_demo() -> dict[str, Any]:
+    """The small demo, whose models go on from earlier ones."""
+    spec = small_demo()
+    spec["models"]["xgboost"] |= {"rounds": 120, "retrain": "continue", "retrain_rounds": 20, "retrain_days": 2}
+    spec["models"]["dlrm"] |= {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 2}
+    return spec
+
+
+def retraining(until: datetime) -> RetrainDecision:
+    """What watching live traffic decided."""
+    reasons = ("drift in surface: index 0.31 > 0.20",)
+    window = {"window": until - timedelta(days=1), "until": until, "made": until}
+    key = "0123456789abcdef"
+    return RetrainDecision(spec="demo", action="retrain", trigger="drift", key=key, reasons=reasons, **window)
+
+
+def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path: Path) -> None:
+    spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), tmp_path / "runs"
+    first, second = (datetime(2026, 1, day, tzinfo=UTC) for day in (12, 13))  # the log ends a day before the 13th
+    for decided in ({"until": first}, {"decision": retraining(second - timedelta(hours=6))}):
+        assert run_here(spec, None, runs, **decided) == 0
+    latest = runs / "latest"
+    summary = json.loads((latest / "summary.json").read_text())
+    cached = {name for name, step in summary["steps"].items() if step["cached"]}
+    assert cached == {"ingest"}  # whatever started the run, the log is the same
+    told = [
+        event["text"] for line in (latest / "events.jsonl").open() if (event := json.loads(line))["event"] == "note"
+    ]
+    assert not any("from scratch" in text or "counted again" in text for text in told)  # everything fitted
+    tracker = Tracker(tracking_uri(runs / "stores"), "demo")
+    champion = tracker.registry.champion()
+    assert champion is not None
+    for kind in ("xgboost", "dlrm"):
+        new, *old = tracker._client.search_runs([tracker._experiment], f"tags.kind = '{kind}'")
+        tags = new.data.tags
+        assert (tags["trigger"], tags["decision"]) == ("drift", "0123456789abcdef")
+        assert tags["until"] == "2026-01-12T18:00:00+00:00"
+        assert (tags["days.test"], tags["days.learnt"]) == ("2026-01-12..2026-01-12", "2026-01-08..2026-01-10")
+        assert tags["continued_from.run"] == old[0].info.run_id
+        assert tags.get("continued_from.version", "1") == str(champion.version) == "1"
+        assert old[0].data.tags["days.test"] == "2026-01-11..2026-01-11"
+        beginning = "continue" if kind == "xgboost" else "warm"
+        assert f"<dt>beginning of {kind}</dt><dd><code>{beginning} from " in (latest / "report.html").read_text()
+    quarantine = pl.scan_parquet(runs / "cache/artefacts/*/validate/quarantine/quarantine.parquet").collect()
+    assert quarantine["rule"].unique().to_list() == ["future"]
 
 
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -13,8 +14,9 @@ from shortlist.contracts import Columns
 from shortlist.features.plan import Plan
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.online.clock import clock_columns
-from shortlist.serving.online.columns import Codes, Column, Numbers, Ragged, Rows, Vectors, as_numbers, mixed
-from shortlist.serving.online.needs import Needs, Role, Step
+from shortlist.serving.online.columns import Codes, Column, Numbers, Ragged, Tags, Vectors, as_numbers, mixed
+from shortlist.serving.online.key_index import KeyIndex
+from shortlist.serving.online.needs import Needs, Step
 from shortlist.serving.online.pooling import pooled
 from shortlist.serving.online.view_table import ViewTable
 
@@ -59,15 +61,11 @@ class Assembler:
         """Return the tables of several steps as one, keyed by one column, with every key that any of them knows."""
         (key,) = into.keys
         indices = [tables[step.name].index for step in steps if step.keys == (key,)]
-        keys = indices[0]
-        assert keys is not None
-        for index in indices[1:]:
-            keys = keys.union(index, sort=False)
-        found = _Found({key: np.append(keys.to_numpy(np.int64), NO_CODE)}, self._zone)
+        keys = reduce(np.union1d, [index.codes for index in indices if index is not None])
+        found = _Found({key: np.append(keys, NO_CODE)}, self._zone)
         for step in steps:
             found.look_up(step, tables[step.name])
-        keys.get_indexer(keys[:1])  # builds the hash table now
-        return found.table(keys, into)
+        return found.table(KeyIndex(keys), into)
 
     def _laid_out(self, found: _Found, rows: int) -> Tensors:
         tensors: Tensors = {}
@@ -76,7 +74,7 @@ class Assembler:
         if self._signature.codes:
             tensors[CODES] = found.codes(self._signature.codes, rows)
         for each in self._signature.lists:
-            matrix = found.ragged(each.place, "list").padded(each.longest)
+            matrix = found.list(each.place).padded(each.longest)
             tensors[each.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
         for vector in self._signature.vectors:
             tensors[vector.tensor] = np.ascontiguousarray(
@@ -92,48 +90,48 @@ class _Found:
         self._columns = dict(columns)
         self._zone = zone
         self._clock: dict[str, Numbers] | None = None
-        self._blocks: list[tuple[Mapping[str, int], Numbers]] = []
-        self._code_blocks: list[tuple[Mapping[str, int], Codes]] = []
-        self._lists: dict[tuple[str, Role], Ragged] = {}
+        self._blocks: list[tuple[tuple[str, ...], Numbers]] = []
+        self._code_blocks: list[tuple[tuple[str, ...], Codes]] = []
+        self._lists: dict[str, Ragged] = {}
+        self._tags: dict[str, Tags] = {}
         self._vectors: dict[str, Vectors] = {}
 
     def look_up(self, step: Step, table: ViewTable) -> None:
         """Add what a step gives."""
         if step.pools:
             keys = [
-                self.ragged(place, "tags") if tags else self.code(place)
-                for place, tags in zip(step.keys, step.tags, strict=True)
+                self.tags(place) if tags else self.code(place) for place, tags in zip(step.keys, step.tags, strict=True)
             ]
-            self._blocks.append((_numbered(step.numbers), pooled(step, table, keys)))
+            self._blocks.append((step.numbers, pooled(step, table, keys)))
             return
         rows = table.find(mixed([self.code(place) for place in step.keys]) if step.keys else _ONE)
         if step.numbers:
-            self._blocks.append((_numbered(step.numbers), table.numbers.take(rows, axis=0)))
+            self._blocks.append((step.numbers, table.numbers.take(rows, axis=0)))
         if step.codes:
-            self._code_blocks.append((_numbered(step.codes), table.codes.take(rows, axis=0)))
-        self._take_lists(step, table, rows)
-        self._vectors |= {place: table.vectors[place].take(rows, axis=0) for place in step.vectors}
-
-    def _take_lists(self, step: Step, table: ViewTable, rows: Rows) -> None:
+            self._code_blocks.append((step.codes, table.codes.take(rows, axis=0)))
         for place in step.lists:
-            self._lists[place, "list"] = table.lists[place].take(rows)
+            self._lists[place] = table.lists[place].take(rows)
         for place in step.tag_lists:
-            self._lists[place, "tags"] = table.tag_lists[place].take(rows)
+            self._tags[place] = table.tag_lists[place].take(rows)
+        for place in step.vectors:
+            self._vectors[place] = table.vectors[place].take(rows, axis=0)
 
     def code(self, place: str) -> Codes:
         """Return a column of codes."""
         for places, block in self._code_blocks:
             if place in places:
-                return block[:, places[place]]
+                return block[:, places.index(place)]
         return cast(Codes, self._columns[place])
 
-    def ragged(self, place: str, role: Role) -> Ragged:
-        """Return a column of lists, or of distinct tags."""
-        if (place, role) not in self._lists:
-            own = self._columns[place]
-            assert isinstance(own, Ragged)
-            self._lists[place, role] = own.distinct() if role == "tags" else own
-        return self._lists[place, role]
+    def list(self, place: str) -> Ragged:
+        """Return a column of lists."""
+        return self._lists[place] if place in self._lists else cast(Ragged, self._columns[place])
+
+    def tags(self, place: str) -> Tags:
+        """Return a column of distinct tags."""
+        if place not in self._tags:
+            self._tags[place] = Tags.of(cast(Ragged, self._columns[place]))
+        return self._tags[place]
 
     def vectors(self, place: str) -> Vectors:
         """Return a column of vectors."""
@@ -141,33 +139,22 @@ class _Found:
 
     def numbers(self, wanted: tuple[str, ...], rows: int) -> Numbers:
         """Return columns of numbers, shape (rows, wanted)."""
-        matrix = np.empty((rows, len(wanted)))
-        there = _numbered(wanted)
-        for places, block in self._blocks:
-            _lay(matrix, there, places, block)
-        for place in there.keys() - {name for places, _ in self._blocks for name in places}:
-            matrix[:, there[place]] = self._number(place)
-        return matrix
+        return cast(Numbers, _laid(wanted, self._blocks, self._number, np.empty((rows, len(wanted)))))
 
     def codes(self, wanted: tuple[str, ...], rows: int) -> Codes:
         """Return columns of codes, shape (rows, wanted)."""
         matrix = np.empty((rows, len(wanted)), np.int64)
-        there = _numbered(wanted)
-        for places, block in self._code_blocks:
-            _lay(matrix, there, places, block)
-        for place in there.keys() - {name for places, _ in self._code_blocks for name in places}:
-            matrix[:, there[place]] = cast(Codes, self._columns[place])
-        return matrix
+        return cast(Codes, _laid(wanted, self._code_blocks, self._columns.__getitem__, matrix))
 
-    def table(self, keys: object, step: Step) -> ViewTable:
+    def table(self, keys: KeyIndex, step: Step) -> ViewTable:
         """Return everything as the table of a step; the last row is the unknown key's."""
         rows = len(cast(Codes, self._columns[step.keys[0]]))
         return ViewTable(
             index=keys,
             numbers=self.numbers(step.numbers, rows),
             codes=self.codes(step.codes, rows),
-            lists={place: self.ragged(place, "list") for place in step.lists},
-            tag_lists={place: self.ragged(place, "tags") for place in step.tag_lists},
+            lists={place: self.list(place) for place in step.lists},
+            tag_lists={place: self.tags(place) for place in step.tag_lists},
             vectors={place: self.vectors(place) for place in step.vectors},
         )
 
@@ -182,14 +169,35 @@ class _Found:
 _ONE: Final = np.zeros(1, np.int64)
 
 
-def _numbered(places: Sequence[str]) -> dict[str, int]:
-    return {place: number for number, place in enumerate(places)}
+def _laid(
+    wanted: tuple[str, ...], blocks: Sequence[tuple[tuple[str, ...], Any]], column: Callable[[str], Any], matrix: Any
+) -> NDArray[Any]:
+    """Fill a matrix with the columns that are wanted: of the blocks, or of the request.
+
+    What is the same in all rows is written first, all at once.
+    """
+    order, own = _order(wanted, tuple(places for places, _ in blocks))
+    parts = [(to, block if of is None else block[:, of]) for (of, to), (_, block) in zip(order, blocks, strict=True)]
+    parts += [(number, column(place)) for place, number in own]
+    first = np.empty(len(wanted), matrix.dtype)
+    for to, values in parts:
+        if len(values) == 1:
+            first[to] = values[0]
+    matrix[:] = first
+    for to, values in parts:
+        if len(values) != 1:
+            matrix[:, to] = values
+    return cast(NDArray[Any], matrix)
 
 
-def _lay(
-    matrix: NDArray[np.generic], there: Mapping[str, int], places: Mapping[str, int], block: NDArray[np.generic]
-) -> None:
-    """Put the columns of a block where the matrix wants them."""
-    for place, number in places.items():
-        if place in there:
-            matrix[:, there[place]] = block[:, number]
+@lru_cache(maxsize=256)
+def _order(wanted: tuple[str, ...], blocks: tuple[tuple[str, ...], ...]) -> tuple[list[Any], list[tuple[str, int]]]:
+    """Return which columns of each block go where (None: all of them), and which ones are in no block."""
+    there = {place: number for number, place in enumerate(wanted)}
+    order = []
+    for places in blocks:
+        of = [number for number, place in enumerate(places) if place in there]
+        to = np.array([there[places[number]] for number in of], np.intp)
+        order.append((None if len(of) == len(places) else np.array(of, np.intp), to))
+    looked_up = {place for places in blocks for place in places}
+    return order, [(place, number) for place, number in there.items() if place not in looked_up]

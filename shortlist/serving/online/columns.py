@@ -90,6 +90,41 @@ class Ragged:
         return matrix
 
 
+@dataclass(frozen=True)
+class Tags:
+    """The distinct values of each row, as numbers of a list of values."""
+
+    values: Codes
+    """Some of them may be no row's."""
+    numbers: Ragged
+    """Of the values."""
+
+    @classmethod
+    def of(cls, lists: Ragged) -> Self:
+        """Return the distinct values of each row."""
+        distinct = lists.distinct()
+        values, numbers = np.unique(distinct.values, return_inverse=True)
+        return cls(values, Ragged(numbers, distinct.starts, distinct.lengths))
+
+    @classmethod
+    def empty(cls, rows: int) -> Self:
+        """Return rows without values."""
+        return cls(np.zeros(0, np.int64), Ragged.empty(rows))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Rows) -> Tags:
+        """Return some rows; -1 is the last one."""
+        return Tags(self.values, self.numbers.take(rows))
+
+    @property
+    def codes(self) -> Ragged:
+        """The values themselves, row after row."""
+        numbers = self.numbers
+        return Ragged(self.values.take(numbers.values), numbers.starts, numbers.lengths)
+
+
 Column = Numbers | Codes | Vectors | Ragged
 
 
@@ -115,17 +150,30 @@ def mixed(keys: Sequence[Codes]) -> Codes:
     """
     if len(keys) == 1:
         return keys[0]
-    hashed = np.zeros(1, np.uint64)
-    for key in keys:
+    first, alone = 0, 0  # a few numbers are mixed faster by Python
+    while alone < len(keys) and len(keys[alone]) == 1:
+        first = _mixed_one(first ^ (int(keys[alone][0]) & _ALL))
+        alone += 1
+    hashed = np.array([first], np.uint64)
+    for key in keys[alone:]:
         hashed = hashed ^ key.view(np.uint64)
         for factor in _FACTORS:
-            hashed = (hashed ^ (hashed >> _SHIFT)) * factor
-        hashed = hashed ^ (hashed >> _SHIFT)
+            hashed ^= hashed >> _SHIFT
+            hashed *= factor
+        hashed ^= hashed >> _SHIFT
     return cast(Codes, hashed.view(np.int64))
 
 
+def _mixed_one(code: int) -> int:
+    for factor in _WHOLE_FACTORS:
+        code = (code ^ (code >> 33)) * factor & _ALL
+    return code ^ (code >> 33)
+
+
+_ALL: Final = 2**64 - 1
+_WHOLE_FACTORS: Final = (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53)
 _SHIFT: Final = np.uint64(33)
-_FACTORS: Final = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+_FACTORS: Final = tuple(np.uint64(factor) for factor in _WHOLE_FACTORS)
 
 
 class TextCodes:

@@ -25,8 +25,11 @@ from shortlist.serving.online.input_types import (
     plain_numbers,
     words_for,
 )
+from shortlist.serving.online.logged import Sent
 from shortlist.serving.online.needs import Needs
 from shortlist.serving.online.tensors import Tensor
+
+Key = Sequence[str | None] | Codes
 
 _TIME: Final = Declaration(name="event_time_", type="integer")
 _MATRICES: Final = ("tags", "vector")
@@ -39,10 +42,17 @@ class Inputs:
     rows: int
     columns: Mapping[str, Column]
     """Those that the model needs and `event_time`, each of one row or of all."""
-    keys: Mapping[str, Sequence[str | None] | Codes]
+    keys: Mapping[str, Key]
     """The user and the item, those of them that were sent: texts, or integers with NO_CODE for null."""
-    digest: str
-    """Of all that was sent."""
+    sent: Mapping[str, Sent]
+    """Everything that was sent, for the log, which reads it after the answer: it must not be changed in place."""
+    typed: Mapping[str, Column]
+    """The same, as columns."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that was sent."""
+        return _digest(self.typed)
 
 
 @dataclass(frozen=True)
@@ -107,11 +117,11 @@ class InputReader:
             raise BadRequestError(f"inputs: got none; wanted at least one of {', '.join(self._known)}")
         rows = self._rows(sent)
         columns = {name: self._column(self._known[name], tensor) for name, tensor in sent.items()}
-        digest = _digest(columns)
-        keys = {name: self._as_sent(sent[name], columns[name]) for name in _roles(self._data) if name in sent}
+        said = {name: self._as_sent(tensor, columns[name]) for name, tensor in sent.items()}
+        keys = {name: cast(Key, said[name]) for name in _roles(self._data) if name in said}
         needed = {name: columns[name] if name in columns else self._null(name) for name in self._needs.columns}
         needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
-        return Inputs(rows, needed, keys, digest)
+        return Inputs(rows, needed, keys, said, columns)
 
     def _check_name(self, name: str) -> None:
         if name in self._known:
@@ -172,10 +182,14 @@ class InputReader:
         matrix[~np.isfinite(matrix).all(axis=1)] = 0.0
         return cast(Column, matrix)
 
-    def _as_sent(self, tensor: Tensor, column: Column) -> Sequence[str | None] | Codes:
-        if isinstance(tensor.data, list) and self._known[tensor.name].type == "string":
-            return tensor.data
-        return cast(Codes, column)
+    def _as_sent(self, tensor: Tensor, column: Column) -> Sent:
+        match self._known[tensor.name].type:
+            case "string":
+                return cast(Sequence[str | None], tensor.data)
+            case "tags":
+                return tensor
+            case _:
+                return column
 
     def _null(self, name: str) -> Column:
         match self._known[name].type if name in self._known else "integer":

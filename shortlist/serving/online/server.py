@@ -22,10 +22,11 @@ from shortlist.contracts import ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log_writer import LogWriter, process_folder
-from shortlist.serving.logs import item_type, prediction_schema
+from shortlist.serving.logs import prediction_schema
 from shortlist.serving.online.assemble import Assembler
 from shortlist.serving.online.grpc_app import GRPCApp
 from shortlist.serving.online.http_app import http_app
+from shortlist.serving.online.logged import as_column
 from shortlist.serving.online.metrics import Metrics, age_seconds
 from shortlist.serving.online.predictor import Predictor
 from shortlist.serving.online.refresh import Refresh
@@ -115,8 +116,9 @@ class _Parts:
         self.predictor = Predictor(settings)
         self.log = LogWriter(
             process_folder(settings.predictions, settings.version),
-            prediction_schema(item_type(plan.declared.data)),
+            prediction_schema(plan.declared.data),
             settings.serving.log,
+            as_column,
         )
         metrics = Metrics()
         self.service = Service(settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics)
@@ -126,7 +128,7 @@ class _Parts:
         """Write the log and let go of everything."""
         self.refresh.stop()
         await asyncio.to_thread(self.log.close)
-        await self.predictor.close()
+        self.predictor.close()
         if self.users is not None:
             self.users.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log_writer import LogWriter, is_sampled
+from shortlist.serving.logs import logged_inputs
 from shortlist.serving.online.assemble import Assembler
 from shortlist.serving.online.columns import Codes
 from shortlist.serving.online.failures import BadScoresError, UnknownModelError
@@ -67,6 +70,7 @@ class Service:
         self._prediction_log = log
         data = assembler.needs.declared.data
         self._user, self._item = data.user, data.item
+        self._logged = (Columns.TIME, *logged_inputs(data))
         self.stopping = False
 
     async def is_ready(self) -> bool:
@@ -106,7 +110,10 @@ class Service:
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
         scores, degraded = await self._scores(inputs)
         bad = int(np.count_nonzero(~np.isfinite(scores)))
-        self._note(inputs, question.origin, request_id, (500 if bad else 200, scores, degraded), (now, started))
+        times = (now, (time.perf_counter() - started) * 1000)
+        given = (500 if bad else 200, scores, degraded)
+        # After the answer is on its way: nobody waits for the log.
+        asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
@@ -143,12 +150,13 @@ class Service:
         if not is_sampled(request_id, self.settings.serving.log.sampling):
             return
         status, scores, degraded = given
-        now, started = times
+        now, spent_ms = times
         self._prediction_log.add((
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs), origin.track,
             origin.rollout, origin.step, self.settings.version, status, inputs.digest,
-            (time.perf_counter() - started) * 1000, degraded, self._items_of(inputs), scores,
-        ))  # fmt: skip
+            spent_ms, degraded, self._items_of(inputs), scores,
+            *map(inputs.sent.get, self._logged),
+        ), inputs.rows * len(inputs.sent))  # fmt: skip
 
     def _user_of(self, inputs: Inputs) -> str | None:
         sent = inputs.keys.get(self._user or "", ())
@@ -158,8 +166,6 @@ class Service:
         sent = inputs.keys.get(self._item or "")
         if sent is None:
             return None
-        if isinstance(sent, np.ndarray) and (sent == NO_CODE).any():
-            sent = [None if code == NO_CODE else code for code in sent.tolist()]
         if len(sent) == inputs.rows:
             return sent
         return sent.repeat(inputs.rows) if isinstance(sent, np.ndarray) else [*sent] * inputs.rows

@@ -22,7 +22,7 @@ class ServerSettings(BaseModel):
     model_folder: Path
     """The blessed model folder: `preprocessing/` and `serving/`."""
     predictor: str
-    """`host:port` of Triton's gRPC."""
+    """`host:port` of Triton's HTTP."""
     http_port: int
     """On 127.0.0.1."""
     grpc_port: int

@@ -9,17 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from shortlist.features.store import UserReader, user_reader
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.online.columns import Codes, Ragged, TextCodes, Vectors
+from shortlist.serving.online.columns import Codes, Ragged, Tags, TextCodes, Vectors
+from shortlist.serving.online.key_index import KeyIndex
 from shortlist.serving.online.needs import Step
 from shortlist.serving.online.settings import ServerSettings
 from shortlist.serving.online.view_table import ViewTable
 
 _LONGEST_READ_SECONDS: Final = 0.5
-"""SQLite can be locked by a nightly run, and Redis be out of reach: an answer does not wait for them."""
+"""The online store can be locked by a nightly run, or out of reach: an answer does not wait for it."""
+_FEW: Final = 8
+"""Users whose rows are read from SQLite sooner than a thread could be asked to: 0.1 ms for one."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,14 +82,20 @@ class Users:
             return ViewTable.unknown(self._step, self._widths), True
         if reader is None:
             return ViewTable.unknown(self._step, self._widths), False
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_LONGEST_READ_SECONDS):
-                answers = await loop.run_in_executor(self._thread, reader.rows, users, self._columns)
+            if reader.is_local and len(users) <= _FEW:
+                answers = reader.rows(users, self._columns)
+            else:
+                answers = await self._by_thread(reader, users)
         except Exception as error:  # as in `connect`
             self._fail(error)
             return ViewTable.unknown(self._step, self._widths), False
         return self._as_table(answers, codes), len(self._columns) == len(self._step.places)
+
+    async def _by_thread(self, reader: UserReader, users: Sequence[int | str]) -> dict[str, list[Any]]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(_LONGEST_READ_SECONDS):
+            return await loop.run_in_executor(self._thread, reader.rows, users, self._columns)
 
     def close(self) -> None:
         """Let go of the thread."""
@@ -105,11 +113,11 @@ class Users:
         unknown: list[Any] = [None] * len(codes)
         found = {place: [*answers.get(place, unknown), None] for place in step.places}
         return ViewTable(
-            index=None if len(codes) == 1 else pd.Index(np.array(codes, np.int64)),
+            index=None if len(codes) == 1 else KeyIndex(np.array(codes, np.int64)),
             numbers=np.array([found[place] for place in step.numbers], np.float64).reshape(-1, rows).T,
             codes=np.array([self._codes(found[place]) for place in step.codes], np.int64).reshape(-1, rows).T,
             lists={place: self._ragged(found[place]) for place in step.lists},
-            tag_lists={place: self._ragged(found[place]).distinct() for place in step.tag_lists},
+            tag_lists={place: Tags.of(self._ragged(found[place])) for place in step.tag_lists},
             vectors={place: _vectors(found[place], self._widths[place]) for place in step.vectors},
         )
 

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self, cast
+from typing import Self, cast
 
 import numpy as np
-import pandas as pd
 import polars as pl
 
 from shortlist.contracts import DataError
 from shortlist.features.vectors import matrix
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.online.columns import Codes, Numbers, Ragged, Rows, Vectors, mixed, to_codes
+from shortlist.serving.online.columns import Codes, Numbers, Ragged, Rows, Tags, Vectors, mixed, to_codes
+from shortlist.serving.online.key_index import KeyIndex
 from shortlist.serving.online.needs import Step
-
-_FEW: Final = 40
-"""Keys that are found faster one by one: pandas prepares 25 microseconds for what then takes 10 ns a key."""
 
 
 @dataclass(frozen=True)
 class ViewTable:
     """Columns of a step, by row; the last row holds what is said of an unknown key, and -1 is its number."""
 
-    index: pd.Index | None
+    index: KeyIndex | None
     """Codes of the keys, in the order of the rows; None: one row, of everything."""
     numbers: Numbers
     """Shape (rows, columns), in the order of the step's; the same for codes."""
     codes: Codes
     lists: Mapping[str, Ragged]
-    tag_lists: Mapping[str, Ragged]
+    tag_lists: Mapping[str, Tags]
     vectors: Mapping[str, Vectors]
 
     @classmethod
@@ -52,7 +49,7 @@ class ViewTable:
             numbers=_block([_numbers(frame[_feature(place)]) for place in step.numbers], frame.height),
             codes=_code_block([to_codes(frame[_feature(place)]) for place in step.codes], frame.height),
             lists={place: _ragged(frame[_feature(place)]) for place in step.lists},
-            tag_lists={place: _ragged(frame[_feature(place)]).distinct() for place in step.tag_lists},
+            tag_lists={place: Tags.of(_ragged(frame[_feature(place)])) for place in step.tag_lists},
             vectors={place: _vectors(frame[_feature(place)], widths[place]) for place in step.vectors},
         )
         return table._without_null_sums(step)
@@ -61,11 +58,11 @@ class ViewTable:
     def unknown(cls, step: Step, widths: Mapping[str, int]) -> Self:
         """Return a table without keys."""
         table = cls(
-            index=pd.Index(np.zeros(0, np.int64)),
+            index=KeyIndex.empty(),
             numbers=np.full((1, len(step.numbers)), np.nan),
             codes=np.full((1, len(step.codes)), NO_CODE, np.int64),
             lists={place: Ragged.empty(1) for place in step.lists},
-            tag_lists={place: Ragged.empty(1) for place in step.tag_lists},
+            tag_lists={place: Tags.empty(1) for place in step.tag_lists},
             vectors={place: np.zeros((1, widths[place]), np.float32) for place in step.vectors},
         )
         return table._without_null_sums(step)
@@ -80,23 +77,13 @@ class ViewTable:
         """Return the row of every key; -1 for unknown ones."""
         if self.index is None:
             return np.zeros(1, np.intp) if len(self.numbers) > 1 else np.full(1, -1, np.intp)
-        if len(codes) > _FEW:
-            return cast(Rows, self.index.get_indexer(codes))
-        return np.array([self._row(code) for code in codes.tolist()], np.intp)
-
-    def _row(self, code: int) -> int:
-        assert self.index is not None
-        try:
-            return int(self.index.get_loc(code))
-        except KeyError:
-            return -1
+        return self.index.rows(codes)
 
 
-def _index(codes: Codes, step: Step) -> pd.Index:
-    index = pd.Index(codes)
+def _index(codes: Codes, step: Step) -> KeyIndex:
+    index = KeyIndex(codes)
     if not index.is_unique:
         raise DataError(f"view '{step.name}': two rows have the same key; publish the features again")
-    index.get_indexer(codes[:1])  # builds the hash table now
     return index
 
 

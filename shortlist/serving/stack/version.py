@@ -76,7 +76,7 @@ def _settings(places: Places, record: StackRecord, version: int, deployed: Deplo
         model=record.model,
         version=version,
         model_folder=places.versions / f"v{version}" / "model",
-        predictor=f"{HOST}:{deployed.ports.triton_grpc}",
+        predictor=f"{HOST}:{deployed.ports.triton_http}",
         http_port=deployed.ports.http,
         grpc_port=deployed.ports.grpc,
         store=deployed.deployment.store,

@@ -8,12 +8,11 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.artefacts import read_json, write_json
@@ -21,7 +20,7 @@ from shortlist.config.data import Data
 from shortlist.config.serving import PredictionLog, ReplayTraffic
 from shortlist.contracts import ShortlistError
 from shortlist.serving.log_writer import LogWriter
-from shortlist.serving.logs import outcome_schema
+from shortlist.serving.logs import item_type, outcome_schema
 from shortlist.serving.traffic.answers import Answer
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import Entry, Ledger
@@ -34,6 +33,7 @@ SUMMARY = "summary.json"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
 """Ends the program when whoever started it is gone, however that came about."""
 _TICK_SECONDS = 0.05
+_OUTCOME_LOG = PredictionLog()
 
 
 class ReplaySettings(BaseModel):
@@ -52,13 +52,15 @@ class ReplaySettings(BaseModel):
     out: Path
     """Folder for `ledger.parquet` and `summary.json`, made when missing."""
     top: int = Field(default=1, ge=1)
-    """Items of an answer that the user sees."""
+    """Items of an answer that count for the canary's KPI; every row has its outcome all the same."""
     rows: int = Field(default=20, ge=1)
     """Most rows of a request."""
     seed: int = Field(default=17, ge=0)
     """Of the arrivals."""
     seconds: float | None = Field(default=None, gt=0)
-    """When to end; None plays until it is stopped."""
+    """When to end; None plays until it is stopped, or until `rounds` are over."""
+    rounds: int | None = Field(default=None, ge=1)
+    """How often the log is played; None goes round and round."""
     max_under_way: int = Field(default=1_000, ge=1)
 
     @classmethod
@@ -97,9 +99,9 @@ class _Replay:
     async def play(self) -> dict[str, Any]:
         settings = self._settings
         settings.out.mkdir(parents=True, exist_ok=True)
-        schema = outcome_schema(_item_type(settings.data))
-        with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, PredictionLog())) as log:
-            self._outcomes = Outcomes(settings.top, settings.traffic.outcome_delay_seconds, log.add)
+        schema = outcome_schema(item_type(settings.data))
+        with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, _OUTCOME_LOG)) as log:
+            self._outcomes = Outcomes(settings.traffic.outcome_delay_seconds, _whole(log))
             ledger = await self._load()
         summary = {
             **ledger.summary(),
@@ -125,7 +127,7 @@ class _Replay:
         return ledger
 
     def _asks(self, client: Client) -> Iterator[Ask]:
-        while True:
+        while self._settings.rounds is None or self._rounds < self._settings.rounds:
             self._rounds += 1
             for number, session in enumerate(self._sessions):
                 name = f"{self._name}-{self._rounds}-{number}"
@@ -135,7 +137,7 @@ class _Replay:
     def _note(self, entry: Entry, answer: Answer) -> None:
         session = self._under_way.pop(entry.id)
         if answer.scores is not None:
-            self._outcomes.expect(entry.id, session, answer.scores, entry.answered)
+            self._outcomes.expect(entry.id, session, entry.answered)
 
     async def _release(self) -> None:
         while True:
@@ -143,9 +145,16 @@ class _Replay:
             await asyncio.sleep(_TICK_SECONDS)
 
 
-def _item_type(data: Data) -> pa.DataType:
-    kind = data.by_name[data.item].type if data.item else "integer"
-    return pa.string() if kind == "string" else pa.int64()
+def _whole(log: LogWriter) -> Callable[[Sequence[Sequence[Any]]], None]:
+    """Return what writes the outcomes of a request; all that are due at once may be more than a log holds."""
+
+    def write(rows: Sequence[Sequence[Any]]) -> None:
+        if log.waiting + len(rows) > _OUTCOME_LOG.max_waiting:
+            log.flush()
+        for row in rows:
+            log.add(row)
+
+    return write
 
 
 def describe(summary: dict[str, Any]) -> str:

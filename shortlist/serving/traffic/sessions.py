@@ -58,12 +58,11 @@ class Sessions:
 
     def _cut(self, frame: pl.DataFrame) -> Iterator[Session]:
         user, item = self._data.user, self._data.item
-        order = [*([user] if user else []), Columns.TIME, Columns.IMPRESSION]
-        frame = frame.sort(order, maintain_order=True)
+        frame = in_session_order(frame, user)
         arrays = {name: as_array(frame[name], column) for name, column in sent_columns(self._data).items()}
         labels = frame[Columns.LABEL].to_numpy()
         varying = {Columns.TIME, *([item] if item else [])}  # one of them at least tells how many rows there are
-        for start, stop in self._bounds(frame):
+        for start, stop in session_bounds(frame, user, self._rows):
             rows = slice(start, stop)
             yield Session(
                 user=str(frame[user][start]) if user and frame[user][start] is not None else None,
@@ -72,16 +71,28 @@ class Sessions:
                 labels=labels[rows],
             )
 
-    def _bounds(self, frame: pl.DataFrame) -> list[tuple[int, int]]:
-        """Return first row and the one after the last of every session, in the order in which sessions began."""
-        number = pl.int_range(pl.len())
-        keys = [self._data.user] if self._data.user else []
-        within = number.over(keys) if keys else number
-        numbered = frame.select(*keys, Columns.TIME, number.alias(":row"), (within // self._rows).alias(":list"))
-        cut = numbered.group_by([*keys, ":list"]).agg(
-            pl.col(":row").min().alias("start"), pl.col(":row").max().alias("last"), pl.col(Columns.TIME).min()
-        )
-        return [(start, last + 1) for start, last in cut.sort(Columns.TIME, "start").select("start", "last").rows()]
+
+def in_session_order(frame: pl.DataFrame, user: str | None) -> pl.DataFrame:
+    """Return the rows of a file of a log so that each session's lie together, in the order of time."""
+    return frame.sort([*([user] if user else []), Columns.TIME, Columns.IMPRESSION], maintain_order=True)
+
+
+def session_bounds(frame: pl.DataFrame, user: str | None, rows: int) -> list[tuple[int, int]]:
+    """Return first row and the one after the last of every session, in the order in which sessions began.
+
+    Args:
+        frame: In session order.
+        user: Column of the user; None for a log without users.
+        rows: Most rows of a session.
+    """
+    number = pl.int_range(pl.len())
+    keys = [user] if user else []
+    within = number.over(keys) if keys else number
+    numbered = frame.select(*keys, Columns.TIME, number.alias(":row"), (within // rows).alias(":list"))
+    cut = numbered.group_by([*keys, ":list"]).agg(
+        pl.col(":row").min().alias("start"), pl.col(":row").max().alias("last"), pl.col(Columns.TIME).min()
+    )
+    return [(start, last + 1) for start, last in cut.sort(Columns.TIME, "start").select("start", "last").rows()]
 
 
 def _shortest(values: Array, may_shrink: bool) -> Array:

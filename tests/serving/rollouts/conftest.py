@@ -27,7 +27,7 @@ from models.deployment import Deployer
 from shortlist.artefacts import read_json
 from shortlist.config.serving import Serving
 from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import item_type, prediction_schema
+from shortlist.serving.logs import prediction_schema
 from shortlist.serving.places import Places
 from shortlist.serving.rollout.evidence_access import SCHEMA
 from shortlist.serving.rollout.phases import Phase
@@ -222,7 +222,7 @@ class Live:
 
     def predictions(self) -> pl.DataFrame:
         """Return the prediction log."""
-        return read_log(self.places.predictions, prediction_schema(item_type(self.world.spec.data)))
+        return read_log(self.places.predictions, prediction_schema(self.world.spec.data))
 
     def answered(self, version: int) -> int:
         """Return how often a version has answered."""

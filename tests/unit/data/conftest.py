@@ -55,11 +55,11 @@ def judge(tmp_path: Path) -> Callable[..., tuple[pl.DataFrame, pl.DataFrame, Day
     """Ingest and validate; return the valid rows, the quarantined ones and the table."""
 
     def validated(
-        data: Data, location: Path, now: datetime = NOW, chunk_rows: int = 1_000
+        data: Data, location: Path, now: datetime = NOW, chunk_rows: int = 1_000, until: datetime | None = None
     ) -> tuple[pl.DataFrame, pl.DataFrame, DayTable]:
         runtime = Runtime(chunk_rows=chunk_rows)
         ingest(data, location, tmp_path / "raw", runtime)
-        table = validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, now)
+        table = validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, now, until)
         return table.scan().collect(), pl.read_parquet(tmp_path / "quarantine" / Files.QUARANTINE), table
 
     return validated

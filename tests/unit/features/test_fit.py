@@ -1,12 +1,21 @@
 import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
 from shortlist.artefacts import folder_digest
+from shortlist.config.features import Features
+from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import DataError
+from shortlist.features.earlier import MisfitError, newest_fit
+from shortlist.features.fit import fit_onto
+from shortlist.features.publish import point_servers_at
+from shortlist.features.views import start_of
 
 COUNT = {"kind": "count", "key": ["user_id", "page"], "name": "n"}
 WORDS = {"kind": "vocabulary", "each": "words", "min_rows": 2}
@@ -21,13 +30,15 @@ def rows(world: Any, days: int, per_day: int = 2) -> list[dict[str, Any]]:
 
 
 def test_only_new_days_are_counted(world: Any) -> None:
-    world.fit(world.log(rows(world, 4)), [COUNT], "before")
-    altered = [{**row, "user_id": 9} if row["day"] < rows(world, 4)[-1]["day"] else row for row in rows(world, 5)]
-    fitted = world.fit(world.log(altered, "later"), [COUNT], "after", previous="before")
-    # had the earlier days been read again, user 9 would be there
+    before = world.fit(world.log(rows(world, 4)), [COUNT], "before")
+    for counted in (before / "statistics" / "by_user_id__page").iterdir():
+        frame = pl.read_parquet(counted)
+        frame.with_columns(pl.col("user_id") + 70).write_parquet(counted)
+    fitted = world.fit(world.log(rows(world, 5), "later"), [COUNT], "after", previous="before")
+    # had the earlier days been counted again, users 70 and 71 would not be there
     view = pl.read_parquet(fitted / "views" / "by_user_id__page.parquet")
-    assert sorted(view["user_id"].unique()) == [0, 1]
-    assert view["rows"].max() == 5
+    assert sorted(view["user_id"].unique()) == [0, 1, 70, 71]
+    assert view.filter(pl.col("user_id") == 70)["rows"].max() == 4
 
 
 def test_a_log_of_new_days_alone_is_enough(world: Any) -> None:
@@ -60,6 +71,97 @@ def test_a_day_that_changed_since_is_refused(world: Any) -> None:
     late = world.log([*rows(world, 5), world.row(1)], "late")
     with pytest.raises(DataError, match=r"before: 2026-03-03 had 2 rows then and has 3 now\. Fit without the previous"):
         world.fit(late, [COUNT], "after", previous="before")
+
+
+def test_a_day_whose_values_changed_since_is_refused(world: Any) -> None:
+    world.fit(world.log(rows(world, 4)), [COUNT], "before")
+    relabelled = [{**row, "label": 1 - row["label"]} if place == 2 else row for place, row in enumerate(rows(world, 5))]
+    with pytest.raises(MisfitError, match=r"before: 2026-03-03 has other values now\. Fit without the previous"):
+        world.fit(world.log(relabelled, "late"), [COUNT], "after", previous="before")
+
+
+def test_the_order_of_rows_and_files_is_no_change(world: Any) -> None:
+    every = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 4, per_day=1_100))]
+    every = [{**row, "event_time": row["event_time"].replace(hour=1)} for row in every]
+    before = world.fit(world.log(every), [COUNT], "before")
+    turned = world.log(every[::-1], "turned", chunk_rows=1_000)
+    assert folder_digest(world.fit(turned, [COUNT], "after", previous="before")) == folder_digest(before)
+
+
+def test_a_last_day_that_was_cut_short_is_counted_again(world: Any) -> None:
+    every = rows(world, 5, per_day=4)
+    world.fit(world.log(every[:14]), [COUNT], "before")  # two of its rows are still to come
+    fitted = world.fit(world.log(every, "later"), [COUNT], "after", previous="before")
+    assert folder_digest(fitted) == folder_digest(world.fit(world.log(every, "all"), [COUNT], "whole"))
+
+
+def test_days_beyond_the_log_are_never_taken_over(world: Any) -> None:
+    world.fit(world.log(rows(world, 6)), [COUNT], "before")
+    with pytest.raises(MisfitError, match="before: it has seen 2026-03-07, the log ends on 2026-03-05"):
+        world.fit(world.log(rows(world, 4), "cut"), [COUNT], "after", previous="before")
+
+
+MAKER = {"kind": "target", "key": "maker", "name": "maker_rate"}
+
+
+def with_items(log: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Path:
+    items = log / "side" / "items.parquet"
+    change(pl.read_parquet(items)).write_parquet(items)
+    return log
+
+
+def test_a_side_table_that_changed_for_counted_rows_is_refused(world: Any) -> None:
+    world.fit(world.log(rows(world, 4)), [MAKER], "before")
+    moved = pl.when(pl.col("item_id") == 10).then(8).otherwise(pl.col("maker")).alias("maker")
+    log = with_items(world.log(rows(world, 5), "later"), lambda items: items.with_columns(moved))
+    with pytest.raises(MisfitError, match="before: side table 'items' says other things of old rows now"):
+        world.fit(log, [MAKER], "after", previous="before")
+
+
+def test_side_rows_that_no_old_row_asks_for_may_come_and_go(world: Any) -> None:
+    def changed(items: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat(
+            [items.filter(pl.col("item_id") != 20), items.tail(1).with_columns(item_id=pl.lit(40, pl.Int64))]
+        )
+
+    world.fit(world.log(rows(world, 4)), [MAKER], "before")
+    log = with_items(world.log([*rows(world, 5), world.row(4, item_id=40)], "later"), changed)
+    fitted = world.fit(log, [MAKER], "after", previous="before")
+    assert folder_digest(fitted) == folder_digest(world.fit(log, [MAKER], "whole"))
+
+
+def test_a_previous_fit_that_does_not_fit_is_told_and_done_without(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = world.folder / "events.jsonl"
+    monkeypatch.setenv("SHORTLIST_PROGRESS", str(events))
+    declared = world.data, Features.model_validate({"columns": [COUNT, WORDS]}), Gates(), Runtime(engine="cpu")
+    log = world.log([*rows(world, 5), world.row(1)])
+    whole = folder_digest(world.fit(log, [COUNT, WORDS], "whole"))
+    world.fit(world.log(rows(world, 4), "first"), [COUNT, WORDS], "before")
+    torn = shutil.copytree(world.folder / "before", world.folder / "torn")
+    (torn / "features.json").write_text("{")
+    events.unlink()
+    reasons = {"before": "2026-03-03 had 2 rows then and has 3 now", "torn": "not valid JSON", "gone": "missing"}
+    for name in reasons:
+        assert not fit_onto(str(world.folder / name), *declared, log, world.folder / f"onto-{name}")
+        assert folder_digest(world.folder / f"onto-{name}") == whole
+    notes = [
+        event["text"] for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "note"
+    ]
+    assert len(notes) == 3
+    for said, reason in zip(notes, reasons.values(), strict=True):
+        assert said.startswith("Every day was counted again, for the earlier features do not fit: ") and reason in said
+    assert fit_onto(str(world.folder / "whole"), *declared, log, world.folder / "again")
+    assert folder_digest(world.folder / "again") == whole
+
+
+def test_the_newest_fit_is_the_one_that_the_store_was_filled_from(world: Any) -> None:
+    store = world.folder / "store"
+    assert newest_fit(store) == ""
+    store.mkdir()
+    log = world.log(rows(world, 4))
+    fitted = world.fit(log, [COUNT])
+    point_servers_at(fitted / "views", store, start_of(rows(world, 4)[-1]["day"], "UTC"), log)
+    assert newest_fit(store) == str(fitted)
 
 
 def test_a_new_day_among_old_ones_is_refused(world: Any) -> None:

@@ -81,8 +81,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def trained(spec: Spec, folder: Path, origin: Origin, kind: str) -> str:
     section = canonical_json(spec.models.xgboost) if kind == "xgboost" and spec.models.xgboost else "{}"
     inputs = folder / "fitted", folder / "table"
-    _, run_id = train_and_track(kind, section, spec.runtime, origin, *inputs, folder / kind, folder / f"{kind}_scores")
-    return run_id
+    outputs = folder / kind, folder / f"{kind}_scores"
+    return train_and_track(kind, section, spec.runtime, origin, *inputs, *outputs).run
 
 
 def champion_scores(world: World, version: str, spec: Spec, fitted: str, out: str) -> dict[str, str]:
@@ -161,7 +161,7 @@ def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World,
 def test_an_undeclared_model_leaves_empty_folders(world: World, tmp_path: Path) -> None:
     inputs = world.folder / "fitted", world.folder / "table"
     done = train_and_track("dlrm", "", world.spec.runtime, world.origin, *inputs, tmp_path / "m", tmp_path / "s")
-    assert done == (None, "")
+    assert done == (None, "", "")
     assert [list(folder.iterdir()) for folder in (tmp_path / "m", tmp_path / "s")] == [[], []]
 
 

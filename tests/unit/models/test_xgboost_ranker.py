@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import xgboost
 
+from models.ranker import MisfitError
 from models.xgboost_ranker import XGBoostRanker
 from shortlist.config.models import XGBoostModel
 from shortlist.config.runtime import Runtime
@@ -113,6 +114,45 @@ def test_a_champion_with_other_features_is_refused(table: DayTable, runtime: Run
         ShortlistError, match=r"the champion reads user_id, age; the spec now says user_id, item_id, age"
     ):
         fitted(table, runtime, champion=tmp_path / "champion")
+
+
+def test_trees_go_on_from_the_scores_that_they_serve(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    champion = fitted(table, runtime, rounds=40, max_bin=4)
+    champion.save(tmp_path / "champion")
+    # A tree that may not split, with no shrinkage to speak of, leaves all scores as they were.
+    idle = {"retrain": "continue", "retrain_rounds": 1, "retrain_days": 0, "learning_rate": 1e-9, "max_bin": 3}
+    successor = fitted(table, runtime, champion=tmp_path / "champion", **idle)
+    validation = table.scan({table.days[3].day}).collect()
+    scores, labels = champion.predict(validation), validation["label"].to_numpy()
+    served = -np.log(np.where(labels == 1, scores, 1 - scores)).mean()
+    assert successor.record.history[0]["validation_log_loss"] == pytest.approx(served, abs=1e-5)
+
+
+def test_trees_go_on_by_as_many_as_declared(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    fitted(table, runtime, rounds=10).save(tmp_path / "champion")
+    few = {"retrain": "continue", "retrain_rounds": 2, "retrain_days": 0}
+    assert fitted(table, runtime, champion=tmp_path / "champion", **few).record.rounds == 10 + 2
+
+
+def test_rows_beyond_memory_cannot_be_gone_on_from(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    fitted(table, runtime, rounds=2).save(tmp_path / "champion")
+    small = runtime.model_copy(update={"memory_budget_mib": 0})
+    with pytest.raises(
+        MisfitError, match=r"4,500 rows of 6 floats are more than runtime\.memory_budget_mib \(0\) holds"
+    ):
+        fitted(table, small, champion=tmp_path / "champion")
+
+
+def test_as_many_trees_are_grown_anew(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
+) -> None:
+    searched = fitted(table, runtime, refit=True, **FAST)
+    searched.save(tmp_path / "champion")
+    again = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
+    assert again.record.rounds == searched.record.rounds
+    np.testing.assert_array_equal(
+        again.predict(test_rows), searched.predict(test_rows)
+    )  # the same days, the same trees
 
 
 def test_lists_of_ids_are_refused(table: DayTable, runtime: Runtime) -> None:

@@ -16,23 +16,41 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from shortlist.config.data import Data
 from shortlist.config.serving import PredictionLog
+from shortlist.serving import log_writer
 from shortlist.serving.log_reader import read_log, read_new
 from shortlist.serving.log_writer import LogWriter, is_sampled, process_folder
 from shortlist.serving.logs import outcome_schema, prediction_schema
+from shortlist.serving.online.logged import as_column
 
-PREDICTIONS = prediction_schema(pa.int64())
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "files"},
+        "columns": [
+            {"name": "item_id", "type": "integer"},
+            {"name": "page", "type": "string"},
+            {"name": "is_click", "type": "integer"},
+        ],
+        "label": "is_click",
+        "item": "item_id",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+    }
+)
+PREDICTIONS = prediction_schema(DATA)
 OUTCOMES = outcome_schema(pa.string())
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 
 def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
     scores = np.full(rows, 0.5, np.float32)
-    return (NOW, request_id, "7", "stable", None, None, 3, 200, "0" * 16, 1.5, False, list(range(rows)), scores)
+    answer = (NOW, request_id, "7", "stable", None, None, 3, 200, "0" * 16, 1.5, False, np.arange(rows), scores)
+    return (*answer, None, ["home"])
 
 
 def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
-    return LogWriter(folder, PREDICTIONS, PredictionLog(flush_seconds=flush_seconds, max_waiting=max_waiting))
+    settings = PredictionLog(flush_seconds=flush_seconds, max_waiting=max_waiting)
+    return LogWriter(folder, PREDICTIONS, settings, as_column)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -58,13 +76,13 @@ def no_space(folder: Path) -> Iterator[None]:
 def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
-    assert log.add(
-        (NOW, "b", None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, np.array([np.nan], np.float32))
-    )
+    nothing = (None, np.array([np.nan], np.float32), None, None)
+    assert log.add((NOW, "b", None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW
     assert (first["request_id"], first["items"], first["scores"]) == ("a", [0, 1], [0.5, 0.5])
+    assert (first["page"], first["event_time"], second["page"]) == (["home"], None, None)
     assert (second["track"], second["rollout"], second["step"], second["version"]) == ("canary", "r", 2, 4)
     assert second["items"] is None
     assert (log.written, log.dropped, log.waiting) == (2, 0, 0)
@@ -136,6 +154,22 @@ def test_what_a_full_disk_does_not_take_at_the_end_is_counted(tmp_path: Path) ->
         log.close()
     assert (log.dropped, log.written, log.waiting) == (1, 0, 0)
     assert not log.add(prediction("after the end"))
+
+
+def test_long_answers_fill_memory_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "_MOST_VALUES", 100)
+    log = writer(tmp_path / "one")
+    with no_space(tmp_path):
+        taken = []
+        for number in range(5):
+            taken.append(log.add(prediction(str(number)), values=40))
+            log.flush()
+    assert taken == [True, True, True, False, False]  # 40, 80, 120 values
+    log.flush()
+    assert log.add(prediction("later"), values=40)
+    log.close()
+    assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "later"]
+    assert (log.dropped, log.written) == (2, 4)
 
 
 def test_a_row_of_another_shape_does_not_stop_the_log(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from shortlist.contracts import ShortlistError
 from shortlist.tracking import lineage
-from shortlist.tracking.lineage import Lineage, code_version, git_commit
+from shortlist.tracking.lineage import Cause, Continued, Lineage, code_version, git_commit
 
 
 @pytest.fixture
@@ -46,3 +47,31 @@ def test_tags_leave_an_unknown_commit_out() -> None:
         "days.train": "2026-01-06..2026-01-07",
         "code_version": "c",
     }
+
+
+def test_tags_say_why_a_training_began_and_as_what() -> None:
+    cause = Cause.parse("drift", "0123456789abcdef", ["surface drifted", "auc fell"], "2026-01-15T00:00:00+00:00")
+    continued = Continued(run="r1", version="3", how="warm", learnt="2026-01-12..2026-01-13")
+    tags = Lineage(spec_digest="s", data_digest="d", days={}, code_version="c", cause=cause, continued=continued).tags()
+    assert tags == {
+        "spec_digest": "s",
+        "data_digest": "d",
+        "code_version": "c",
+        "trigger": "drift",
+        "decision": "0123456789abcdef",
+        "reasons": "surface drifted\nauc fell",
+        "until": "2026-01-15T00:00:00+00:00",
+        "continued_from.run": "r1",
+        "continued_from.version": "3",
+        "continued_how": "warm",
+        "days.learnt": "2026-01-12..2026-01-13",
+    }
+    assert str(continued) == "warm from version 3, learnt from 2026-01-12..2026-01-13"
+    assert Cause().tags() == {"trigger": "manual"}
+
+
+def test_an_unknown_trigger_names_the_near_one() -> None:
+    with pytest.raises(
+        ShortlistError, match=r"trigger: got 'drfit', wanted manual, schedule, drift; did you mean 'drift'"
+    ):
+        Cause.parse("drfit", "", [], "")

@@ -61,6 +61,13 @@ def make_model(folder: Path, weights: str) -> Path:
     return folder
 
 
+def make_reference(folder: Path, spec: str) -> Path:
+    folder.mkdir()
+    write_json(folder / "reference.json", {"spec": spec})
+    write_manifest(folder)
+    return folder
+
+
 def log(tracker: Tracker, model: Path, lineage: Lineage = LINEAGE, **more: Any) -> str:
     return tracker.log_training(model, "dlrm", PARAMS, HISTORY, lineage, **more)
 
@@ -277,6 +284,33 @@ def test_a_version_keeps_its_newest_blessing(tracker: Tracker, model: Path, tmp_
     kept = tracker.registry.blessing_of(version, tmp_path / "fetched")
     assert kept is not None
     assert (kept.name, kept.read_text()) == ("blessing.json", "judged again")
+
+
+def test_a_version_keeps_its_reference(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id = log(tracker, model)
+    version = tracker.registry.register(run_id)
+    assert tracker.registry.reference_of(version) is None
+    for text in ("first", "logged again"):
+        tracker.log_reference(run_id, make_reference(tmp_path / text, text))
+    kept = tracker.registry.reference_of(version, tmp_path / "fetched")
+    assert kept is not None
+    assert json.loads((kept / "reference.json").read_text()) == {"spec": "logged again"}
+    stored = tracker.registry.reference_of(version)
+    assert stored is not None
+    (stored / "reference.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"reference\.json: changed after it was written"):
+        tracker.registry.reference_of(version)
+    with pytest.raises(UnknownVersionError, match="has no version 9; registered: 1"):
+        tracker.registry.reference_of(9)
+
+
+def test_a_reference_that_was_changed_is_not_logged(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id = log(tracker, model)
+    reference = make_reference(tmp_path / "reference", "one")
+    (reference / "reference.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"reference\.json: changed after it was written"):
+        tracker.log_reference(run_id, reference)
+    assert tracker.registry.reference_of(tracker.registry.register(run_id)) is None
 
 
 def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Path) -> None:

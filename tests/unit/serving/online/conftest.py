@@ -45,6 +45,8 @@ from shortlist.serving.export.signature import (
     Signature,
     VectorInput,
 )
+from shortlist.serving.log_reader import read_log
+from shortlist.serving.logs import prediction_schema
 from shortlist.serving.stack.triton import running_triton
 from shortlist.tables import DayTable, DayTableWriter
 
@@ -356,6 +358,10 @@ class Server:
         """Return a number from its metrics."""
         text = self.get("/metrics")[2].decode()
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+    def logged(self) -> pl.DataFrame:
+        """Return its prediction log."""
+        return read_log(self.predictions, prediction_schema(Data.model_validate(DECLARED)))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""

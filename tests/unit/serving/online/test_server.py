@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pytest
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import prediction_schema
-
-SCHEMA = prediction_schema(pa.string())
 INFER = "/v2/models/shop/infer"
 
 
@@ -29,7 +24,7 @@ FIRST = column("position", "INT64", 1)
 
 @pytest.fixture(scope="module")
 def server(start: Any, triton: Any) -> Any:
-    server = start(triton.grpc, max_rows=40, batching={"max_batch_rows": 16})
+    server = start(triton.http, max_rows=40, batching={"max_batch_rows": 16})
     server.until_ready()
     return server
 
@@ -38,7 +33,7 @@ def logged(server: Any, request_id: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
     def is_there() -> bool:
-        rows = read_log(server.predictions, SCHEMA).filter(pl.col("request_id") == request_id)
+        rows = server.logged().filter(pl.col("request_id") == request_id)
         found.extend(rows.to_dicts())
         return bool(found)
 
@@ -94,6 +89,7 @@ def test_what_was_answered_is_in_the_log_with_who_answered_whom(server: Any) -> 
     assert (row["track"], row["rollout"], row["step"], row["version"]) == ("canary", "r1", 2, 3)
     assert (row["status"], row["degraded"], row["items"]) == (200, False, ["item 0", "item 2", "nowhere"])
     assert row["scores"] == json.loads(body)["outputs"][0]["data"]
+    assert (row["user_id"], row["position"], row["page"], row["event_time"]) == ([1], [1], None, None)  # as sent
     assert len(row["digest"]) == 16
     assert 0 < row["latency_ms"] < 60_000
 

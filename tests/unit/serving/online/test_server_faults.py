@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from shortlist.artefacts import folder_digest
 from shortlist.features.publish import point_servers_at
-from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import prediction_schema
 from shortlist.serving.stack.launch import clear_bytecode, clear_shared_memory
 from shortlist.serving.stack.triton import running_triton, triton_program
 
-SCHEMA = prediction_schema(pa.string())
 INFER = "/v2/models/shop/infer"
 
 
@@ -43,7 +39,7 @@ def logged(server: Any, request_id: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
 
     def is_there() -> bool:
-        rows = read_log(server.predictions, SCHEMA).filter(pl.col("request_id") == request_id)
+        rows = server.logged().filter(pl.col("request_id") == request_id)
         found.extend(rows.to_dicts())
         return bool(found)
 
@@ -54,7 +50,7 @@ def logged(server: Any, request_id: str) -> dict[str, Any]:
 
 def test_requests_outlive_a_killed_triton(start: Any, repository: Path, tmp_path: Path) -> None:
     with running_triton(repository) as first, ThreadPoolExecutor(3) as askers:
-        server = start(first.grpc)
+        server = start(first.http)
         server.until_ready()
         early = [askers.submit(server.infer, THREE, FIRST) for _ in range(20)]
         os.killpg(first.pid, signal.SIGKILL)
@@ -106,7 +102,7 @@ def _up(server: Any) -> bool:
 def test_without_its_store_users_are_unknown_and_the_answer_says_so(
     start: Any, triton: Any, copied: Any, impressions: Any
 ) -> None:
-    server = start(triton.grpc, store=copied.store)
+    server = start(triton.http, store=copied.store)
     server.until_ready()
     whole = [1000.0 * impressions[1] + 1.0]
     item = column("item_id", "BYTES", "item 0")
@@ -128,7 +124,7 @@ def test_without_its_store_users_are_unknown_and_the_answer_says_so(
 
 
 def test_newer_views_are_read_without_a_restart_and_broken_ones_are_not(start: Any, triton: Any, copied: Any) -> None:
-    server = start(triton.grpc, store=copied.store)
+    server = start(triton.http, store=copied.store)
     server.until_ready()
 
     def weight() -> float:
@@ -156,7 +152,7 @@ def test_newer_views_are_read_without_a_restart_and_broken_ones_are_not(start: A
 
 
 def test_a_stopped_server_finishes_what_is_under_way_and_writes_its_log(start: Any, triton: Any) -> None:
-    server = start(triton.grpc, log={"flush_seconds": 600})
+    server = start(triton.http, log={"flush_seconds": 600})
     server.until_ready()
 
     async def ask() -> list[int]:
@@ -165,16 +161,16 @@ def test_a_stopped_server_finishes_what_is_under_way_and_writes_its_log(start: A
     answered = [status for status, _ in asyncio.run(ask())]
     assert server.stop() == 0, server.log.read_text()
     assert answered == [200] * 20
-    assert read_log(server.predictions, SCHEMA).height == 20
+    assert server.logged().height == 20
 
 
 def test_a_killed_server_leaves_all_that_was_written_before(start: Any, triton: Any) -> None:
-    server = start(triton.grpc)
+    server = start(triton.http)
     server.until_ready()
     server.infer(THREE, FIRST, x_request_id="kept")
     logged(server, "kept")
     server.stop(signal.SIGKILL)
-    assert read_log(server.predictions, SCHEMA)["request_id"].to_list() == ["kept"]
+    assert server.logged()["request_id"].to_list() == ["kept"]
 
 
 @pytest.mark.parametrize("taken", ["http_port", "grpc_port"])

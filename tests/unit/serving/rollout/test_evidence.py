@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shortlist.config.data import Data
 from shortlist.serving.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.places import Places
 from shortlist.serving.rollout import evidence_parts
@@ -27,6 +28,15 @@ from shortlist.serving.rollout.evidence_reader import EvidenceReader
 from shortlist.serving.rollout.evidence_users import Users
 
 NOW = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "generated"},
+        "columns": [{"name": "item_id", "type": "integer"}, {"name": "is_click", "type": "integer"}],
+        "label": "is_click",
+        "item": "item_id",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+    }
+)
 GRPC = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -55,7 +65,7 @@ class Logs:
     def answer(self, *rows: dict[str, Any], process: str = "p1") -> None:
         common = {"time": NOW, "user": "u1", "track": "stable", "rollout": "r1", "step": 0, "version": 3, "status": 200}
         rest = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
-        self._write(self.places.predictions / process, prediction_schema(pa.int64()), [common | rest | r for r in rows])
+        self._write(self.places.predictions / process, prediction_schema(DATA), [common | rest | r for r in rows])
 
     def outcome(self, *rows: tuple[str, int, int], folder: str = "") -> None:
         names = "request_id", "row", "label"

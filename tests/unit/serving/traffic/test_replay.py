@@ -23,13 +23,14 @@ from aiohttp import web
 
 from shortlist.artefacts import read_json, write_json
 from shortlist.config.data import Data
-from shortlist.config.serving import ReplayTraffic
+from shortlist.config.serving import PredictionLog, ReplayTraffic
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.serving.log_reader import read_log
 from shortlist.serving.logs import outcome_schema
+from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.serving.traffic import replay as replay_module
 from shortlist.serving.traffic.background import replaying
 from shortlist.serving.traffic.client import Endpoint
-from shortlist.serving.traffic.outcomes import shown
 from shortlist.serving.traffic.replay import WHILE_STDIN_IS_OPEN, ReplaySettings, describe, replay
 from shortlist.tables import DayTableWriter
 
@@ -139,19 +140,51 @@ def test_users_come_again_and_again_with_new_requests(settings: Callable[..., Re
     assert all(one["items"].tolist() == list(range(ITEMS)) for one in server.asked)
 
 
-def test_outcomes_are_the_logs_own_for_what_the_model_put_first(
-    settings: Callable[..., ReplaySettings], server: Server
-) -> None:
-    declared = settings(seconds=0.2, top=2)
+def test_every_row_has_the_logs_own_outcome(settings: Callable[..., ReplaySettings], server: Server) -> None:
+    declared = settings(seconds=0.2)
     summary = replay(declared)
     written = outcomes(declared)
     user_of = {one["id"]: int(one["user"]) for one in server.asked}
     answered = {name for name, user in user_of.items() if user != 5}
-    assert written.height == summary["outcomes"] == 2 * len(answered)
+    assert written.height == summary["outcomes"] == ITEMS * len(answered)
+    assert written.select("request_id", "row").is_unique().all()
     assert set(written["request_id"]) == answered
     for name, item, row, label in written.select("request_id", "item", "row", "label").rows():
-        assert item == row in (3, 4)  # the two best
+        assert item == row
         assert label == int(item == 4 and user_of[name] % 2)
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_the_canarys_kpi_is_the_same_as_with_outcomes_of_the_best_rows_only(
+    settings: Callable[..., ReplaySettings], server: Server, top: int
+) -> None:
+    declared = settings(seconds=0.2)
+    replay(declared)
+    written = outcomes(declared).select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
+    asked = pl.DataFrame({"id": [one["id"] for one in server.asked], "user": [one["user"] for one in server.asked]})
+    requests = asked.select(
+        pl.col("id").hash().alias("request"),
+        pl.col("user").hash(),
+        pl.lit(0, pl.Int32).alias("step"),
+        pl.lit(value=False).alias("canary"),
+        pl.lit([item / 10 for item in range(ITEMS)], pl.List(pl.Float32)).alias("scores"),
+    )
+    best = written.filter(pl.col("row") >= ITEMS - top)  # the server scores an item by its number
+    assert best.height == written.height * top / ITEMS
+    of_all, of_best = (OutcomeJoin(top).add(requests.cast(REQUESTS), some) for some in (written, best))
+    assert of_all.sort("user").equals(of_best.sort("user"))
+    assert of_all["shown"].unique().to_list() == [top]
+    assert of_all["positive"].sum() > 0
+
+
+def test_outcomes_that_are_due_at_once_are_never_more_than_the_log_holds(
+    settings: Callable[..., ReplaySettings], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_module, "_OUTCOME_LOG", PredictionLog(flush_seconds=600, max_waiting=7))
+    declared = settings(seconds=0.3, delay=60)  # all of them are due at the end
+    summary = replay(declared)
+    assert (summary["outcomes"], summary["outcomes_dropped"]) == (ITEMS * summary["answered"], 0)
+    assert outcomes(declared).height == summary["outcomes"] > 100
 
 
 def test_failures_have_no_outcomes_and_are_counted_by_track(
@@ -205,7 +238,7 @@ def test_the_program_ends_cleanly(settings: Callable[..., ReplaySettings], serve
     assert program.returncode == 0
     assert said == describe(summary)
     assert (summary["lost"], summary["sent"]) == (0, len(server.asked))
-    assert outcomes(declared).height == summary["answered"]  # also those whose time had not come
+    assert outcomes(declared).height == ITEMS * summary["answered"]  # also those whose time had not come
 
 
 def test_a_replay_in_the_background_lives_as_long_as_its_block(
@@ -223,11 +256,6 @@ def test_settings_that_are_none_are_refused(settings: Callable[..., ReplaySettin
     write_json(tmp_path / "settings.json", settings().model_dump(mode="json") | {"top": 0})
     with pytest.raises(ShortlistError, match=r"settings\.json: top: Input should be greater than or equal to 1"):
         ReplaySettings.read(tmp_path / "settings.json")
-
-
-def test_scores_that_are_no_numbers_are_shown_last() -> None:
-    assert shown(np.array([np.nan, 0.2, 0.3], np.float32), 3).tolist() == [2, 1, 0]
-    assert shown(np.zeros(0, np.float32), 3).tolist() == []
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:

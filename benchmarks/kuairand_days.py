@@ -1,0 +1,218 @@
+"""Days of a real log as they come: a frozen model against continuously retrained ones; `kuairand_days.py DATA`.
+
+The first days of KuaiRand train a model. Every later day is then scored by
+
+- stale: that model, the store left as it was when it was trained;
+- frozen: that model, the store refreshed every night;
+- continue, refit, warm: the model of the night before, trained again as declared, from the log up to midnight;
+- scratch: a model trained from nothing every night on the same log.
+
+No model and no statistic has a row of the day that it scores, or of a later one: everything is made of a log that was
+validated with `until` at the day's start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from models.continuing import Beginning
+from models.packing import PREPROCESSING, pack
+from models.ranker import MisfitError
+from models.record import read_record
+from models.train import load_ranker, train
+from shortlist.config.declared import Declared
+from shortlist.config.load import load_spec
+from shortlist.config.models import DLRMModel, XGBoostModel
+from shortlist.config.spec import Spec
+from shortlist.contracts import Columns, Files
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.features.fit import fit
+from shortlist.features.table import build_table
+from shortlist.features.transform import Transformer
+from shortlist.features.views import start_of
+from shortlist.tables import DayTable
+
+FIRST_DAYS = 6
+"""Days before the first that is live: one warms up, three train, one validates, one tests."""
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "xgboost": {
+        "continue": {"retrain": "continue", "retrain_rounds": 60, "retrain_days": 1},
+        "refit": {"retrain": "refit"},
+        "scratch": {},
+    },
+    "dlrm": {"warm": {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1}, "scratch": {}},
+}
+RESULTS = Path(__file__).parent / "results"
+Note = Callable[[str], None]
+
+
+class LiveDay(NamedTuple):
+    """A day that was live: its rows, and what every model said of them."""
+
+    day: date
+    rows: pl.DataFrame
+    """Of the valid log."""
+    scores: dict[str, np.ndarray]
+    """By `<kind> <way>`, in the order of the rows."""
+
+    def line(self) -> dict[str, Any]:
+        """Return the numbers of the day."""
+        labels = self.rows[Columns.LABEL].to_numpy().astype(float)
+        return {
+            "day": self.day.isoformat(),
+            "rows": self.rows.height,
+            "label_rate": round(float(labels.mean()), 5),
+            "auc": {name: round(auc(labels, scores), 5) for name, scores in self.scores.items()},
+            "log_loss": {name: round(log_loss(labels, scores), 5) for name, scores in self.scores.items()},
+        }
+
+
+class Study:
+    """The log, and everything that is made of it day by day.
+
+    Args:
+        spec: The declaration.
+        data: The user's files.
+        folder: Where everything is written.
+        note: Told what is being done.
+    """
+
+    def __init__(self, spec: Spec, data: Path, folder: Path, note: Note) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.note = note
+        self.declared = Declared(spec.data, spec.features, spec.gates)
+        note("reading the log")
+        ingest(spec.data, data, folder / "raw", spec.runtime)
+        self.log = self._validated("log", None)
+        """All days: what happened, as it became known in the end."""
+        self.days = [part.day for part in self.log.days]
+
+    def live_days(self) -> Iterator[LiveDay]:
+        """Give every day after the first ones, once its models have been trained and have scored it."""
+        first = self.days[FIRST_DAYS]
+        for number, day in enumerate(self.days[FIRST_DAYS:], FIRST_DAYS):
+            before = self.days[number - 1] if day != first else None
+            self._make_features(day, before)
+            for kind, ways in WAYS.items():
+                for way, changes in ways.items():
+                    self._train(kind, way, changes, day, before)
+            yield self._scored(day, first)
+
+    def fitted(self, day: date) -> Path:
+        """Return what features were fitted to at the start of a day."""
+        return self.folder / f"fitted-{day}"
+
+    def model(self, kind: str, way: str, day: date) -> Path:
+        """Return the model that was trained in the night before a day."""
+        return self.folder / f"{kind}-{way}-{day}"
+
+    def _validated(self, name: str, day: date | None) -> DayTable:
+        until = start_of(day, self.timezone) if day else None
+        paths = self.folder / "raw", self.folder / name, self.folder / "quarantine"
+        return validate(self.spec.data, *paths, self.spec.runtime, datetime.now(UTC), until)
+
+    @property
+    def timezone(self) -> str:
+        """Where days begin at midnight."""
+        clock = self.spec.data.clock
+        return clock.timezone if clock.kind == "column" else "UTC"
+
+    def _make_features(self, day: date, before: date | None) -> None:
+        self.note(f"{day}: features")
+        log = self._validated(f"log-{day}", day).folder
+        previous = self.fitted(before) if before else None
+        fit(*self.declared, self.spec.runtime, log, self.fitted(day), previous)
+        build_table(*self.declared, self.spec.runtime, log, self.fitted(day), self.folder / f"table-{day}")
+
+    def _train(self, kind: str, way: str, changes: dict[str, Any], day: date, before: date | None) -> None:
+        self.note(f"{day}: {kind}, {way}")
+        section = self._section(kind, changes)
+        table, champion = DayTable.open(self.folder / f"table-{day}", Files.TABLE), None
+        if before is not None and changes:
+            champion = self.model(kind, way, before)
+            try:
+                table = Beginning("", "", champion, read_record(champion)).lessons(section, table, self.fitted(day))
+            except MisfitError as reason:
+                champion = None
+                print(f"{day}: {kind}, {way}, from scratch: {reason}")
+        out = self.model(kind, way, day)
+        train(kind, section, table, self.spec.runtime, out, self.folder / "scores", champion=champion)
+        pack(out, self.fitted(day))
+
+    def _section(self, kind: str, changes: dict[str, Any]) -> XGBoostModel | DLRMModel:
+        section = self.spec.models.xgboost if kind == "xgboost" else self.spec.models.dlrm
+        assert section is not None
+        return type(section).model_validate({**section.model_dump(), **changes})
+
+    def _scored(self, day: date, first: date) -> LiveDay:
+        self.note(f"{day}: scoring")
+        rows = self.log.scan({day}).collect()
+        scores = {}
+        for kind, ways in WAYS.items():
+            frozen = self.model(kind, "scratch", first)
+            scores[f"{kind} stale"] = self._scores(frozen, self.fitted(first), rows, day)
+            scores[f"{kind} frozen"] = self._scores(frozen, self.fitted(day), rows, day)
+            for way in ways:
+                scores[f"{kind} {way}"] = self._scores(self.model(kind, way, day), self.fitted(day), rows, day)
+        return LiveDay(day, rows, scores)
+
+    def _scores(self, model: Path, fitted: Path, rows: pl.DataFrame, day: date) -> np.ndarray:
+        transformer = Transformer.load(fitted, self.spec.runtime.engine, model / PREPROCESSING)
+        features = transformer.compute(transformer.look_up(rows, day))
+        return load_ranker(model).predict(features).astype(float)
+
+
+def kuairand() -> Spec:
+    """Return the shipped declaration, with one test day: the days that are live are tests enough."""
+    spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "kuairand.yaml")
+    split = spec.data.split.model_copy(update={"test_days": 1})
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"split": split})})
+
+
+def shown(lines: list[dict[str, Any]], measure: str) -> Table:
+    """Return a measure per day and model, and its mean over all days."""
+    names = list(lines[0][measure])
+    table = Table(title=f"{measure.replace('_', ' ')} per day", title_justify="left")
+    for heading in ("day", "rows", "label rate", *names):
+        table.add_column(heading, justify="left" if heading == "day" else "right")
+    for line in lines:
+        values = (f"{line[measure][name]:.4f}" for name in names)
+        table.add_row(line["day"], f"{line['rows']:,}", f"{line['label_rate']:.3f}", *values)
+    means = (f"{np.mean([line[measure][name] for line in lines]):.4f}" for name in names)
+    table.add_row("mean", "", "", *means, style="bold")
+    return table
+
+
+def main() -> int:
+    """Print a table per measure, and write every day's numbers."""
+    if len(sys.argv) != 2:
+        print("Say where the KuaiRand files are: benchmarks/kuairand_days.py DATA")
+        return 2
+    console = Console(width=160)
+    with TemporaryDirectory() as scratch, console.status("") as status:
+        study = Study(kuairand(), Path(sys.argv[1]), Path(scratch), status.update)
+        lines = [live.line() for live in study.live_days()]
+    for measure in ("auc", "log_loss"):
+        console.print(shown(lines, measure))
+    RESULTS.mkdir(exist_ok=True)
+    result = {"first_days": FIRST_DAYS, "ways": WAYS, "date": datetime.now(UTC).date().isoformat(), "days": lines}
+    (RESULTS / "kuairand_days.json").write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

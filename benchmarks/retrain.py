@@ -1,0 +1,225 @@
+"""A day is appended to the demo's log: from scratch against going on from what there is; `make bench-retrain`.
+
+Before anything is timed: features fitted onto earlier ones are byte for byte those fitted from scratch, and every model
+that went on is within `TOLERANCE` of the one from scratch, by AUC on the test day, which none of them has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+from models.continuing import Beginning
+from models.packing import pack
+from models.record import read_record
+from models.train import train
+from shortlist.artefacts import folder_digest
+from shortlist.config.declared import Declared
+from shortlist.config.load import load_spec
+from shortlist.config.models import DLRMModel, XGBoostModel
+from shortlist.config.spec import Spec
+from shortlist.contracts import Files
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.evaluation.metrics import auc
+from shortlist.features.fit import fit
+from shortlist.features.table import build_table
+from shortlist.tables import DayTable
+
+ROWS, DAYS, ROUNDS = 200_000, 15, 3
+TOLERANCE = 0.005
+RESULTS = Path(__file__).parent / "results"
+
+
+class Way(NamedTuple):
+    """One declared way of training again."""
+
+    kind: str
+    changes: dict[str, Any]
+    most: float
+    """Largest share of the time from scratch that it may take."""
+
+
+WAYS = {
+    "refit": Way("xgboost", {"retrain": "refit"}, 0.9),
+    "continue": Way("xgboost", {"retrain": "continue", "retrain_rounds": 50, "retrain_days": 3}, 0.5),
+    "warm": Way("dlrm", {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}, 0.5),
+}
+FIT_MOST = 0.9
+
+
+class World:
+    """The demo's log a day before its end (old) and at its end (new), and what is made of both."""
+
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.declared = Declared(spec.data, spec.features, spec.gates)
+
+    def read(self) -> None:
+        """Generate the log, and validate it with and without its last day."""
+        source = self.spec.data.source
+        assert source.kind == "generated"
+        last = datetime.combine(source.start + timedelta(days=DAYS - 1), datetime.min.time(), UTC)
+        ingest(self.spec.data, Path(), self.folder / "raw", self.spec.runtime)
+        for age, until in (("old", last), ("new", None)):
+            paths = self.folder / "raw", self.folder / f"log-{age}", self.folder / "quarantine"
+            validate(self.spec.data, *paths, self.spec.runtime, last, until)
+
+    def fit(self, age: str, name: str, previous: str = "") -> float:
+        """Fit features; return the seconds."""
+        log, out = self.folder / f"log-{age}", self.folder / name
+        return _seconds(
+            lambda: fit(*self.declared, self.spec.runtime, log, out, self.folder / previous if previous else None)
+        )
+
+    def table(self, age: str) -> DayTable:
+        """Build the feature table."""
+        paths = self.folder / f"log-{age}", self.folder / f"fitted-{age}", self.folder / f"table-{age}"
+        return build_table(*self.declared, self.spec.runtime, *paths)
+
+    def section(self, kind: str, **changes: Any) -> XGBoostModel | DLRMModel:
+        """Return a model's section with changes."""
+        section = self.spec.models.xgboost if kind == "xgboost" else self.spec.models.dlrm
+        assert section is not None
+        return type(section).model_validate({**section.model_dump(), **changes})
+
+    def train(self, kind: str, age: str, out: str, **changes: Any) -> float:
+        """Train from scratch, or go on from the old model as `changes` declare; return the seconds."""
+        section, champion = self.section(kind, **changes), None
+        table = DayTable.open(self.folder / f"table-{age}", Files.TABLE)
+        fitted = self.folder / f"fitted-{age}"
+        if changes:
+            champion = self.folder / f"{kind}-old"
+            table = Beginning("", "", champion, read_record(champion)).lessons(section, table, fitted)
+        outputs = self.folder / out, self.folder / f"{out}-scores"
+        seconds = _seconds(lambda: train(kind, section, table, self.spec.runtime, *outputs, champion=champion))
+        pack(outputs[0], fitted)
+        return seconds
+
+    def auc(self, out: str) -> float:
+        """Return the AUC on the test day."""
+        scores = pl.read_parquet(self.folder / f"{out}-scores" / Files.SCORES).filter(pl.col("split") == "test")
+        return auc(scores["label"].to_numpy().astype(float), scores["score"].to_numpy().astype(float))
+
+
+class Comparison(NamedTuple):
+    """One step done both ways."""
+
+    name: str
+    scratch: float
+    """Seconds, a median."""
+    again: float
+    """Likewise."""
+    most: float
+    auc_scratch: float | None = None
+    auc: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Share of the time from scratch."""
+        return self.again / self.scratch
+
+    def line(self) -> dict[str, Any]:
+        """Return it as a result."""
+        return {
+            "work": "retrain",
+            "name": self.name,
+            "value": round(self.again, 3),
+            "unit": "s",
+            "peer": "from scratch",
+            "peer_value": round(self.scratch, 3),
+            "ratio": round(self.ratio, 3),
+            "bound_ratio": self.most,
+            "auc": self.auc and round(self.auc, 5),
+            "peer_auc": self.auc_scratch and round(self.auc_scratch, 5),
+            "bound_auc_difference": TOLERANCE,
+            "rows": ROWS,
+            "days": DAYS,
+            "hardware": f"{platform.machine()}, {multiprocessing.cpu_count()} cores",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+
+
+def compare(world: World, note: Callable[[str], None]) -> list[Comparison]:
+    """Do every step both ways; the first time says whether they agree, and warms up what all later ones use."""
+    note("reading the log, making the old features and models")
+    world.read()
+    world.fit("old", "fitted-old")
+    world.table("old")
+    for kind in ("xgboost", "dlrm"):
+        world.train(kind, "old", f"{kind}-old")
+    fits = [_fits(world, note, number) for number in range(ROUNDS)]
+    whole, onto = (median(seconds) for seconds in zip(*fits, strict=True))
+    world.table("new")
+    scratch = {kind: _rounds(world, note, kind, f"{kind}-scratch") for kind in ("xgboost", "dlrm")}
+    compared = [Comparison("features", whole, onto, FIT_MOST)]
+    for name, way in WAYS.items():
+        again = _rounds(world, note, way.kind, name, **way.changes)
+        aucs = world.auc(f"{way.kind}-scratch"), world.auc(name)
+        assert abs(aucs[0] - aucs[1]) <= TOLERANCE, f"{name}: AUC {aucs[1]:.4f}, from scratch {aucs[0]:.4f}"
+        compared.append(Comparison(name, scratch[way.kind], again, way.most, *aucs))
+    return compared
+
+
+def _fits(world: World, note: Callable[[str], None], number: int) -> tuple[float, float]:
+    note(f"features, round {number + 1}")
+    seconds = world.fit("new", "fitted-new"), world.fit("new", "fitted-onto", "fitted-old")
+    digests = {folder_digest(world.folder / name) for name in ("fitted-new", "fitted-onto")}
+    assert len(digests) == 1, "features fitted onto earlier ones differ from those fitted from scratch"
+    return seconds
+
+
+def _rounds(world: World, note: Callable[[str], None], kind: str, out: str, **changes: Any) -> float:
+    seconds = []
+    for number in range(ROUNDS):
+        note(f"{out}, round {number + 1}")
+        seconds.append(world.train(kind, "new", out, **changes))
+    return median(seconds)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def demo() -> Spec:
+    """Return the demo with the benchmark's size."""
+    spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "demo.yaml")
+    source = spec.data.source.model_copy(update={"rows": ROWS, "days": DAYS})
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"source": source})})
+
+
+def main() -> int:
+    """Print the table and write the results; exit code 1 when a way takes more of the time than its bound."""
+    console = Console()
+    with TemporaryDirectory() as scratch, console.status("") as status:
+        compared = compare(World(demo(), Path(scratch)), status.update)
+    shown = Table(title=f"One day appended to {DAYS - 1}, {ROWS:,} rows, medians of {ROUNDS}", title_justify="left")
+    for heading in ("", "scratch s", "again s", "ratio", "bound", "AUC scratch", "AUC again"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for one in compared:
+        aucs = ("" if value is None else f"{value:.4f}" for value in (one.auc_scratch, one.auc))
+        shown.add_row(one.name, f"{one.scratch:.2f}", f"{one.again:.2f}", f"{one.ratio:.2f}", f"{one.most:.2f}", *aucs)
+    console.print(shown)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "retrain.json").write_text(json.dumps([one.line() for one in compared], indent=2) + "\n")
+    return int(any(one.ratio > one.most for one in compared))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

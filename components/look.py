@@ -1,0 +1,37 @@
+"""Kubeflow wrapper of monitoring.watch: one look at live traffic, and what it leads to."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def look(
+    name: str, monitoring: str, slices: list, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
+) -> NamedTuple("Look", [("Output", bool), ("reasons", list), ("key", str), ("until", str)]):  # type: ignore[valid-type]
+    """Judge new windows, decide, tell people, draw pages; return whether to retrain, which one of many callers is told.
+
+    The answer is named Output because kfp.local resolves no other name in a condition.
+    """
+    from pathlib import Path
+
+    from monitoring.watch import Watch
+    from shortlist.config.monitoring import Monitoring
+    from shortlist.config.serving import Serving
+    from shortlist.tracking.steps import note, step
+
+    with step("look") as this:
+        sampling = Serving.model_validate_json(serving).log.sampling
+        watch = Watch(name, stores, Monitoring.model_validate_json(monitoring), slices, sampling)
+        seen = watch.look()
+        this.rows = sum(report.rows for report in seen.reports)
+        for line in seen.lines:
+            note(line)
+        retrain = watch.begin(seen, run="")
+    decision.metadata.update({"step": this.record})
+    if seen.decision is None:
+        return (False, [], "", "")
+    Path(decision.path).write_text(seen.decision.model_dump_json(indent=2))
+    return (retrain, list(seen.decision.reasons), seen.decision.key, seen.decision.until.isoformat())

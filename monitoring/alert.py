@@ -1,0 +1,81 @@
+"""One alert, as Alertmanager sends it to webhooks."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+_STILL_FIRING: Final = "0001-01-01T00:00:00Z"  # Alertmanager's word for no end
+
+
+class Alert(BaseModel):
+    """One alert that begins, goes on or ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    """The same for the same news, however many processes bring it: 16 hexadecimal digits."""
+    labels: dict[str, str]
+    """What it is about, `alertname` and `spec` among it; alerts with the same labels are one story."""
+    annotations: dict[str, str]
+    """What people read."""
+    starts: datetime
+    """When the story began."""
+    ends: datetime | None = None
+    """When it ended; None while it goes on."""
+    link: str = ""
+    """Where to look."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.labels["alertname"]
+
+    @property
+    def status(self) -> Literal["firing", "resolved"]:
+        """Whether it goes on."""
+        return "firing" if self.ends is None else "resolved"
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the labels: 16 hexadecimal digits."""
+        return digest(*(f"{name}={value}" for name, value in sorted(self.labels.items())))
+
+    def webhook(self) -> dict[str, Any]:
+        """Return it as the body of Alertmanager's webhook, version 4."""
+        group = {name: self.labels[name] for name in ("alertname", "spec")}
+        named = ", ".join(f'{name}="{value}"' for name, value in group.items())
+        return {
+            "version": "4",
+            "groupKey": f"{{}}:{{{named}}}",
+            "truncatedAlerts": 0,
+            "status": self.status,
+            "receiver": "shortlist",
+            "groupLabels": group,
+            "commonLabels": self.labels,
+            "commonAnnotations": self.annotations,
+            "externalURL": self.link,
+            "alerts": [
+                {
+                    "status": self.status,
+                    "labels": self.labels,
+                    "annotations": self.annotations,
+                    "startsAt": _time(self.starts),
+                    "endsAt": _time(self.ends) if self.ends else _STILL_FIRING,
+                    "generatorURL": self.link,
+                    "fingerprint": self.fingerprint,
+                }
+            ],
+        }
+
+
+def digest(*parts: str) -> str:
+    """Return what tells these parts from others: 16 hexadecimal digits."""
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"

@@ -1,0 +1,191 @@
+"""The book as Prometheus reads it: the newest window, decisions, retrainings and the outbox in numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final, get_args
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from monitoring.book import Book, Ending
+from monitoring.outbox import Outbox
+from monitoring.records import Action, RetrainDecision, Verdict, WindowReport
+from shortlist.artefacts import write_text
+from shortlist.contracts import ShortlistError
+
+_PREFIX: Final = "shortlist_monitoring_"
+_HOST: Final = "127.0.0.1"
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""Labels' values, and the number."""
+
+
+class MonitoringCollector(Collector):
+    """Reads the book anew whenever somebody asks.
+
+    Args:
+        book: Of one spec, which becomes a label of everything.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every number; what cannot be read is left out, and `book_broken` says so."""
+        is_broken = False
+        for part in (self._look, self._window, self._decisions, self._retrainings, self._outbox):
+            try:
+                yield from list(part())
+            except ShortlistError:
+                is_broken = True
+        yield self._gauge("book_broken", "1 while a file of the book cannot be read", float(is_broken))
+
+    def _look(self) -> Iterator[Metric]:
+        if (look := self._book.last_look()) is not None:
+            yield self._gauge("last_look_timestamp_seconds", "When somebody looked last", look.timestamp())
+
+    def _window(self) -> Iterator[Metric]:
+        for report in self._book.reports(newest=1):
+            yield from self._numbers(report)
+            yield from self._drift(report)
+            yield from self._quality(report)
+
+    def _numbers(self, report: WindowReport) -> Iterator[Metric]:
+        for name, says, number in _NUMBERS:
+            if (value := getattr(report, number)) is not None:
+                value = value.timestamp() if isinstance(value, datetime) else value
+                yield self._gauge(name, f"{says}, in the newest window", value)
+        verdicts = (((one,), float(one == report.verdict)) for one in get_args(Verdict))
+        yield self._gauges("verdict", "1 for the newest window's verdict", ("verdict",), verdicts)
+        versions = (((str(version),), float(rows)) for version, rows in report.versions.items())
+        yield self._gauges("version_rows", "Rows of the newest window by version", ("version",), versions)
+        yield self._gauge("early_warnings", "Signs of trouble that needed no outcomes", float(len(report.warnings)))
+        problems = Counter((one.kind, one.column or "") for one in report.problems)
+        yield self._gauges("problems", "Reasons not to trust the newest window", ("kind", "column"), problems.items())
+
+    def _drift(self, report: WindowReport) -> Iterator[Metric]:
+        for name, says, number in (
+            ("drift_effect", "How far a column has moved; index, share or AUC by kind", "effect"),
+            ("drift_critical", "The effect from which on it counts", "critical"),
+            ("drifted", "1 where a column has drifted", "drifted"),
+        ):
+            values = (((one.column, one.kind), float(getattr(one, number))) for one in report.findings)
+            yield self._gauges(name, says, ("column", "kind"), values)
+
+    def _quality(self, report: WindowReport) -> Iterator[Metric]:
+        for name, says, number in (
+            ("quality", "A measure of a version in the newest window", "value"),
+            ("quality_reference", "The same on the version's own test days", "reference"),
+            ("quality_limit", "The value past which it is too bad", "limit"),
+            ("quality_breached", "1 where the whole interval is past the limit", "breached"),
+        ):
+            values = (
+                ((str(one.version), one.slice, measure.name), float(value))
+                for one in report.quality
+                for measure in one.measures
+                if (value := getattr(measure, number)) is not None
+            )
+            yield self._gauges(name, says, ("version", "slice", "measure"), values)
+
+    def _decisions(self) -> Iterator[Metric]:
+        decisions = self._book.decisions()
+        counts = Counter[str](one.action for one in decisions)
+        counters = (((one,), counts[one]) for one in get_args(Action))
+        yield self._counters("decisions", "Decisions by action", ("action",), counters)
+        if newest := _newest(decisions):
+            yield self._gauge("alarm", "1 while the alarm is raised", float(newest.alarm))
+            actions = (((one,), float(one == newest.action)) for one in get_args(Action))
+            yield self._gauges("decision", "1 for the newest decision's action", ("action",), actions)
+
+    def _retrainings(self) -> Iterator[Metric]:
+        states = Counter[str](one.state for one in self._book.retrainings())
+        counters = (((one,), states[one]) for one in get_args(Ending))
+        yield self._counters("retrainings", "Retrainings by how they ended", ("state",), counters)
+        yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
+
+    def _outbox(self) -> Iterator[Metric]:
+        outbox = Outbox(self._book.outbox)
+        yield self._gauge("outbox_waiting", "Alerts that no endpoint has taken yet", float(outbox.count("waiting")))
+        yield self._counters("outbox_sent", "Alerts that an endpoint took", (), [((), outbox.count("sent"))])
+        yield self._counters("outbox_lost", "Alerts that were given up", (), [((), outbox.count("lost"))])
+
+    def _gauge(self, name: str, says: str, value: float) -> Metric:
+        return self._gauges(name, says, (), [((), value)])
+
+    def _gauges(self, name: str, says: str, labels: tuple[str, ...], values: Values) -> Metric:
+        return self._filled(GaugeMetricFamily(_PREFIX + name, says, labels=["spec", *labels]), values)
+
+    def _counters(self, name: str, says: str, labels: tuple[str, ...], values: Values) -> Metric:
+        # Every series is there from the start, at nought, or Prometheus would not see the first one as an increase.
+        return self._filled(CounterMetricFamily(_PREFIX + name, says, labels=["spec", *labels]), values)
+
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+        for labels, value in values:
+            family.add_metric([self._book.spec, *labels], value)
+        return family
+
+
+def metrics_text(book: Book) -> str:
+    """Return everything in Prometheus' text format."""
+    return generate_latest(_registry(book)).decode()
+
+
+def write_metrics(book: Book, path: Path) -> None:
+    """Write everything to a file for the node exporter's textfile collector, whole; its name ends in `.prom`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, metrics_text(book))
+
+
+@contextmanager
+def serve_metrics(book: Book, port: int) -> Iterator[int]:
+    """Answer Prometheus on this machine's loopback at `/metrics` while the block runs; give the port.
+
+    Args:
+        book: What to tell of; it is read anew for every question.
+        port: 0 for a free one.
+
+    Raises:
+        ShortlistError: Somebody else listens on the port.
+    """
+    try:
+        server, thread = start_http_server(port, _HOST, _registry(book))
+    except OSError as error:
+        raise ShortlistError(f"metrics cannot be served on {_HOST}:{port} ({error}); choose another port") from None
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+_NUMBERS: Final = (
+    ("window_start_timestamp_seconds", "When it begins", "start"),
+    ("window_end_timestamp_seconds", "When it ends", "end"),
+    ("window_requests", "Answered requests", "requests"),
+    ("window_rows", "Shown rows whose outcome is known", "rows"),
+    ("coverage_ratio", "Share of the answered requests with an outcome", "coverage"),
+    ("volume_ratio", "Requests against the median of the windows before", "volume_ratio"),
+    ("late_outcomes", "Outcomes that came too late", "late"),
+    ("duplicate_outcomes", "Outcomes of rows that had one", "duplicates"),
+    ("orphan_outcomes", "Outcomes of unknown requests", "orphans"),
+    ("champion_version", "The version of most of its rows", "champion"),
+)
+"""Names, what they say, and the report's field; a number that is not known is left out."""
+
+
+def _registry(book: Book) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(MonitoringCollector(book))
+    return registry
+
+
+def _newest(decisions: tuple[RetrainDecision, ...]) -> RetrainDecision | None:
+    """Return what was decided last about live traffic; a schedule knows nothing of the alarm."""
+    return next((one for one in reversed(decisions) if one.trigger == "drift"), None)

@@ -1,0 +1,92 @@
+"""Columns known before the impression: a frame's own, and those that side tables add by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from shortlist.config.data import Column, Data, SideTable
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.data.side_tables import side_path
+
+OWN: Final = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
+"""Names that rows of a window have themselves; a declared column of that name is not among them."""
+
+_TYPES: Final[Mapping[str, pl.DataType]] = {
+    "integer": pl.Int64(),
+    "hex": pl.Int64(),
+    "number": pl.Float64(),
+    "string": pl.String(),
+    "date": pl.Date(),
+}
+
+
+def log_columns(data: Data) -> dict[str, Column]:
+    """Return the log's columns that are known before the impression, by name: no label, no impression, no vectors."""
+    left_out = (data.label, data.impression, *OWN)
+    return {column.name: column for column in data.columns if _is_known(column) and column.name not in left_out}
+
+
+def side_columns(table: SideTable) -> list[str]:
+    """Return the columns that a side table adds."""
+    return [column.name for column in table.columns if _is_known(column) and column.name not in (table.key, *OWN)]
+
+
+def type_of(column: Column) -> pl.DataType:
+    """Return the type of a column in the valid log."""
+    if column.type == "tags":
+        return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())
+    return _TYPES[column.type]
+
+
+def with_side_columns(rows: pl.DataFrame, data: Data, log: Path) -> pl.DataFrame:
+    """Return rows with the columns of the side tables; null for a key that a side table does not have.
+
+    Args:
+        rows: With the keys.
+        data: The log's declaration.
+        log: Folder of the valid log, whose side tables are looked up.
+
+    Raises:
+        ShortlistError: A side table is missing or of another shape.
+    """
+    for table in data.side_tables:
+        names = side_columns(table)
+        if names and table.key in rows.columns:
+            rows = rows.join(
+                _found(rows[table.key], table, names, log), on=table.key, how="left", maintain_order="left"
+            )
+    return rows
+
+
+def empty_as_null(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows in which a list without values, and a number that is not finite, is null: nothing was said."""
+    lists = [name for name, kind in rows.schema.items() if isinstance(kind, pl.List)]
+    numbers = [name for name, kind in rows.schema.items() if kind.is_float()]
+    return rows.with_columns(
+        *(pl.when(pl.col(name).list.len() > 0).then(pl.col(name)).alias(name) for name in lists),
+        *(pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in numbers),
+    )
+
+
+def _is_known(column: Column) -> bool:
+    return column.known == "before" and column.type != "vector"
+
+
+def _found(keys: pl.Series, table: SideTable, names: list[str], log: Path) -> pl.DataFrame:
+    """Return the rows of a side table that have one of the keys."""
+    path = side_path(log, table)
+    wanted = keys.drop_nulls().unique().implode()
+    try:
+        scan = pl.scan_parquet(path).select(table.key, *names).filter(pl.col(table.key).is_in(wanted))
+        return scan.collect(engine="streaming").unique(table.key, keep="first")
+    except (PolarsError, OSError) as error:
+        said = str(error).splitlines()[0]
+        raise ShortlistError(
+            f"{path}: side table '{table.name}' cannot be read ({said}); wanted the one of the valid log that the model"
+            " was trained on. Run the training again."
+        ) from None

@@ -1,0 +1,183 @@
+"""How good each model version is on live traffic, against what it was on its own test days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final, Literal
+
+import polars as pl
+
+from monitoring.kpi import ROUNDS, SCORE, measure_rates
+from monitoring.records import Measure, Quality
+from monitoring.sampling import clusters_of
+from shortlist.config.monitoring import QualityLimits
+from shortlist.contracts import Columns
+from shortlist.evaluation.calibration import rate_error
+from shortlist.evaluation.intervals import bootstrap
+from shortlist.evaluation.metrics import UnmeasurableError, check_classes, check_scores
+from shortlist.evaluation.records import Interval
+from shortlist.evaluation.scores import ScoredRows
+
+if TYPE_CHECKING:
+    from monitoring.reference import ModelReference
+    from monitoring.windows import LiveWindow
+
+Name = Literal["auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
+_Scale = Mapping[Name, tuple[float | None, float | None]]
+VERSION: Final = "version"
+ALL: Final = "all"
+MAX_SLICES: Final = 20
+"""Values of a column that are told apart, the most frequent ones."""
+_HIGH_IS_BAD: Final = frozenset({"log_loss", "rate_error"})
+
+
+def measure_quality(
+    window: LiveWindow,
+    references: Mapping[int, ModelReference],
+    slices: Sequence[str],
+    limits: QualityLimits,
+    min_rows: int,
+    seed: int = 0,
+) -> tuple[Quality, ...]:
+    """Return how good every version was, over all its rows and over the rows where a column has one value.
+
+    Users are resampled; a measure is breached when its whole interval is past the limit. A slice is shown without a
+    reference, for a model may always have been worse there; only the rate error, whose limit is absolute, keeps it. The
+    hit rate of a slice is that of its rows alone.
+
+    Args:
+        window: With its rows.
+        references: What each version was on its test days.
+        slices: Columns to slice by, as far as the rows have them: one that is known only after the impression is not
+            there. Of each the most frequent values with enough rows.
+        limits: How much worse is too bad.
+        min_rows: Fewest rows that are measured.
+        seed: Of the resamples.
+
+    Returns:
+        By version: all rows, then the slices by column and number of rows. What cannot be measured has a problem and no
+        measures, so it is neither a breach nor a sign of health.
+    """
+    look = _Look(limits, min_rows, seed)
+    found: list[Quality] = []
+    for version in sorted(window.rows[VERSION].drop_nulls().unique().to_list()):
+        rows = window.rows.filter(pl.col(VERSION) == version)
+        reference = references.get(version)
+        if reference is None:
+            found.append(_unmeasured(version, ALL, rows, "it has no reference to compare with; train again to get one"))
+            continue
+        whole = look.quality(version, ALL, rows, _scale(reference, limits))
+        found.append(whole)
+        if whole.measures:
+            parts = _slices(rows, slices, min_rows)
+            found += [look.quality(version, name, part, _absolute(limits)) for name, part in parts]
+    return tuple(found)
+
+
+def warnings(window: LiveWindow, references: Mapping[int, ModelReference], limits: QualityLimits) -> tuple[str, ...]:
+    """Return what the scores of all answered rows say of the labels to come: a sentence for each odd version.
+
+    A calibrated model's mean score is the label rate that it expects. Its distance from the test days' must pass the
+    limit by more than chance, as if all rows of a request were one. Where many more items are scored than shown, it
+    lies below the test days', which were shown: raise `max_expected_shift` there.
+    """
+    sentences: list[str] = []
+    for (version,), rows in window.scored.group_by(VERSION, maintain_order=True):
+        scores = rows[SCORE].cast(pl.Float64)
+        finite = scores.filter(scores.is_finite())  # null is not finite
+        if finite.len() < scores.len():
+            sentences.append(
+                f"Version {version}: {scores.len() - finite.len()} of {scores.len()} scores are no numbers."
+            )
+        reference = references.get(version) if isinstance(version, int) else None
+        requests = window.requests * rows.height / window.scored.height
+        if reference is not None:
+            sentences += _shift(f"Version {version}", finite, requests, reference.mean_score, limits)
+    return tuple(sorted(sentences))
+
+
+def _shift(who: str, scores: pl.Series, requests: float, usual: float, limits: QualityLimits) -> tuple[str, ...]:
+    if scores.len() < 2 or usual <= 0:
+        return ()
+    mean, spread = float(scores.mean()), float(scores.std())  # type: ignore[arg-type]  # numbers, as there are rows
+    shift = mean / usual - 1
+    chance = NormalDist().inv_cdf((1 + limits.confidence) / 2) * spread / usual / max(requests, 1.0) ** 0.5
+    if abs(shift) - chance <= limits.max_expected_shift:
+        return ()
+    return (
+        f"{who}: its scores expect a label rate of {mean:.4f}, {abs(shift):.0%} {'above' if shift > 0 else 'below'} the"
+        f" {usual:.4f} of its test days (limit {limits.max_expected_shift:.0%}, {scores.len()} rows). Labels will tell"
+        " whether users or inputs changed.",
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    limits: QualityLimits
+    min_rows: int
+    seed: int
+
+    def quality(self, version: int, name: str, rows: pl.DataFrame, scale: _Scale) -> Quality:
+        if rows.height < self.min_rows:
+            return _unmeasured(version, name, rows, f"too few rows with an outcome: {rows.height} < {self.min_rows}")
+        try:
+            intervals = _measure(rows, self.limits, self.seed)
+        except UnmeasurableError as problem:
+            return _unmeasured(version, name, rows, str(problem))
+        measures = tuple(_held(name, interval, *scale.get(name, (None, None))) for name, interval in intervals.items())
+        return Quality(version=version, slice=name, rows=rows.height, users=_users(rows), measures=measures)
+
+
+def _scale(usual: ModelReference, limits: QualityLimits) -> _Scale:
+    return {
+        "auc": (usual.auc, usual.auc - limits.max_auc_drop),
+        "log_loss": (usual.log_loss, usual.log_loss + limits.max_log_loss_increase),
+        "rate_error": (rate_error(usual.mean_score, usual.label_rate), limits.max_rate_error),
+        "hit_rate": (usual.hit_rate, usual.hit_rate * (1 - limits.max_kpi_drop)),
+        "label_rate": (usual.label_rate, None),
+        "mean_score": (usual.mean_score, None),
+    }
+
+
+def _absolute(limits: QualityLimits) -> _Scale:
+    return {"rate_error": (None, limits.max_rate_error)}
+
+
+def _held(name: Name, got: Interval, usual: float | None, limit: float | None) -> Measure:
+    past = limit is not None and (got.low > limit if name in _HIGH_IS_BAD else got.high < limit)
+    return Measure(name=name, value=got.value, low=got.low, high=got.high, reference=usual, limit=limit, breached=past)
+
+
+def _measure(rows: pl.DataFrame, limits: QualityLimits, seed: int) -> dict[Name, Interval]:
+    labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in (Columns.LABEL, SCORE))
+    check_scores(labels, scores)
+    check_classes(labels)
+    scored = ScoredRows(rows, labels, scores, clusters_of(rows))
+    auc, log_loss = bootstrap(scored, limits.confidence, ROUNDS, seed)
+    rates = measure_rates(rows, limits.hit_rate_at, limits.confidence, seed)
+    return {"auc": auc, "log_loss": log_loss, **{name: rates[name] for name in rates}}
+
+
+def _slices(rows: pl.DataFrame, columns: Sequence[str], min_rows: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    for column in columns:
+        if column in rows.columns:
+            values = _text(rows[column])
+            counts = values.value_counts(sort=True, name="rows").filter(pl.col("rows") >= min_rows)
+            for value in counts.sort(["rows", column], descending=[True, False])[column].head(MAX_SLICES):
+                yield f"{column}={value}", rows.filter(values == value)
+
+
+def _text(values: pl.Series) -> pl.Series:
+    if isinstance(values.dtype, pl.List):
+        values = values.cast(pl.List(pl.String)).list.join(",")
+    return values.cast(pl.String).fill_null("(null)")
+
+
+def _unmeasured(version: int, name: str, rows: pl.DataFrame, problem: str) -> Quality:
+    return Quality(version=version, slice=name, rows=rows.height, users=_users(rows), measures=(), problem=problem)
+
+
+def _users(rows: pl.DataFrame) -> int:
+    return int(clusters_of(rows).max(initial=-1)) + 1

@@ -1,0 +1,40 @@
+"""A window of live traffic: what was answered, what became of it, and what is odd about the logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class LiveWindow:
+    """Requests whose moments lie in a stretch of time, joined with their outcomes."""
+
+    start: datetime
+    end: datetime
+    requests: int
+    """Answered requests in the prediction log."""
+    rows: pl.DataFrame
+    """Shown rows whose outcome is known, at most `window.max_rows`: of more, a sample of whole requests.
+
+    request_id, row (Int32, its place in the request), user (String), version (Int64), track (String), score (Float32),
+    label (Int8), event_time (Datetime us UTC), and every declared column known before the impression but vectors, with
+    the types of the valid log: the log's own as sent, null where they were not, and the side tables' by their key. A
+    declared column that has the name of one of the first seven is left out.
+    """
+    coverage: float
+    """Share of the answered requests with an outcome; requests without rows do not count. 0 without requests."""
+    late: int
+    """Outcomes that came after the window was mature; they are used all the same."""
+    duplicates: int
+    """Outcomes of a row that had one already; the last one counts."""
+    orphans: int
+    """Outcomes of that time whose request, or row, is not in the prediction log."""
+    future: int
+    """Rows that lie in the future of their own answer; they are left out."""
+    scored: pl.DataFrame
+    """version (Int64) and score (Float32) of answered rows, with outcomes or not; sampled as `rows` are."""
+    unreadable: tuple[str, ...] = ()
+    """Files of the logs that cannot be read, each with the reason and what to do; what they held is missing above."""

@@ -1,0 +1,95 @@
+"""Which process took on a piece of work, and whether it is still there to do it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from monitoring import record_files
+from shortlist.serving.stack.program import born
+
+TO_START: Final = timedelta(minutes=10)
+"""Within this time claimed work begins; then anybody may claim it again."""
+TO_END_ELSEWHERE: Final = timedelta(hours=24)
+"""Work on another machine, whose process nobody here can see, is given up after this time."""
+
+RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
+"""Environment variable with the process that runs a pipeline on this machine."""
+
+
+class Owner(BaseModel):
+    """A process on some machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: str
+    """Machine and process namespace: only there does the number mean this process."""
+    pid: int
+    born: str
+    """Tells it from a later process of the same number."""
+    since: datetime
+    """When it took the work on."""
+
+    @classmethod
+    def this_process(cls, since: datetime) -> Owner:
+        """Return the process that asks; for a step of a pipeline, the one that runs the pipeline and outlives it."""
+        pid = int(os.environ.get(RUN_PROCESS_VARIABLE) or os.getpid())
+        return cls(place=_place(), pid=pid, born=born(pid) or "", since=since)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process can tell whether that one lives."""
+        return self.place == _place()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is known to have ended; nothing is known of a process elsewhere."""
+        return self.is_here and born(self.pid) != self.born
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.place.split()[0]}"
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether work that it claimed and did not begin may be claimed by others."""
+        return self.is_dead or now - self.since > TO_START
+
+    def why_lost(self, now: datetime) -> str:
+        """Return why work that it began will never end; empty while it may."""
+        if self.is_dead:
+            return f"{self} ran it and died"
+        if not self.is_here and now - self.since > TO_END_ELSEWHERE:
+            hours = TO_END_ELSEWHERE.total_seconds() / 3600
+            return f"{self} ran it, and was not heard of for {hours:g} h"
+        return ""
+
+
+class Owners:
+    """Who answers for which piece of work: one small file each.
+
+    Args:
+        folder: Where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def take(self, work: str, now: datetime) -> None:
+        """Make this process the owner."""
+        record_files.replace(self._folder / f"{work}.json", Owner.this_process(now))
+
+    def of(self, work: str) -> Owner | None:
+        """Return the owner; None when the process died before it could sign."""
+        try:
+            return record_files.read(self._folder / f"{work}.json", Owner, "the owner of a decision")
+        except FileNotFoundError:
+            return None
+
+
+def _place() -> str:
+    # Containers may share a name and a boot, and still number their processes each on its own.
+    return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"

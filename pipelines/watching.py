@@ -1,0 +1,111 @@
+"""Runs a spec's watching pipeline on this machine: once, or again and again with the schedule's trainings."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from croniter import croniter
+from rich.console import Console
+
+from monitoring.exposition import serve_metrics
+from monitoring.records import RetrainDecision
+from monitoring.trigger import scheduled
+from monitoring.watch import Watch
+from pipelines.compile import COMPILED
+from pipelines.display import Display
+from pipelines.state import State, existing
+from pipelines.submit import finish, location_of, run_child, run_here, training_arguments
+from shortlist.artefacts import write_json
+from shortlist.config.spec import Spec
+from shortlist.contracts import ShortlistError
+
+_NOT_OF_THE_LOOK: Final = ("trigger", "reasons", "key", "until")
+"""Parameters of the training graph that the look itself gives."""
+
+
+def watching_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
+    """Return the watching pipeline's parameters; see `training_arguments`."""
+    arguments = training_arguments(spec, location, stores) | {"previous": "newest"}
+    return {name: value for name, value in arguments.items() if name not in _NOT_OF_THE_LOOK}
+
+
+def watch_here(spec: Spec, data: Path | None, runs: Path) -> int:
+    """Look at live traffic once with kfp.local, and train when that is decided; return the exit code.
+
+    Returns:
+        0 when all is well or a training ended well; 1 when a person is needed; 130 when stopped.
+
+    Raises:
+        ShortlistError: Nothing was ever trained here, or the data are not given or not there.
+    """
+    state = existing(runs)
+    run = state.new_run(f"{spec.name}-watch")
+    write_json(run / "arguments.json", watching_arguments(spec, location_of(spec, data), state.reference))
+    started = datetime.now(UTC)
+    with Display(run / "events.jsonl", COMPILED / "drift_watch.yaml") as display:
+        code = run_child(COMPILED / "drift_watch.yaml", run, state, display)
+    if "find_champion" in display.finished:  # a training began
+        return finish(spec, run, runs, display, code, started)
+    if code and not display.interrupted:
+        raise ShortlistError("\n".join(display.failed.values()) or display.fault(run))
+    shutil.rmtree(run)
+    for line in display.notes:
+        Console(highlight=False).print(line, markup=False, soft_wrap=True)
+    newest = _watch(spec, state).newest_decision()
+    return code or int(newest is not None and newest.action == "page")
+
+
+def watch_again_and_again(spec: Spec, data: Path | None, runs: Path, seconds: int, port: int) -> None:
+    """Look every so many seconds until stopped; start the schedule's trainings; tell Prometheus.
+
+    Args:
+        spec: The declaration.
+        data: The log, for trainings.
+        runs: Folder of runs and stores.
+        seconds: From the begin of one look to that of the next.
+        port: Of the metrics, on 127.0.0.1; 0 for any.
+
+    Raises:
+        ShortlistError: Nothing was ever trained here, or the data are not given or not there.
+    """
+    console = Console(highlight=False)
+    watch = _watch(spec, existing(runs))
+    since = datetime.now(UTC)
+    with serve_metrics(watch.book, port) as at:
+        console.print(f"Looking every {seconds} s. Metrics: http://127.0.0.1:{at}/metrics   Stop: Ctrl-C")
+        while True:
+            began = time.monotonic()
+            try:
+                watch_here(spec, data, runs)
+                if (decision := due(spec, watch, since, datetime.now(UTC))) is not None:
+                    run_here(spec, data, runs, decision=decision)
+            except ShortlistError as problem:  # the next look may find it mended
+                console.print(str(problem), markup=False, soft_wrap=True)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+
+
+def due(spec: Spec, watch: Watch, since: datetime, now: datetime) -> RetrainDecision | None:
+    """Return the training that the schedule asks for now, its begin noted; None when there is none, or others run it.
+
+    Args:
+        spec: Declares the schedule.
+        watch: Of the spec.
+        since: Earlier moments of the schedule are not made up for.
+        now: The present moment.
+    """
+    if spec.schedule.retrain is None:
+        return None
+    moment: datetime = croniter(spec.schedule.retrain, now).get_prev(datetime)
+    if moment <= since:
+        return None
+    decision = scheduled(spec.name, moment, watch.book.retrainings(), now)
+    begun = decision.action == "retrain" and watch.book.claim(decision) and watch.book.start(decision, "")
+    return decision if begun else None
+
+
+def _watch(spec: Spec, state: State) -> Watch:
+    return Watch(spec.name, str(state.stores), spec.monitoring, spec.gates.slices, spec.serving.log.sampling)

@@ -1,0 +1,194 @@
+"""People hear of what is new, once, and of its end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from monitoring.alert import Alert
+from monitoring.alerts import decision_alerts, retraining_alerts
+from monitoring.records import RetrainDecision, Retraining
+from monitoring.trigger import key_of
+
+FIRST = datetime(2026, 1, 19, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def decision(number: int, action: str, alarm: bool = False, trigger: str = "drift") -> RetrainDecision:
+    start = FIRST + number * DAY
+    return RetrainDecision(
+        spec="demo",
+        action=action,
+        trigger=trigger,
+        key=key_of("demo", action, start, trigger),
+        window=start,
+        until=start + DAY,
+        reasons=("price moved", "so did brand"),
+        columns=("price", "brand"),
+        alarm=alarm,
+        made=start + DAY + timedelta(hours=1),
+    )
+
+
+def retraining(number: int, state: str, reason: str = "") -> Retraining:
+    moment = FIRST + number * DAY
+    return Retraining(
+        key=key_of("demo", "retrain", moment, "drift"),
+        started=moment + DAY,
+        window=moment,
+        state=state,
+        version=7 if state == "promoted" else None,
+        reason=reason,
+        run="runs/x",
+    )
+
+
+STORY = {
+    ".": ("hold", False),
+    "!": ("hold", True),  # the alarm is raised, and something keeps a training from starting
+    "R": ("retrain", True),
+    "P": ("page", False),
+    "Q": ("page", True),
+}
+
+
+def told(*alerts: Alert) -> dict[str, Alert]:
+    return {alert.name: alert for alert in alerts}
+
+
+def news(story: str) -> list[str]:
+    """Return the alerts of each decision: A for the alarm and P for the page, small letters for their ends."""
+    known: dict[str, Alert] = {}
+    found = []
+    for number, sign in enumerate(story):
+        alerts = decision_alerts(decision(number, *STORY[sign]), known)
+        known |= told(*alerts)
+        signs = [alert.name.removeprefix("Shortlist")[0] for alert in alerts]
+        found.append("".join(x if a.ends is None else x.lower() for x, a in zip(signs, alerts, strict=True)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("story", "alerts"),
+    [
+        ("...", ["", "", ""]),
+        (".R!!.", ["", "A", "", "", "a"]),  # raised, still raised, over
+        ("!R", ["A", "A"]),  # first it could not train, now it does: news
+        ("RRQ.", ["A", "A", "P", "ap"]),
+        ("PP.", ["P", "P", "p"]),  # every window anew
+        (".QQ!.", ["", "AP", "P", "p", "a"]),
+        ("R.R", ["A", "a", "A"]),
+        (".", [""]),
+    ],
+)
+def test_people_hear_of_news_and_of_its_end(story: str, alerts: list[str]) -> None:
+    assert news(story) == alerts
+
+
+def test_the_same_news_has_the_same_id_whoever_brings_it() -> None:
+    (first,) = decision_alerts(decision(1, "page"), {})
+    (again,) = decision_alerts(decision(1, "page"), told(first))
+    assert first == again
+    (other,) = decision_alerts(decision(2, "page"), told(first))
+    assert other.id != first.id
+    assert other.fingerprint == first.fingerprint
+    assert other.starts == first.starts  # one story that goes on
+
+
+def test_an_alarm_that_ends_within_a_window_is_told_too() -> None:
+    # The window was looked at with the alarm raised; then a new model was promoted, and it was looked at again.
+    (raised,) = decision_alerts(decision(1, "hold", alarm=True), {})
+    (over,) = decision_alerts(decision(1, "hold", alarm=False), told(raised))
+    assert (over.status, over.starts, over.id != raised.id) == ("resolved", raised.starts, True)
+
+
+def test_what_the_schedule_starts_is_no_news_and_ends_no_alarm() -> None:
+    (raised,) = decision_alerts(decision(0, "retrain", alarm=True), {})
+    assert decision_alerts(decision(1, "retrain", trigger="schedule"), told(raised)) == ()
+    assert decision_alerts(decision(1, "retrain", trigger="schedule"), {}) == ()
+
+
+def test_an_alert_says_what_is_wrong_and_what_is_done() -> None:
+    (alert,) = decision_alerts(decision(1, "retrain", alarm=True), {}, link="http://127.0.0.1:5000/loop.html")
+    assert alert.labels == {"alertname": "ShortlistAlarm", "spec": "demo", "severity": "warning"}
+    assert alert.annotations == {
+        "summary": "demo: the alarm is raised; a training starts",
+        "description": "price moved; so did brand",
+        "action": "retrain",
+        "columns": "price, brand",
+        "window": "2026-01-20 00:00 to 2026-01-21 00:00",
+        "key": key_of("demo", "retrain", FIRST + DAY, "drift"),
+    }
+
+
+def test_the_webhooks_body_is_alertmanagers_version_4() -> None:
+    (alert,) = decision_alerts(decision(1, "page"), {}, link="http://127.0.0.1:5000/loop.html")
+    body = alert.webhook()
+    assert {name: body[name] for name in ("version", "status", "receiver", "truncatedAlerts", "externalURL")} == {
+        "version": "4",
+        "status": "firing",
+        "receiver": "shortlist",
+        "truncatedAlerts": 0,
+        "externalURL": "http://127.0.0.1:5000/loop.html",
+    }
+    assert body["groupLabels"] == {"alertname": "ShortlistPage", "spec": "demo"}
+    assert body["groupKey"] == '{}:{alertname="ShortlistPage", spec="demo"}'
+    (one,) = body["alerts"]
+    assert (body["commonLabels"], body["commonAnnotations"]) == (one["labels"], one["annotations"])
+    assert one == {
+        "status": "firing",
+        "labels": {"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
+        "annotations": alert.annotations,
+        "startsAt": "2026-01-21T01:00:00.000Z",
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "http://127.0.0.1:5000/loop.html",
+        "fingerprint": alert.fingerprint,
+    }
+    assert len(alert.fingerprint) == 16
+
+
+def test_a_resolved_alert_ends_and_keeps_its_fingerprint() -> None:
+    (fired,) = decision_alerts(decision(1, "page"), {})
+    (over,) = decision_alerts(decision(2, "hold"), told(fired))
+    (one,) = over.webhook()["alerts"]
+    assert (one["status"], one["startsAt"], one["endsAt"]) == (
+        "resolved",
+        "2026-01-21T01:00:00.000Z",
+        "2026-01-22T01:00:00.000Z",
+    )
+    assert over.fingerprint == fired.fingerprint
+
+
+@pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
+def test_a_retraining_without_a_new_champion_is_told_with_its_reason(state: str) -> None:
+    (alert,) = retraining_alerts("demo", retraining(1, state, "auc 0.70 < 0.72"), {}, FIRST + 3 * DAY)
+    assert alert.status == "firing"
+    assert alert.annotations == {
+        "summary": f"demo: the retraining of 2026-01-20 00:00 led to no new champion ({state})",
+        "description": "auc 0.70 < 0.72",
+        "key": retraining(1, state).key,
+        "run": "runs/x",
+    }
+
+
+def test_a_promotion_resolves_the_failures_before_it() -> None:
+    now = FIRST + 5 * DAY
+    (first,) = retraining_alerts("demo", retraining(1, "failed"), {}, now - DAY)
+    (second,) = retraining_alerts("demo", retraining(2, "held"), told(first), now)
+    assert (second.starts, second.fingerprint, second.id != first.id) == (first.starts, first.fingerprint, True)
+    (over,) = retraining_alerts("demo", retraining(3, "promoted"), told(second), now)
+    assert (over.status, over.starts, over.ends) == ("resolved", first.starts, now)
+    assert over.annotations["summary"] == "demo: the retraining of 2026-01-22 00:00 led to version 7"
+    assert retraining_alerts("demo", retraining(4, "promoted"), told(over), now) == ()
+    assert retraining_alerts("demo", retraining(4, "promoted"), {}, now) == ()
+
+
+def test_a_retraining_that_runs_is_no_news() -> None:
+    (failed,) = retraining_alerts("demo", retraining(0, "failed"), {}, FIRST)
+    assert retraining_alerts("demo", retraining(1, "running"), told(failed), FIRST + 3 * DAY) == ()
+
+
+def test_an_alert_survives_its_file() -> None:
+    (alert,) = decision_alerts(decision(1, "page"), {})
+    assert Alert.model_validate_json(alert.model_dump_json()) == alert

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from monitoring.checks import check_window
+from monitoring.distributions import Bins, Kind
+from monitoring.live_window import LiveWindow
+from monitoring.records import Problem, WindowReport
+from monitoring.reference import ColumnReference, Reference
+from shortlist.config.monitoring import Checks, Monitoring
+
+START = datetime(2026, 1, 19, tzinfo=UTC)
+DAY = timedelta(days=1)
+SETTINGS = Monitoring()
+BINS: dict[Kind, Bins] = {
+    "numeric": Bins(kind="numeric", edges=(0.0, 10.0)),
+    "categorical": Bins(kind="categorical", values=("phone",)),
+    "tags": Bins(kind="tags", values=("a",)),
+}
+
+
+def window_of(rows: pl.DataFrame | None = None, **odd: object) -> LiveWindow:
+    frame = table(1_000) if rows is None else rows
+    good = LiveWindow(START, START + DAY, 400, frame, 0.9, 0, 0, 0, 0, pl.DataFrame())
+    return replace(good, **odd)  # type: ignore[arg-type]
+
+
+def table(count: int, nulls: int = 0, value: object = 5.0, per_request: int = 5) -> pl.DataFrame:
+    """Rows of requests of 5; the first ones have no duration."""
+    values = [None] * nulls + [value] * (count - nulls)
+    return pl.DataFrame({"request_id": [f"r{row // per_request}" for row in range(count)], "duration": values})
+
+
+def reference_of(nulls: float = 0.02, kind: Kind = "numeric", rows: int = 100_000) -> Reference:
+    counts = ((rows, *[0] * (BINS[kind].size - 1)),)
+    columns = {"duration": ColumnReference(bins=BINS[kind], counts=counts, nulls=nulls, rows=rows)}
+    return Reference("demo", (date(2026, 1, 18),), columns, {}, {}, pl.DataFrame())
+
+
+def report_of(start: datetime, requests: int, hours: float = 24, problems: tuple[Problem, ...] = ()) -> WindowReport:
+    return WindowReport(
+        spec="demo", start=start, end=start + timedelta(hours=hours), made=start, champion=3, versions={3: 1},
+        requests=requests, rows=1, coverage=1.0, problems=problems,
+    )  # fmt: skip
+
+
+def days_before(*requests: int) -> list[WindowReport]:
+    """Reports of the days before the window, the last one of the day before."""
+    return [report_of(START - DAY * (len(requests) - day), count) for day, count in enumerate(requests)]
+
+
+def problems_of(window: LiveWindow, reference: Reference | None = None) -> tuple[Problem, ...]:
+    return check_window(window, reference or reference_of(), (), SETTINGS)[0]
+
+
+def test_sound_data_have_no_problem() -> None:
+    assert check_window(window_of(), reference_of(), days_before(390, 410, 400), SETTINGS) == ((), 1.0)
+
+
+def test_more_nulls_than_allowed_name_the_column_and_what_to_do() -> None:
+    (problem,) = problems_of(window_of(table(1_000, nulls=300)))
+    assert (problem.kind, problem.column) == ("nulls", "duration")
+    assert problem.reason == (
+        "'duration' is null in 30.0% of 1000 rows, wanted at most 12.0% (2.0% in the reference)."
+        " Fix the client or the upstream job; training is held."
+    )
+
+
+@pytest.mark.parametrize(
+    ("nulls", "usual", "found"),
+    [
+        (120, 0.02, 0),  # up by exactly as much as is allowed
+        (140, 0.02, 1),
+        (0, 0.5, 0),  # fewer nulls than ever are no problem
+        (590, 0.5, 0),
+        (650, 0.5, 1),
+    ],
+)
+def test_the_increase_decides_not_the_share(nulls: int, usual: float, found: int) -> None:
+    assert len(problems_of(window_of(table(1_000, nulls=nulls)), reference_of(usual))) == found
+
+
+def test_few_requests_show_nothing() -> None:
+    # 30 % instead of 15 %, up by more than 10: 6 of 20 requests, or of 20 rows, are chance; 300 of 1 000 are not.
+    few, many = table(20, nulls=6, per_request=1), table(1_000, nulls=300, per_request=1)
+    assert problems_of(window_of(few), reference_of(0.15)) == ()
+    assert len(problems_of(window_of(many), reference_of(0.15))) == 1
+    one_request_each = table(1_000, nulls=300, per_request=50)  # the same rows of 20 requests
+    assert problems_of(window_of(one_request_each), reference_of(0.15)) == ()
+
+
+def test_a_small_reference_without_nulls_is_not_proof_that_there_are_none() -> None:
+    window = window_of(table(5, nulls=1, per_request=1))
+    assert problems_of(window, reference_of(0.0, rows=1_000)) == ()
+
+
+def test_chance_is_no_problem_however_many_columns() -> None:
+    generator = np.random.default_rng(1)
+    missing = generator.random((2_000, 30)) < 0.2
+    assert (missing.mean(axis=1) > 0.3).sum() > 100  # up by more than 10 points in 30 requests, by chance alone
+    columns = {f"c{number}": np.where(one, np.nan, 1.0) for number, one in enumerate(missing)}
+    reference = replace(reference_of(), columns=dict.fromkeys(columns, reference_of(0.2).columns["duration"]))
+    rows = pl.DataFrame({"request_id": list(map(str, range(30))), **columns})
+    assert problems_of(window_of(rows), reference) == ()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_counts_as_null(value: float) -> None:
+    rows = table(1_000).with_columns(duration=pl.when(pl.int_range(pl.len()) < 400).then(value).otherwise("duration"))
+    (problem,) = problems_of(window_of(rows))
+    assert "null in 40.0% of 1000 rows" in problem.reason
+
+
+def test_an_empty_list_counts_as_null() -> None:
+    rows = table(1_000, value=["a"]).with_columns(
+        duration=pl.when(pl.int_range(pl.len()) < 400).then(pl.lit([], pl.List(pl.String))).otherwise("duration")
+    )
+    (problem,) = problems_of(window_of(rows), reference_of(kind="tags"))
+    assert "null in 40.0% of 1000 rows" in problem.reason
+
+
+def test_values_that_are_not_told_apart_are_no_nulls() -> None:
+    assert problems_of(window_of(table(1_000, value="never seen")), reference_of(kind="categorical")) == ()
+
+
+@pytest.mark.parametrize(
+    "rows", [table(1_000).drop("duration"), table(1_000, nulls=1_000).cast({"duration": pl.Float64})]
+)
+def test_a_column_that_is_not_sent_is_said_so(rows: pl.DataFrame) -> None:
+    (problem,) = problems_of(window_of(rows), reference_of(0.95))  # so few values that an increase could not tell
+    assert (problem.kind, problem.column) == ("schema", "duration")
+    assert problem.reason.startswith("'duration' is not sent: null in all 1000 rows, wanted 95.0% as in the reference.")
+
+
+def test_a_column_that_never_had_values_may_stay_away() -> None:
+    assert problems_of(window_of(table(1_000).drop("duration")), reference_of(1.0)) == ()
+
+
+def test_a_column_that_is_looked_up_is_null_for_new_keys_and_that_is_no_mistake() -> None:
+    reference = reference_of()
+    reference = replace(reference, columns={**reference.columns, "creator_id": reference.columns["duration"]})
+    rows = table(1_000, nulls=600).with_columns(creator_id=pl.col("duration"))
+    (problem,) = check_window(window_of(rows), reference, (), SETTINGS, sent={"duration", "item_id"})[0]
+    assert problem.column == "duration"
+    assert {one.column for one in problems_of(window_of(rows), reference)} == {"duration", "creator_id"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "ratio", "words"),
+    [
+        (24, 0.06, "24 requests, 0.06 times the 400 that are usual, wanted 0.5 to 3 times. Find out where they went"),
+        (0, 0.0, "0 requests, 0 times the 400 that are usual"),
+        (1_600, 4.0, "1600 requests, 4 times the 400 that are usual, wanted 0.5 to 3 times. Find out what makes them"),
+    ],
+)
+def test_volume_is_judged_against_the_median_before(requests: int, ratio: float, words: str) -> None:
+    window = window_of(table(1_000), requests=requests)
+    (problem,), got = check_window(window, reference_of(), days_before(100, 400, 9_000), SETTINGS)
+    assert (problem.kind, problem.column, got) == ("volume", None, ratio)
+    assert words in problem.reason
+
+
+@pytest.mark.parametrize("requests", [200, 1_200])
+def test_the_limits_of_volume_are_allowed(requests: int) -> None:
+    window = window_of(requests=requests)
+    assert check_window(window, reference_of(), days_before(400, 400, 400), SETTINGS)[0] == ()
+
+
+def test_too_few_windows_before_tell_no_volume() -> None:
+    assert check_window(window_of(requests=1), reference_of(), days_before(400, 400), SETTINGS) == ((), None)
+
+
+def test_a_collapse_does_not_become_what_is_usual() -> None:
+    broken = (Problem(kind="volume", reason="collapsed"),)
+    collapsed = [report_of(START - DAY * day, 20, problems=broken) for day in (3, 2, 1)]
+    before = [report_of(START - DAY * day, 400) for day in (6, 5, 4)] + collapsed
+    (problem,), ratio = check_window(window_of(requests=20), reference_of(), before, SETTINGS)
+    assert (problem.kind, ratio) == ("volume", 0.05)
+
+
+def test_windows_broken_otherwise_still_tell_volume() -> None:
+    broken = (Problem(kind="nulls", column="duration", reason="null"),)
+    before = [report_of(START - DAY * day, 400, problems=broken) for day in (3, 2, 1)]
+    assert check_window(window_of(), reference_of(), before, SETTINGS)[1] == 1.0
+
+
+def test_the_newest_fourteen_windows_make_the_median_in_any_order() -> None:
+    before = days_before(*[4_000] * 30, *[400] * 8, *[4_000] * 6)
+    assert check_window(window_of(), reference_of(), before[::-1], SETTINGS)[1] == 1.0
+
+
+def test_later_windows_do_not_tell_what_is_usual() -> None:
+    later = [report_of(START + DAY * day, 4_000) for day in range(5)]
+    assert check_window(window_of(), reference_of(), [*days_before(400, 400), *later], SETTINGS)[1] is None
+
+
+def test_a_night_is_compared_with_nights() -> None:
+    hours = [START - DAY * day + timedelta(hours=hour) for day in (3, 2, 1) for hour in range(0, 24, 6)]
+    before = [report_of(start, 400 if start.hour else 40, hours=6) for start in hours]
+    night = window_of(requests=40, end=START + timedelta(hours=6))
+    assert check_window(night, reference_of(), before, SETTINGS) == ((), 1.0)
+    noon = replace(night, start=START + timedelta(hours=12), end=START + timedelta(hours=18))
+    (problem,), ratio = check_window(noon, reference_of(), before, SETTINGS)
+    assert (problem.kind, ratio) == ("volume", 0.1)
+
+
+def test_summer_time_moves_windows_and_their_length_only() -> None:
+    # A day of 23 hours that starts an hour later than those before.
+    before = days_before(480, 480, 480)
+    short = window_of(requests=460, start=START + timedelta(hours=1))
+    assert check_window(short, reference_of(), before, SETTINGS)[1] == pytest.approx(1.0)
+
+
+def test_outcomes_that_do_not_come_are_a_problem() -> None:
+    (problem,) = problems_of(window_of(coverage=0.31, orphans=7))
+    assert problem.kind == "coverage"
+    assert "31.0% of 400 answered requests have an outcome, wanted at least 50.0%; 7 outcomes belong" in problem.reason
+    assert problems_of(window_of(coverage=0.5)) == ()
+
+
+def test_no_traffic_is_no_missing_outcome() -> None:
+    empty = window_of(table(5).clear(), requests=0, coverage=0.0)
+    assert check_window(empty, reference_of(), (), SETTINGS) == ((), None)
+
+
+def test_few_rows_alone_are_no_problem() -> None:
+    few = window_of(table(10), requests=2)
+    assert few.rows.height < SETTINGS.window.min_rows
+    assert problems_of(few) == ()
+
+
+def test_rows_in_the_future_are_a_problem_of_clocks() -> None:
+    (problem,) = problems_of(window_of(future=12))
+    assert problem.kind == "clock"
+    assert problem.reason.startswith("12 rows lie more than 5 minutes in the future, wanted none.")
+
+
+def test_a_log_that_cannot_be_read_is_a_problem() -> None:
+    (problem,) = problems_of(window_of(unreadable=("part-000001.parquet: torn; restore it",)))
+    assert (problem.kind, problem.reason) == ("schema", "part-000001.parquet: torn; restore it")
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    window = window_of(table(1_000, nulls=500), requests=20, coverage=0.1, future=1, unreadable=("torn",))
+    problems, _ = check_window(window, reference_of(), days_before(400, 400, 400), SETTINGS)
+    assert [problem.kind for problem in problems] == ["schema", "volume", "coverage", "clock", "nulls"]
+
+
+def test_limits_are_the_declared_ones() -> None:
+    lax = Monitoring(checks=Checks(max_null_increase=0.5, min_volume_ratio=0.01, volume_windows=1))
+    window = window_of(table(1_000, nulls=500), requests=20)
+    assert check_window(window, reference_of(), days_before(400), lax) == ((), 0.05)

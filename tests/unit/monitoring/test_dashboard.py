@@ -1,0 +1,247 @@
+"""Every number that a rule or a panel asks for is told by the watcher or by the servers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitoring.book import Book
+from monitoring.exposition import metrics_text
+from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
+from shortlist.serving.online.metrics import Metrics
+from shortlist.serving.online.server import _Parts
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
+RULES = yaml.safe_load((DEPLOY / "alert_rules.yaml").read_text())
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
+DASHBOARD = json.loads((DEPLOY / "grafana_dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+FIRST = datetime(2026, 1, 19, tzinfo=UTC)
+BY_THE_SCRAPE = {"instance", "job"}
+WORDS = {"and", "or", "unless", "offset", "bool", "on", "ignoring", "group_left", "group_right", "inf", "nan"}
+
+Known = dict[str, dict[str, set[str]]]
+"""Metrics, their labels, and the values that these can have; an empty set for any."""
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Return where each expression stands, and the expression."""
+    for rule in alert_rules():
+        yield rule["alert"], rule["expr"]
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    for annotation in DASHBOARD["annotations"]["list"]:
+        yield annotation["name"], annotation["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def samples(text: str) -> Known:
+    found: Known = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+    return found
+
+
+def told_by_the_watcher(folder: Path) -> Known:
+    """Everything that a book can tell, from one in which everything happened."""
+    book = Book(folder / "demo")
+    finding = Finding(column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0, drifted=True, reason="moved")
+    measures = tuple(
+        Measure(name=name, value=0.5, low=0.4, high=0.6, reference=0.5, limit=0.4)
+        for name in get_args(Measure.model_fields["name"].annotation)
+    )
+    report = WindowReport(
+        spec="demo",
+        start=FIRST,
+        end=FIRST + timedelta(days=1),
+        made=FIRST,
+        champion=1,
+        versions={1: 1_000},
+        requests=100,
+        rows=1_000,
+        coverage=1.0,
+        volume_ratio=1.0,
+        problems=(Problem(kind="nulls", column="price", reason="nulls"),),
+        findings=(finding,),
+        quality=(Quality(version=1, slice="all", rows=1_000, users=100, measures=measures),),
+    )
+    decision = RetrainDecision(
+        spec="demo",
+        action="hold",
+        trigger="drift",
+        key="0" * 16,
+        window=FIRST,
+        until=FIRST,
+        reasons=(),
+        made=FIRST,
+    )
+    book.add_report(report)
+    book.claim(decision)
+    book.looked()
+    return samples(metrics_text(book))
+
+
+def told_by_a_server() -> Known:
+    """What a server tells; its scrape adds which spec and version it serves."""
+    metrics = Metrics()
+    metrics.count("http", 200, 0.001)
+    parts: Any = object.__new__(_Parts)  # only its names and numbers are wanted, not the server behind them
+    parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
+    parts.refresh = SimpleNamespace(published=0.0, problem=None)
+    parts.users = None
+    parts._watch(metrics)
+    found = samples(metrics.text().decode())
+    return {
+        name: {label: set[str]() for label in {*labels, "spec", "version", *BY_THE_SCRAPE}}
+        for name, labels in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    return {**told_by_the_watcher(tmp_path_factory.mktemp("book")), **told_by_a_server()}
+
+
+def asked(expression: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the metrics in an expression, each with its matchers: label to operator and value."""
+    plain = re.sub(r"\b(by|without|on|ignoring)\s*\([^)]*\)", " ", expression)
+    plain = re.sub(r"\[[^\]]*\]", " ", plain)
+    plain = re.sub(r"^label_values\((.*),\s*\w+\)$", r"\1", plain)
+    found = []
+    for match in re.finditer(r"(?<![\w$.])([a-zA-Z_:][\w:]*)\s*(\{[^}]*\}|\()?", plain):
+        name, after = match[1], match[2] or ""
+        if after == "(" or name in WORDS:
+            continue
+        matchers = re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', after)
+        found.append((name, {label: operator + value for label, operator, value in matchers}))
+    return found
+
+
+def complaints(expression: str, known: Known) -> list[str]:
+    """Return what an expression asks for and nobody tells."""
+    found = []
+    metrics = asked(expression)
+    for name, matchers in metrics:
+        if name not in known:
+            found.append(f"nobody tells {name}")
+            continue
+        for label, wanted in matchers.items():
+            if label not in known[name]:
+                found.append(f"{name} has no label {label}")
+            elif wanted.startswith(("=", "!=")) and not wanted.startswith("=~") and known[name][label]:
+                value = wanted.lstrip("!=")
+                if not value.startswith("$") and value not in known[name][label]:
+                    found.append(f"{name} is never told with {label}={value}")
+    labels = {label for name, _ in metrics for label in known.get(name, {})}
+    for group in re.findall(r"\bby\s*\(([^)]*)\)", expression):
+        wrong = {label.strip() for label in group.split(",")} - labels
+        found += [f"there is no label {label} to group by" for label in sorted(wrong)]
+    return found
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()), ids=lambda text: text[:60])
+def test_what_is_asked_for_is_told(known: Known, where: str, expression: str) -> None:
+    assert asked(expression), f"{where} asks for nothing"
+    assert complaints(expression, known) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("shortlist_monitoring_window_row == 1", "nobody tells shortlist_monitoring_window_row"),
+        ("rate(shortlist_gone_total[5m]) > 0", "nobody tells shortlist_gone_total"),
+        ("sum(rate(shortlist_request[$__rate_interval]))", "nobody tells shortlist_request"),
+        ('shortlist_monitoring_verdict{verdict="ill"}', "shortlist_monitoring_verdict is never told with verdict=ill"),
+        ('shortlist_monitoring_alarm{column="a"}', "shortlist_monitoring_alarm has no label column"),
+        ("sum by (shop) (shortlist_monitoring_alarm)", "there is no label shop to group by"),
+        ("time() - shortlist_monitoring_last_look > 1", "nobody tells shortlist_monitoring_last_look"),
+        ("label_values(shortlist_monitoring_gone, spec)", "nobody tells shortlist_monitoring_gone"),
+        ("absent(shortlist_gone)", "nobody tells shortlist_gone"),
+        ("shortlist_log_broken == 1 or shortlist_gone == 1", "nobody tells shortlist_gone"),
+    ],
+)
+def test_a_renamed_metric_would_be_found(known: Known, expression: str, complaint: str) -> None:
+    assert complaints(expression, known) == [complaint]
+
+
+@pytest.mark.parametrize("rule", alert_rules(), ids=lambda rule: rule["alert"])
+def test_a_rule_says_how_bad_it_is_and_what_to_do_with_labels_that_it_has(known: Known, rule: dict[str, Any]) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    assert set(rule["annotations"]) == {"summary", "description"}
+    used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+    groups = re.findall(r"\bby\s*\(([^)]*)\)", rule["expr"])
+    if groups:
+        there = {label.strip() for label in groups[0].split(",")}
+    elif rule["expr"].startswith("absent("):
+        there = set()
+    else:
+        there = set.intersection(*(set(known[name]) for name, _ in asked(rule["expr"])))
+    assert used <= there
+
+
+def test_rules_have_names_of_their_own_and_the_example_loads_them() -> None:
+    names = [rule["alert"] for rule in alert_rules()]
+    assert len(set(names)) == len(names)
+    assert all((DEPLOY / name).is_file() for name in PROMETHEUS["rule_files"])
+
+
+def test_the_example_scrapes_this_machine_alone_and_says_what_a_server_serves() -> None:
+    jobs = {job["job_name"]: job["static_configs"] for job in PROMETHEUS["scrape_configs"]}
+    targets = [target for configs in jobs.values() for config in configs for target in config["targets"]]
+    assert targets
+    assert all(target.startswith("127.0.0.1:") for target in targets)
+    assert all({"spec", "version"} <= set(config["labels"]) for config in jobs["shortlist-server"])
+
+
+def test_the_dashboard_has_what_grafana_needs_to_load_it() -> None:
+    assert {"uid", "title", "panels", "templating", "time", "schemaVersion"} <= set(DASHBOARD)
+    assert DASHBOARD["schemaVersion"] >= 36  # before, data sources had no uid
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)\}?", json.dumps(DASHBOARD)))
+    assert used == variables
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_can_be_drawn(panel: dict[str, Any]) -> None:
+    assert panel["type"] in {"stat", "timeseries", "table", "status-history"}
+    assert panel["title"]
+    assert panel["description"]
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert set(panel["fieldConfig"]) == {"defaults", "overrides"}
+    references = [target["refId"] for target in panel["targets"]]
+    assert references
+    assert len(set(references)) == len(references)
+    assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
+
+
+def test_panels_lie_side_by_side() -> None:
+    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
+    assert all(place["x"] >= 0 and place["x"] + place["w"] <= 24 for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above, (one, other)

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitoring.distances import population_stability_index
+from monitoring.distributions import Bins, Kind, bins_of
+from monitoring.evidently_columns import DrawnColumn, drawn_columns, scores_of_one_version, whole_requests
+from monitoring.evidently_pages import write_pages
+from monitoring.live_window import LiveWindow
+from monitoring.records import Finding
+from monitoring.reference import ColumnReference, ModelReference, Reference
+from shortlist.config.monitoring import DriftLimits
+from shortlist.contracts import ShortlistError
+
+KINDS: dict[str, Kind] = {
+    "item_id": "categorical", "device": "categorical", "duration": "numeric", "age": "numeric", "tags": "tags",
+}  # fmt: skip
+
+
+def traffic(count: int, seed: int, phone: float = 0.6) -> pl.DataFrame:
+    """Rows of requests of 5, their scores the planted probabilities."""
+    generator = np.random.default_rng(seed)
+    scores = generator.beta(1, 3, count)
+    durations = generator.lognormal(3, 1.5, count)
+    return pl.DataFrame(
+        {
+            "request_id": [f"r{number // 5}" for number in range(count)],
+            "row": np.arange(count, dtype=np.int32) % 5,
+            "user": [f"u{number // 15}" for number in range(count)],
+            "version": np.full(count, 3),
+            "score": scores.astype(np.float32),
+            "label": (generator.random(count) < scores).astype(np.int8),
+            "item_id": generator.integers(0, 500, count),
+            "device": generator.choice(["phone", "tablet", "tv"], count, p=[phone, 0.9 - phone, 0.1]),
+            "duration": pl.Series(np.where(generator.random(count) < 0.05, np.nan, durations)).fill_nan(None),
+            "age": generator.integers(18, 80, count),
+            "tags": [["a", "b"]] * count,
+        }
+    )
+
+
+def window_of(rows: pl.DataFrame) -> LiveWindow:
+    start, end = datetime(2026, 1, 19, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC)
+    return LiveWindow(start, end, rows["request_id"].n_unique(), rows, 1.0, 0, 0, 0, 0, rows.select("version", "score"))
+
+
+def column_reference(values: pl.Series, kind: Kind) -> ColumnReference:
+    bins = bins_of(values, kind, DriftLimits())
+    counts = (tuple(bins.count(values).tolist()),)
+    return ColumnReference(bins=bins, counts=counts, nulls=values.null_count() / values.len(), rows=values.len())
+
+
+def reference_of(rows: pl.DataFrame) -> Reference:
+    scores = column_reference(rows["score"], "numeric")
+    model = ModelReference(
+        kind="xgboost", scores=scores, mean_score=0.25, label_rate=0.25, auc=0.78, log_loss=0.45, hit_rate=0.5,
+        rows=rows.height,
+    )  # fmt: skip
+    columns = {name: column_reference(rows[name], kind) for name, kind in KINDS.items()}
+    sample = rows.select("user", "label", *KINDS, pl.col("score").alias("score:xgboost"))
+    return Reference("demo", (date(2026, 1, 18),), columns, {}, {"xgboost": model}, sample)
+
+
+REFERENCE = reference_of(traffic(1_000, seed=1))
+
+
+def drawn(live: pl.DataFrame, reference: Reference = REFERENCE) -> dict[str, DrawnColumn]:
+    then = reference.sample.with_columns(score=pl.col("score:xgboost"))
+    return {column.name: column for column in drawn_columns(live, then, reference, "xgboost", KINDS)}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Both pages of a window in which devices changed, drawn without a network."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("somebody wants to talk to the network")
+
+    findings = (
+        Finding(column="age", kind="numeric", effect=0, critical=0.0, p_value=1, drifted=False, reason=""),
+        Finding(column="age", kind="unknown", effect=0, critical=9.0, p_value=1, drifted=False, reason=""),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("socket.socket.connect", refuse)
+        patch.setattr("socket.getaddrinfo", refuse)
+        live = window_of(traffic(1_000, seed=2, phone=0.1))
+        written = write_pages(live, REFERENCE, "xgboost", KINDS, tmp_path_factory.mktemp("pages"), 600, 0, findings)
+    return {path.name: path.read_text(encoding="utf-8") for path in written}
+
+
+def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
+    assert list(pages) == ["drift.html", "quality.html"]
+    for kind, html in (("Drift", pages["drift.html"]), ("Quality", pages["quality.html"])):
+        title = f"{kind}: demo, 2026-01-19 00:00 to 2026-01-20 00:00, xgboost"
+        assert f"<title>{title}</title>" in html
+        assert f">{title}</p>" in html
+    assert "ROC AUC" in pages["quality.html"]
+
+
+def test_pages_load_nothing_from_elsewhere(pages: dict[str, str]) -> None:
+    for html in pages.values():
+        assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)\s*=\s*[\"']?https?:", html)
+        assert not re.search(r"(@import|url\()\s*[\"']?https?:", html)
+
+
+def test_the_drift_page_names_what_moved(pages: dict[str, str]) -> None:
+    row = r'"column_name": "(\w+)".*?"data_drift": "([\w ]+)"'
+    assert dict(re.findall(row, pages["drift.html"])) == {
+        "device": "Detected",
+        "age": "Detected",  # its finding's critical value is 0
+        "duration": "Not Detected",
+        "score": "Not Detected",
+    }
+
+
+def test_the_drift_page_s_number_is_the_index_of_what_it_draws(pages: dict[str, str]) -> None:
+    row = r'"column_name": "device".*?"current_distribution": (\{.*?\}),.*?"drift_score": ([\d.]+)'
+    found = re.search(row, pages["drift.html"])
+    assert found is not None
+    counted = json.loads(found[1])
+    drawn_counts = dict(zip(counted["x"], counted["y"], strict=True))
+    device = REFERENCE.columns["device"]
+    now = np.array([*(drawn_counts[name] for name in device.bins.values), 0]) / 600
+    then = np.array(device.counts[0]) / 1_000
+    assert float(found[2]) == pytest.approx(population_stability_index(then, now), abs=1e-6)
+    assert float(found[2]) > 0.5
+
+
+def test_pictures_leave_out_what_they_could_not_tell() -> None:
+    # Keys: 436 of 500 items are "other"; tags: several values a row.
+    assert list(drawn(traffic(500, seed=3))) == ["device", "duration", "age", "score"]
+
+
+def test_a_column_without_values_is_left_out() -> None:
+    broken = traffic(500, seed=3).with_columns(pl.lit(None, pl.Float64).alias("duration")).drop("age")
+    assert list(drawn(broken)) == ["device", "score"]
+
+
+def test_what_is_drawn_has_the_index_of_the_reference_s_bins() -> None:
+    live = traffic(900, seed=4, phone=0.3)
+    for name, column in drawn(live).items():
+        bins, counts = column.usual.bins, np.array(column.usual.counts[0])
+        now = bins.count(live[name])
+        expected = population_stability_index(counts / counts.sum(), now / now.sum())
+        assert column.index(column.live.drop_nulls().to_pandas()) == pytest.approx(expected), name
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.lists(st.integers(-50, 50), min_size=3, max_size=60))
+def test_tails_at_their_ends_stay_in_their_bins(live: list[float], then: list[int]) -> None:
+    values, usual = pl.Series("age", then, pl.Float64), pl.Series("age", live, pl.Float64)
+    one = column_reference(values, "numeric")
+    reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
+    (column,) = drawn_columns(usual.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
+    assert one.bins.count(column.live).tolist() == one.bins.count(usual).tolist()
+
+
+def test_an_outlier_does_not_flatten_a_histogram() -> None:
+    values = pl.Series("age", [*range(1_000), 10**9])
+    one = column_reference(values, "numeric")
+    reference = Reference("demo", (date(2026, 1, 18),), {"age": one}, {}, {}, pl.DataFrame())
+    (column,) = drawn_columns(values.to_frame(), values.to_frame(), reference, "xgboost", {"age": "numeric"})
+    assert column.live.max() < 1_000
+
+
+def test_values_without_a_name_of_their_own_are_other() -> None:
+    device = ColumnReference(bins=Bins(kind="categorical", values=("tv",)), counts=((9, 1),), nulls=0, rows=10)
+    reference = Reference("demo", (date(2026, 1, 18),), {"device": device}, {}, {}, pl.DataFrame())
+    frame = pl.DataFrame({"device": ["tv", "phone", None, "radio"]})
+    (column,) = drawn_columns(frame, frame, reference, "xgboost", {"device": "categorical"})
+    assert column.live.to_list() == ["tv", "(other values)", None, "(other values)"]
+
+
+def test_a_sample_keeps_requests_whole() -> None:
+    rows = traffic(1_000, seed=5)
+    sample = whole_requests(rows, 333, seed=1)
+    assert sample.height == 330  # 66 requests of 5
+    assert set(sample.group_by("request_id").len()["len"]) == {5}
+    assert whole_requests(rows, 333, seed=1).equals(sample)
+    assert not whole_requests(rows, 333, seed=2).equals(sample)
+    assert whole_requests(rows, 1_000, seed=1).equals(rows)
+
+
+def test_scores_are_those_of_the_version_that_most_rows_come_from() -> None:
+    rows = pl.DataFrame({"version": [3, 3, 3, 4], "score": [0.5, float("nan"), 0.25, 0.75]})
+    assert scores_of_one_version(rows)["score"].to_list() == [0.5, None, 0.25, None]
+
+
+def test_one_class_has_no_quality_page(tmp_path: Path) -> None:
+    rows = traffic(200, seed=6).with_columns(label=pl.lit(0, pl.Int8))
+    assert [path.name for path in write_pages(window_of(rows), REFERENCE, "xgboost", KINDS, tmp_path)] == ["drift.html"]
+
+
+def test_a_kind_without_scores_is_drawn_alone(tmp_path: Path) -> None:
+    drift, quality = write_pages(window_of(traffic(200, seed=6)), REFERENCE, "dlrm", KINDS, tmp_path)
+    assert '"column_name": "score"' not in drift.read_text(encoding="utf-8")
+    assert "Current: Model Quality" in quality.read_text(encoding="utf-8")
+    assert "Reference: Model Quality" not in quality.read_text(encoding="utf-8")
+
+
+def test_an_empty_window_has_nothing_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match=r"nothing to draw for demo, 2026-01-19 .*: no compared column has values"):
+        write_pages(window_of(traffic(200, seed=6).clear()), REFERENCE, "xgboost", KINDS, tmp_path)
+
+
+def test_a_failing_evidently_is_a_message_and_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "evidently", None)  # as if it were not installed
+    with pytest.raises(
+        ShortlistError, match=r"drift\.html: Evidently could not draw .*ModuleNotFoundError.*look again"
+    ):
+        write_pages(window_of(traffic(200, seed=6)), REFERENCE, "xgboost", KINDS, tmp_path / "pages")
+    assert not list(tmp_path.rglob("*.html"))

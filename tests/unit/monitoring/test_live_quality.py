@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import polars as pl
+import pytest
+
+from monitoring.distributions import Bins
+from monitoring.kpi import hit_rate
+from monitoring.live_quality import MAX_SLICES, measure_quality, warnings
+from monitoring.live_window import LiveWindow
+from monitoring.records import Measure, Quality
+from monitoring.reference import ColumnReference, ModelReference
+from shortlist.config.monitoring import QualityLimits
+from shortlist.evaluation.metrics import auc, log_loss
+
+LIMITS = QualityLimits()
+
+
+def traffic(count: int = 4_000, seed: int = 0, tilt: float = 1.0, version: int = 3) -> pl.DataFrame:
+    """Requests of 5 rows, 3 requests a user; scores are the planted probabilities, labels follow tilt times those."""
+    generator = np.random.default_rng(seed)
+    scores = generator.beta(1, 3, count)
+    return pl.DataFrame(
+        {
+            "request_id": [f"{version}-{number // 5}" for number in range(count)],
+            "row": np.arange(count, dtype=np.int32) % 5,
+            "user": [f"u{number // 15}" for number in range(count)],
+            "version": np.full(count, version),
+            "score": scores.astype(np.float32),
+            "label": (generator.random(count) < tilt * scores).astype(np.int8),
+            "device": generator.choice(["phone", "tv"], count, p=[0.8, 0.2]),
+        }
+    )
+
+
+def window_of(rows: pl.DataFrame, scored: pl.DataFrame | None = None) -> LiveWindow:
+    start, end = datetime(2026, 1, 19, tzinfo=UTC), datetime(2026, 1, 20, tzinfo=UTC)
+    every = rows.select("version", "score") if scored is None else scored
+    return LiveWindow(start, end, max(every.height // 5, 1), rows, 1.0, 0, 0, 0, 0, every)
+
+
+def reference_of(rows: pl.DataFrame) -> ModelReference:
+    labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in ("label", "score"))
+    nothing = ColumnReference(bins=Bins(kind="numeric"), counts=((1,),), nulls=0, rows=1)
+    return ModelReference(
+        kind="xgboost", scores=nothing, mean_score=scores.mean(), label_rate=labels.mean(), auc=auc(labels, scores),
+        log_loss=log_loss(labels, scores), hit_rate=hit_rate(rows, 1), rows=rows.height,
+    )  # fmt: skip
+
+
+REFERENCE = reference_of(traffic(20_000, seed=99))
+
+
+def quality_of(rows: pl.DataFrame, limits: QualityLimits = LIMITS, min_rows: int = 100) -> Quality:
+    (only,) = measure_quality(window_of(rows), {3: REFERENCE}, (), limits, min_rows)
+    return only
+
+
+def by_name(quality: Quality) -> dict[str, Measure]:
+    return {measure.name: measure for measure in quality.measures}
+
+
+def test_a_model_as_good_as_it_was_keeps_every_limit() -> None:
+    quality = quality_of(traffic(seed=1))
+    assert (quality.version, quality.slice, quality.rows, quality.users) == (3, "all", 4_000, 267)
+    found = by_name(quality)
+    assert set(found) == {"auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"}
+    assert not any(measure.breached for measure in quality.measures)
+    assert all(one.low <= one.value <= one.high for one in quality.measures)
+
+
+def test_measures_carry_what_they_are_held_against() -> None:
+    found = by_name(quality_of(traffic(seed=1)))
+    assert (found["auc"].reference, found["auc"].limit) == (REFERENCE.auc, REFERENCE.auc - 0.03)
+    assert (found["log_loss"].reference, found["log_loss"].limit) == (REFERENCE.log_loss, REFERENCE.log_loss + 0.1)
+    assert (found["hit_rate"].reference, found["hit_rate"].limit) == (REFERENCE.hit_rate, 0.8 * REFERENCE.hit_rate)
+    assert (found["rate_error"].limit, found["rate_error"].reference) == (0.25, pytest.approx(0, abs=0.03))
+    assert (found["label_rate"].reference, found["label_rate"].limit) == (REFERENCE.label_rate, None)
+    assert (found["mean_score"].reference, found["mean_score"].limit) == (REFERENCE.mean_score, None)
+
+
+def test_scores_that_no_longer_order_the_labels_breach() -> None:
+    rows = traffic(seed=2)
+    shuffled = rows.with_columns(score=pl.col("score").shuffle(seed=1))
+    breached = {measure.name for measure in quality_of(shuffled).measures if measure.breached}
+    assert breached == {"auc", "log_loss", "hit_rate"}  # the rates are as they were
+
+
+def test_users_who_click_half_as_often_breach_rate_error_and_hit_rate() -> None:
+    breached = {measure.name for measure in quality_of(traffic(seed=3, tilt=0.5)).measures if measure.breached}
+    assert breached == {"rate_error", "hit_rate"}
+
+
+def test_a_value_past_its_limit_is_no_breach_while_the_interval_reaches_back() -> None:
+    rows = traffic(300, seed=5)
+    value = by_name(quality_of(rows))["auc"].value
+    near = QualityLimits(max_auc_drop=max(REFERENCE.auc - value - 0.001, 0.0005))
+    found = by_name(quality_of(rows, near))["auc"]
+    assert found.limit is not None
+    assert found.value < found.limit < found.high
+    assert not found.breached
+
+
+def test_false_breaches_are_rare() -> None:
+    limits = QualityLimits(max_auc_drop=1e-6, max_log_loss_increase=1e-6, max_rate_error=1e-6, max_kpi_drop=1e-6)
+    looks = [by_name(quality_of(traffic(1_500, seed=seed), limits)) for seed in range(100, 130)]
+    # Even with limits at the reference itself, an interval at 99 % lies past them once in 200 looks; 120 looks here.
+    assert sum(one.breached for look in looks for one in look.values()) <= 4
+
+
+def test_every_version_is_held_against_its_own_reference() -> None:
+    rows = pl.concat([traffic(1_000, seed=1), traffic(2_000, seed=2, version=4)])
+    better = REFERENCE.model_copy(update={"auc": 0.95})
+    stable, canary = measure_quality(window_of(rows), {3: REFERENCE, 4: better}, (), LIMITS, 100)
+    assert (stable.version, stable.rows, by_name(stable)["auc"].breached) == (3, 1_000, False)
+    assert (canary.version, canary.rows, by_name(canary)["auc"].breached) == (4, 2_000, True)
+
+
+def test_a_version_without_a_reference_is_not_judged() -> None:
+    (only,) = measure_quality(window_of(traffic(1_000)), {}, ("device",), LIMITS, 100)
+    assert (only.measures, only.rows) == ((), 1_000)
+    assert only.problem == "it has no reference to compare with; train again to get one"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (pl.lit(0, pl.Int8).alias("label"), "only one class: 0 positives in 1000 rows"),
+        (pl.lit(1, pl.Int8).alias("label"), "only one class: 1000 positives in 1000 rows"),
+        (
+            pl.when(pl.int_range(pl.len()) == 7).then(float("nan")).otherwise("score").alias("score"),
+            "1 of 1000 scores are missing (NaN)",
+        ),
+        (pl.lit(None, pl.Float32).alias("score"), "1000 of 1000 scores are missing (NaN)"),
+        (pl.lit("me").alias("user"), "1000 rows of only 1 users; an interval needs 10 or more"),
+        ((pl.col("score") * 2).alias("score"), "not between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_problem_and_never_a_breach(change: pl.Expr, problem: str) -> None:
+    quality = quality_of(traffic(1_000).with_columns(change))
+    assert quality.measures == ()
+    assert problem in quality.problem
+
+
+def test_too_few_rows_are_a_problem() -> None:
+    quality = quality_of(traffic(500), min_rows=501)
+    assert (quality.measures, quality.problem) == ((), "too few rows with an outcome: 500 < 501")
+
+
+def test_a_window_without_rows_says_nothing() -> None:
+    assert measure_quality(window_of(traffic(10).clear()), {3: REFERENCE}, ("device",), LIMITS, 100) == ()
+
+
+def test_slices_are_the_frequent_values_most_rows_first() -> None:
+    rows = traffic(2_000)
+    wanted = rows["device"].value_counts(name="rows").sort("rows", descending=True)
+    found = measure_quality(window_of(rows), {3: REFERENCE}, ("device",), LIMITS, 100)
+    assert [one.slice for one in found] == ["all", "device=phone", "device=tv"]
+    assert [one.rows for one in found[1:]] == wanted["rows"].to_list()
+    part = rows.filter(pl.col("device") == "tv")
+    assert by_name(found[2])["hit_rate"].value == pytest.approx(hit_rate(part, 1))
+
+
+def test_small_slices_and_unknown_columns_are_left_out() -> None:
+    rows = traffic(2_000)
+    least = rows["device"].value_counts(name="rows")["rows"].min()
+    found = measure_quality(window_of(rows), {3: REFERENCE}, ("device", "watched"), LIMITS, least + 1)
+    assert [one.slice for one in found] == ["all", "device=phone"]
+
+
+def test_a_slice_is_not_held_against_all_rows() -> None:
+    rows = traffic(4_000, seed=1)
+    blind = pl.when(pl.col("device") == "tv").then(0.25).otherwise("score").alias("score")
+    tv = measure_quality(window_of(rows.with_columns(blind)), {3: REFERENCE}, ("device",), LIMITS, 100)[2]
+    found = by_name(tv)
+    assert found["auc"].value == 0.5
+    assert (found["auc"].limit, found["auc"].reference, found["auc"].breached) == (None, None, False)
+    assert found["rate_error"].limit == 0.25
+
+
+def test_nulls_and_lists_make_slices_too() -> None:
+    rows = traffic(2_000).with_columns(
+        country=pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("AT")),
+        tags=pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit(["a", "b"])).otherwise(pl.lit(["c"])),
+    )
+    found = measure_quality(window_of(rows), {3: REFERENCE}, ("country", "tags"), LIMITS, 100)
+    assert {one.slice for one in found} == {"all", "country=(null)", "country=AT", "tags=a,b", "tags=c"}
+
+
+def test_no_more_than_twenty_values_become_slices() -> None:
+    rows = traffic(4_000).with_columns(city=pl.int_range(pl.len()) % 25)
+    found = measure_quality(window_of(rows), {3: REFERENCE}, ("city",), LIMITS, 100)
+    assert len(found) == 1 + MAX_SLICES
+
+
+def test_the_seed_decides() -> None:
+    window = window_of(traffic(1_000))
+    looks = [measure_quality(window, {3: REFERENCE}, (), LIMITS, 100, seed) for seed in (1, 1, 2)]
+    assert looks[0] == looks[1] != looks[2]
+
+
+def test_scores_that_expect_other_labels_warn_before_any_came() -> None:
+    rows = traffic(4_000)
+    high = rows.select("version", score=(pl.col("score") * 1.5).clip(0, 1))
+    (sentence,) = warnings(window_of(rows.clear(), high), {3: REFERENCE}, LIMITS)
+    assert sentence.startswith("Version 3: its scores expect a label rate of 0.3")
+    assert f"above the {REFERENCE.mean_score:.4f} of its test days (limit 25%, 4000 rows)" in sentence
+    (low,) = warnings(window_of(rows, rows.select("version", pl.col("score") / 2)), {3: REFERENCE}, LIMITS)
+    assert "% below the" in low
+
+
+def test_scores_as_usual_and_few_odd_ones_do_not_warn() -> None:
+    rows = traffic(4_000)
+    assert warnings(window_of(rows), {3: REFERENCE}, LIMITS) == ()
+    few = traffic(15).select("version", score=pl.Series([0.9, 0.9, *[0.3] * 13]))  # 3 requests, 41 % above by chance
+    assert warnings(window_of(rows, few), {3: REFERENCE}, LIMITS) == ()
+    assert warnings(window_of(rows.clear()), {3: REFERENCE}, LIMITS) == ()
+
+
+def test_scores_that_are_no_numbers_warn() -> None:
+    rows = traffic(1_000)
+    broken = rows.select("version", score=pl.Series([float("nan"), None, *rows["score"][2:]]))
+    assert warnings(window_of(rows, broken), {3: REFERENCE}, LIMITS) == ("Version 3: 2 of 1000 scores are no numbers.",)
+
+
+def test_each_version_warns_for_itself() -> None:
+    both = pl.concat([traffic(2_000).select("version", "score"), traffic(2_000, version=4).select("version", "score")])
+    doubled = both.with_columns(score=pl.when(pl.col("version") == 4).then(0.9).otherwise("score"))
+    (sentence,) = warnings(window_of(traffic(10), doubled), {3: REFERENCE, 4: REFERENCE}, LIMITS)
+    assert sentence.startswith("Version 4: ")

@@ -1,0 +1,474 @@
+"""Windows of live traffic, read from logs as servers and users leave them: unordered, doubled, torn, late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from monitoring.live_window import LiveWindow
+from monitoring.spans import Span
+from monitoring.windows import Windows
+from shortlist.config.data import Data
+from shortlist.config.monitoring import Monitoring
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.serving.log_writer import is_sampled
+from shortlist.serving.logs import PART, item_type, outcome_schema, prediction_schema
+from shortlist.serving.places import Places
+
+DAY = datetime(2026, 3, 2, tzinfo=UTC)
+NOON = DAY + timedelta(hours=12)
+LATER = DAY + timedelta(days=30)
+TODAY = Span(DAY, DAY + timedelta(days=1))
+DECLARED: dict[str, Any] = {
+    "source": {"kind": "files"},
+    "columns": [
+        {"name": "user_id", "type": "integer"},
+        {"name": "item_id", "type": "string"},
+        {"name": "page", "type": "string"},
+        {"name": "price", "type": "number"},
+        {"name": "words", "type": "tags"},
+        {"name": "made", "type": "date"},
+        {"name": "status", "type": "integer"},
+        {"name": "score", "type": "number"},
+        {"name": "query", "type": "vector"},
+        {"name": "seconds", "type": "number", "known": "after"},
+        {"name": "clicked", "type": "integer"},
+    ],
+    "label": "clicked",
+    "user": "user_id",
+    "item": "item_id",
+    "clock": {"kind": "column", "column": "time", "unit": "s"},
+    "side_tables": [
+        {
+            "name": "items",
+            "path": "items.csv",
+            "key": "item_id",
+            "columns": [
+                {"name": "item_id", "type": "string"},
+                {"name": "maker", "type": "integer"},
+                {"name": "topics", "type": "tags"},
+                {"name": "sold", "type": "integer", "known": "after"},
+            ],
+        }
+    ],
+}
+OWN = ["request_id", "row", "user", "version", "track", "score", "label", "event_time"]
+
+
+def with_page(*pages: dict[str, Any]) -> dict[str, Any]:
+    """Return the declaration with other columns instead of the page."""
+    return {**DECLARED, "columns": [*DECLARED["columns"][:2], *pages, *DECLARED["columns"][3:]]}
+
+
+def minutes(number: float) -> timedelta:
+    return timedelta(minutes=number)
+
+
+@dataclass
+class Traffic:
+    """What two servers and the users wrote."""
+
+    folder: Path
+    declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
+
+    @property
+    def places(self) -> Places:
+        return Places.of(self.folder / "runs", "shop")
+
+    @property
+    def data(self) -> Data:
+        return Data.model_validate(self.declared)
+
+    @property
+    def log(self) -> Path:
+        side = self.folder / "log" / "side"
+        side.mkdir(parents=True, exist_ok=True)
+        topics = pl.Series([["a", "b"], []], dtype=pl.List(pl.String))
+        items = pl.DataFrame({"item_id": ["i0", "i1"], "maker": [7, 8], "topics": topics, "sold": [5, 6]})
+        items.write_parquet(side / "items.parquet")
+        return self.folder / "log"
+
+    def answer(self, *answers: dict[str, Any], process: str = "v3-1") -> Path:
+        """Write a part of the prediction log; by default an answer at noon about two items."""
+        common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
+        rest = {"latency_ms": 4.0, "degraded": False, "items": ["i0", "i1"], "scores": [0.25, 0.5]}
+        folder = self.places.predictions / process
+        return self._write(folder, prediction_schema(self.data), [{**common, **rest, **each} for each in answers])
+
+    def outcome(self, *outcomes: tuple[Any, ...], process: str = "web") -> Path:
+        """Write a part of the outcome log: request, row, label, and the time if it is not a minute after noon."""
+        rows = [
+            {"time": (*one, NOON + minutes(1))[3], "request_id": one[0], "row": one[1], "label": one[2]}
+            for one in outcomes
+        ]
+        return self._write(self.places.outcomes / process, outcome_schema(item_type(self.data)), rows)
+
+    def windows(self, now: datetime = LATER, sampling: float = 1.0, **settings: Any) -> Windows:
+        declared = {"window": {"maturity_hours": 1.0, **settings}}
+        return Windows(self.places, self.data, self.log, Monitoring.model_validate(declared), now, sampling)
+
+    def read(self, span: Span = TODAY, sampling: float = 1.0, **settings: Any) -> LiveWindow:
+        return self.windows(sampling=sampling, **settings).read(span)
+
+    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / PART.format(number=len(list(folder.glob("part-*"))))
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+        return path
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Traffic:
+    return Traffic(tmp_path)
+
+
+def outcomes_of(window: LiveWindow) -> list[tuple[str, int, int]]:
+    return sorted(window.rows.select("request_id", "row", "label").rows())
+
+
+def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
+    traffic.answer({
+        "request_id": "a", "event_time": [NOON - minutes(1), NOON], "user_id": [1], "page": ["home", None],
+        "price": [1.5], "words": [["x", "y"], []], "made": [date(2026, 3, 1)], "sent:status": [9], "score": None,
+    })  # fmt: skip
+    traffic.outcome(("a", 0, 0), ("a", 1, 1))
+    window = traffic.read()
+    assert (window.start, window.end, window.requests, window.coverage) == (*TODAY, 1, 1.0)
+    first, second = window.rows.to_dicts()
+    own = {"request_id": "a", "user": "1", "version": 3, "track": "stable"}
+    everywhere = {"user_id": 1, "price": 1.5, "made": date(2026, 3, 1), "status": 9}
+    assert first == {
+        **own, "row": 0, "score": 0.25, "label": 0, "event_time": NOON - minutes(1), **everywhere, "item_id": "i0",
+        "page": "home", "words": ["x", "y"], "maker": 7, "topics": ["a", "b"],
+    }  # fmt: skip
+    assert second == {
+        **own, "row": 1, "score": 0.5, "label": 1, "event_time": NOON, **everywhere, "item_id": "i1",
+        "page": None, "words": None, "maker": 8, "topics": None,
+    }  # fmt: skip
+    assert window.scored.rows() == [(3, 0.25), (3, 0.5)]
+
+
+def test_rows_have_the_types_of_the_valid_log(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    wanted = {
+        "request_id": pl.String(), "row": pl.Int32(), "user": pl.String(), "version": pl.Int64(), "track": pl.String(),
+        "score": pl.Float32(), "label": pl.Int8(), "event_time": pl.Datetime("us", "UTC"), "user_id": pl.Int64(),
+        "item_id": pl.String(), "page": pl.String(), "price": pl.Float64(), "words": pl.List(pl.String()),
+        "made": pl.Date(), "status": pl.Int64(), "maker": pl.Int64(), "topics": pl.List(pl.String()),
+    }  # fmt: skip
+    nothing = traffic.read()  # no outcome
+    assert dict(nothing.rows.schema) == wanted
+    assert dict(nothing.scored.schema) == {"version": pl.Int64(), "score": pl.Float32()}
+    traffic.outcome(("a", 0, 0))
+    assert dict(traffic.read().rows.schema) == wanted
+
+
+def test_what_was_not_sent_is_null(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "user": None, "items": None})
+    traffic.outcome(("a", 0, 1))
+    (row,) = traffic.read().rows.to_dicts()
+    told = {"request_id": "a", "row": 0, "version": 3, "track": "stable", "score": 0.25, "label": 1, "event_time": NOON}
+    assert {name: value for name, value in row.items() if value is not None} == told  # the time is the answer's
+
+
+def test_every_row_may_have_a_user_of_its_own(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "user": None, "user_id": [7, 8]})
+    traffic.outcome(("a", 0, 1), ("a", 1, 0))
+    assert traffic.read().rows.select("user", "user_id").rows() == [("7", 7), ("8", 8)]
+
+
+def test_a_log_without_users_items_and_side_tables(traffic: Traffic) -> None:
+    without = {"user": None, "item": None, "side_tables": []}
+    traffic.declared = {**DECLARED, **without, "columns": DECLARED["columns"][2:], "clock": {"kind": "row_order"}}
+    traffic.answer({"request_id": "a", "user": None, "items": None, "page": ["home"]})
+    traffic.outcome(("a", 0, 0), ("a", 1, 1))
+    rows = traffic.read().rows
+    assert rows["page"].to_list() == ["home", "home"]
+    assert rows.columns == [*OWN, "page", "price", "words", "made", "status"]
+
+
+def test_windows_follow_the_moments_that_requests_are_about(traffic: Traffic) -> None:
+    traffic.answer(
+        {"request_id": "a", "event_time": [NOON - timedelta(days=9), NOON]},  # about the first of its rows
+        {"request_id": "b", "event_time": [DAY - minutes(1)]},
+        {"request_id": "c", "event_time": [DAY]},
+        {"request_id": "d", "event_time": [None, NOON]},
+        {"request_id": "e"},  # about the time of the answer
+        {"request_id": "f", "status": 500},
+    )
+    windows = traffic.windows()
+    days = {span.start: windows.read(span).requests for span in windows.find().mature}
+    assert days == {DAY - timedelta(days=9): 1, DAY - timedelta(days=1): 1, DAY: 3}
+    assert windows.find().waiting == ""
+
+
+def test_windows_begin_at_midnight_of_the_clocks_timezone(traffic: Traffic) -> None:
+    clock = {**DECLARED["clock"], "timezone": "America/New_York"}
+    traffic.declared = {**DECLARED, "clock": clock}
+    traffic.answer(
+        *({"request_id": f"a{hour}", "time": datetime(2026, 3, 8, 5, tzinfo=UTC) + timedelta(hours=hour)}
+          for hour in range(48))
+    )  # fmt: skip
+    windows = traffic.windows()
+    spans = windows.find().mature
+    assert [span.start.hour for span in spans] == [5, 4, 4]  # 8 March has 23 hours
+    assert [windows.read(span).requests for span in spans] == [23, 24, 1]
+    quarters = traffic.windows(hours=6)
+    assert [quarters.read(span).requests for span in quarters.find().mature] == [5, 6, 6, 6, 6, 6, 6, 6, 1]
+
+
+def test_only_mature_windows_are_found(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"}, {"request_id": "b"})
+    end = TODAY.end
+    early = traffic.windows(end + minutes(59)).find()
+    assert early.mature == ()
+    assert early.waiting == (
+        "the window from 2026-03-02 00:00 to 2026-03-03 00:00 UTC has 2 requests so far and is judged from"
+        " 2026-03-03 01:00 on"
+    )
+    assert traffic.windows(end + minutes(60)).find().mature == (TODAY,)
+
+
+def test_a_missing_log_is_named(traffic: Traffic) -> None:
+    with pytest.raises(ShortlistError, match=r"shop/predictions: there is no prediction log yet.*serve the spec"):
+        traffic.windows().find()
+
+
+def test_a_missing_side_table_is_named(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    traffic.outcome(("a", 0, 1))
+    windows = traffic.windows()
+    (traffic.folder / "log" / "side" / "items.parquet").unlink()
+    with pytest.raises(ShortlistError, match=r"items\.parquet: side table 'items' cannot be read"):
+        windows.read(TODAY)
+
+
+def test_a_torn_file_is_set_aside_and_reported(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    torn, spoilt = traffic.answer({"request_id": "b"}), traffic.outcome(("a", 0, 1))
+    traffic.outcome(("a", 1, 0))
+    for path in (torn, spoilt):
+        path.write_bytes(path.read_bytes()[:-100])
+    windows = traffic.windows()
+    found, window = windows.find(), windows.read(TODAY)
+    assert found.mature == (TODAY,)
+    assert found.waiting.startswith("1 file(s) of the prediction log cannot be read: ")
+    assert (window.requests, outcomes_of(window)) == (1, [("a", 1, 0)])
+    one, two = window.unreadable
+    assert f"{torn}: cannot be read (" in one
+    assert f"{spoilt}: cannot be read (" in two
+    assert "move it out of the log" in two
+    torn.unlink()
+    assert traffic.windows().find().waiting == ""
+
+
+def test_a_file_with_spoilt_pages_is_set_aside_and_reported(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    spoilt = traffic.answer(*({"request_id": f"b{number}", "page": ["x" * number]} for number in range(999)))
+    data, middle = bytearray(spoilt.read_bytes()), spoilt.read_bytes().index(b"x" * 500)
+    traffic.windows().find()  # nothing is wrong yet
+    data[middle - 300 : middle + 300] = bytes(600)
+    spoilt.write_bytes(data)
+    window = traffic.read()
+    assert window.requests == 1000  # their pages are good
+    assert window.scored.height == 2
+    assert [said.partition(": ")[0] for said in window.unreadable] == [str(spoilt)]
+
+
+def test_a_log_of_which_nothing_can_be_read_is_an_error(traffic: Traffic) -> None:
+    torn = traffic.answer({"request_id": "a"})
+    torn.write_bytes(b"")
+    with pytest.raises(ShortlistError, match=r"no file of the prediction log can be read.*part-000000\.parquet"):
+        traffic.windows().find()
+
+
+def test_a_file_of_another_schema_is_set_aside_and_reported(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    other = Traffic(traffic.folder, with_page({"name": "page", "type": "integer"}))
+    strange = other.answer({"request_id": "b", "page": [1]}, process="v4-1")
+    window = traffic.read()
+    assert window.requests == 1
+    (said,) = window.unreadable
+    assert said.startswith(f"{strange}: column 'page': got List(Int64); wanted List(String); ")
+
+
+def test_a_log_of_a_version_that_knew_fewer_columns_is_read(traffic: Traffic) -> None:
+    older = Traffic(traffic.folder, with_page())
+    older.answer({"request_id": "a"}, process="v2-1")
+    traffic.answer({"request_id": "b", "page": ["home"]})
+    traffic.outcome(("a", 0, 0), ("b", 0, 1))
+    window = traffic.read()
+    assert window.unreadable == ()
+    assert window.rows.sort("request_id")["page"].to_list() == [None, "home"]
+
+
+def test_outcomes_may_come_before_their_predictions(traffic: Traffic) -> None:
+    traffic.outcome(("a", 0, 1, NOON - minutes(1)))  # a clock that is behind
+    windows = traffic.windows()
+    traffic.answer({"request_id": "a"}, process="v3-2")
+    assert outcomes_of(windows.read(TODAY)) == [("a", 0, 1)]
+
+
+def test_the_last_outcome_of_a_row_counts_and_the_others_are_counted(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"}, {"request_id": "b"})
+    traffic.outcome(("a", 0, 1, NOON + minutes(3)), ("b", 0, 0), process="zweb")
+    traffic.outcome(("a", 0, 0, NOON + minutes(2)), ("a", 0, 0, NOON + minutes(1)), ("b", 0, 1))
+    window = traffic.read()
+    assert outcomes_of(window) == [("a", 0, 1), ("b", 0, 0)]  # of equally old ones, the one that is read last
+    assert (window.duplicates, window.coverage, window.orphans) == (3, 1.0, 0)
+
+
+def test_late_outcomes_are_counted_and_used(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"}, {"request_id": "b"})
+    on_time = TODAY.end + minutes(60)
+    traffic.outcome(("a", 0, 1, on_time), ("b", 0, 1, on_time + timedelta(microseconds=1)))
+    window = traffic.read()
+    assert (window.late, outcomes_of(window)) == (1, [("a", 0, 1), ("b", 0, 1)])
+
+
+def test_outcomes_of_a_replayed_log_are_not_late(traffic: Traffic) -> None:
+    played = NOON + timedelta(days=200)
+    traffic.answer({"request_id": "a", "time": played, "event_time": [NOON]})
+    traffic.outcome(("a", 0, 1, played + minutes(1)), ("a", 1, 1, played + timedelta(hours=14)))
+    window = traffic.read()
+    assert (window.late, window.requests, window.rows.height) == (1, 1, 2)  # 12 h to the end, 1 h to be mature
+
+
+def test_outcomes_without_a_prediction_are_orphans(traffic: Traffic) -> None:
+    yesterday = NOON - timedelta(days=1)
+    traffic.answer({"request_id": "before", "time": yesterday}, process="v3-0")
+    traffic.answer(
+        {"request_id": "a"}, {"request_id": "b", "time": NOON + minutes(60)}, {"request_id": "f", "status": 500}
+    )
+    traffic.outcome(
+        ("a", 0, 1), ("a", 2, 1), ("a", -1, 1),  # there is no such row
+        ("nobody", 0, 1), ("nobody", 1, 0), ("before", 0, 1), ("f", 0, 0),
+        ("nobody", 0, 1, NOON + timedelta(days=3)),  # of another time
+    )  # fmt: skip
+    window = traffic.read()
+    assert (window.orphans, outcomes_of(window)) == (4, [("a", 0, 1)])
+    assert traffic.read(Span(DAY - timedelta(days=1), DAY)).orphans == 0
+
+
+def test_outcomes_of_answers_that_are_not_logged_are_no_orphans(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"}, {"request_id": "b", "time": NOON + minutes(60)})
+    names = [f"r{number}" for number in range(40)]
+    traffic.outcome(*((name, 0, 1) for name in names))
+    assert traffic.read().orphans == 40
+    missing = sum(is_sampled(name, 0.25) for name in names)
+    assert 0 < missing < 40
+    assert traffic.read(sampling=0.25).orphans == missing
+
+
+def test_rows_in_the_future_are_counted_and_left_out(traffic: Traffic) -> None:
+    traffic.answer(
+        {"request_id": "a", "event_time": [NOON + minutes(4), NOON + minutes(6)]},
+        {"request_id": "b", "event_time": [NOON + timedelta(days=400)]},  # of all its rows
+        {"request_id": "c", "event_time": [NOON]},
+    )
+    traffic.outcome(*((name, row, 1) for name in "abc" for row in (0, 1)))
+    windows = traffic.windows()
+    assert windows.find().mature == (TODAY,)  # they are about the time of their answer
+    window = windows.read(TODAY)
+    assert (window.requests, window.future) == (3, 3)
+    assert outcomes_of(window) == [("a", 0, 1), ("c", 0, 1), ("c", 1, 1)]
+
+
+def test_versions_and_tracks_are_told_apart(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "scores": [0.25]}, process="v3-1")
+    traffic.answer({"request_id": "b", "version": 4, "track": "canary", "scores": [0.75]}, process="v4-1")
+    traffic.outcome(("a", 0, 0), ("b", 0, 1))
+    window = traffic.read()
+    told = window.rows.select("request_id", "version", "track", "score").sort("request_id")
+    assert told.rows() == [("a", 3, "stable", 0.25), ("b", 4, "canary", 0.75)]
+    assert sorted(window.scored.rows()) == [(3, 0.25), (4, 0.75)]
+
+
+def test_failed_answers_and_requests_without_rows_need_no_outcome(traffic: Traffic) -> None:
+    traffic.answer(
+        {"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "status": 500, "scores": None},
+        {"request_id": "d", "items": [], "scores": []},
+    )  # fmt: skip
+    traffic.outcome(("a", 1, 1), ("c", 0, 1), ("b", 0, None))
+    window = traffic.read()
+    assert (window.requests, window.coverage, window.orphans) == (3, 0.5, 0)
+    assert outcomes_of(window) == [("a", 1, 1)]
+    assert window.scored.height == 4
+
+
+def test_an_id_that_is_used_twice_is_one_request(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, {"request_id": "a", "scores": [0.75, 0.5]})
+    traffic.answer({"request_id": "a", "scores": [0.9, 0.9]})
+    traffic.outcome(("a", 0, 1))
+    window = traffic.read()
+    assert (window.requests, window.rows["score"].to_list()) == (1, [0.25])
+
+
+def test_of_many_rows_a_sample_of_whole_requests_is_read(traffic: Traffic) -> None:
+    for part in range(4):
+        traffic.answer(*({"request_id": f"{part}-{number}"} for number in range(300)))
+        traffic.outcome(*((f"{part}-{number}", row, row) for number in range(0, 300, 2) for row in (0, 1)))
+    traffic.outcome(*((f"0-{number}", 0, 0) for number in range(300)))
+    window = traffic.read(max_rows=1_000)
+    assert (window.requests, window.coverage, window.duplicates) == (1_200, 750 / 1_200, 150)
+    rows = window.rows.group_by("request_id").agg("row")
+    assert 990 < window.rows.height <= 1_000
+    whole = {tuple(sorted(row)) for name, row in rows.rows() if not name.startswith("0-") or int(name[2:]) % 2 == 0}
+    assert whole == {(0, 1)}
+    assert 300 < sum(name.startswith(("0-", "1-")) for name in rows["request_id"]) < 370  # no part comes first
+    assert 900 < window.scored.height <= 1_000
+    again = traffic.read(max_rows=1_000)
+    assert again.rows.equals(window.rows)
+    assert again.scored.sort("score").equals(window.scored.sort("score"))
+
+
+def test_parts_are_looked_into_once_and_only_those_of_a_window_are_read(traffic: Traffic) -> None:
+    old = traffic.answer({"request_id": "old", "time": NOON - timedelta(days=9)})
+    traffic.answer({"request_id": "a"})
+    traffic.windows().find()
+    stat = old.stat()
+    old.write_bytes(bytes(stat.st_size))
+    os.utime(old, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    traffic.answer({"request_id": "b"})
+    windows = traffic.windows()  # as another process would
+    assert [span.start.day for span in windows.find().mature] == [21, 2]
+    window = windows.read(TODAY)
+    assert (window.requests, window.unreadable) == (2, ())
+    assert windows.read(windows.find().mature[0]).requests == 0
+    assert str(old) in windows.read(TODAY).unreadable[0]
+
+
+def test_an_index_that_is_lost_or_foreign_is_made_again(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    traffic.windows().find()
+    (kept,) = (traffic.places.root / "log_index").iterdir()
+    for spoilt in (b"torn", pl.DataFrame({"x": [1]}).serialize()):
+        kept.write_bytes(spoilt)
+        assert traffic.windows().find().mature == (TODAY,)
+    kept.parent.joinpath("something").write_text("else")
+    kept.unlink()
+    assert traffic.read().requests == 1
+
+
+def test_parts_that_are_gone_are_forgotten(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    gone = traffic.answer({"request_id": "b", "time": NOON - timedelta(days=9)})
+    assert len(traffic.windows().find().mature) == 2
+    gone.unlink()
+    assert traffic.windows().find().mature == (TODAY,)
+
+
+def test_a_window_without_traffic_is_empty(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a"})
+    window = traffic.read(Span(NOON - timedelta(days=9), NOON - timedelta(days=8)))
+    assert (window.requests, window.rows.height, window.coverage, window.scored.height) == (0, 0, 0.0, 0)
+    assert Columns.TIME in window.rows.columns
