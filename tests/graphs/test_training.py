@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 import yaml
 
+from monitoring.book import book_of
 from monitoring.records import RetrainDecision
 from pipelines.submit import run_here
 from shortlist.config.load import parse_spec
@@ -145,8 +146,12 @@ def retraining(until: datetime) -> RetrainDecision:
 def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path: Path) -> None:
     spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), tmp_path / "runs"
     first, second = (datetime(2026, 1, day, tzinfo=UTC) for day in (12, 13))  # the log ends a day before the 13th
-    for decided in ({"until": first}, {"decision": retraining(second - timedelta(hours=6))}):
-        assert run_here(spec, None, runs, **decided) == 0
+    assert run_here(spec, None, runs, until=first) == 0
+    decision, book = retraining(second - timedelta(hours=6)), book_of(str(runs / "stores"), "demo")
+    assert book.start(decision, "")
+    assert run_here(spec, None, runs, decision=decision) == 0
+    (ended,) = book.retrainings()
+    assert ended.state in ("held", "not_promoted")  # nothing is served, so nothing can be promoted
     latest = runs / "latest"
     summary = json.loads((latest / "summary.json").read_text())
     cached = {name for name, step in summary["steps"].items() if step["cached"]}

@@ -138,6 +138,12 @@ def test_nulls_are_no_drift_but_a_check_of_their_own() -> None:
         assert find_drift(gone, known, None, None, LIMITS) == ()
 
 
+def test_a_column_that_is_ignored_now_is_not_compared_though_the_reference_has_it() -> None:
+    known = reference(surface=column(SURFACES, (5_500, 4_500, 0)))
+    assert only(surfaces(100, 900), known).drifted
+    assert find_drift(surfaces(100, 900), known, None, None, DriftLimits(ignore=("surface",))) == ()
+
+
 def test_numbers_and_lists_are_compared_by_their_bins() -> None:
     prices = Bins(kind="numeric", edges=(10.0, 20.0))
     tags = Bins(kind="tags", values=("music", "news"))
@@ -185,7 +191,7 @@ def test_more_unknown_values_than_before_are_a_drift(preprocessing: Preprocessin
     assert finding.drifted
     assert finding.effect == pytest.approx(0.1)
     assert finding.reason == (
-        "item_id: 14 % of the values have no id of their own, 4 % in the reference; an increase of 10.0 points > 5.0"
+        "item_id: 14 % of the values have no id of their own, 4 % in the reference; an increase of 10.00 > 5.00 points"
     )
     assert not unknown_of(items(920, 80), known, preprocessing, LIMITS).drifted  # 4 points more
     assert not unknown_of(items(1_000, 0), known, preprocessing, LIMITS).drifted
@@ -197,7 +203,7 @@ def test_unknown_values_of_a_few_users_may_be_chance(preprocessing: Preprocessin
     rows = items(1_000, 250).with_columns(user=(pl.int_range(pl.len()) // 125).cast(pl.String))
     finding = unknown_of(rows, reference(unknown={"item_id": 0.1}), preprocessing, LIMITS)
     assert not finding.drifted  # 2 of 10 users
-    assert finding.reason.endswith(f"10.0 points > 5.0; but it may be chance (p {finding.p_value:.2g})")
+    assert finding.reason.endswith(f"10.00 > 5.00 points; but it may be chance (p {finding.p_value:.2g})")
     one_user = rows.with_columns(user=pl.lit("u"))
     assert unknown_of(one_user, reference(unknown={"item_id": 0.1}), preprocessing, LIMITS).p_value == 1
 

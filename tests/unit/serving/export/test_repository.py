@@ -18,7 +18,7 @@ from shortlist.config.models import DLRMModel, XGBoostModel
 from shortlist.config.serving import Batching
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.predictor import TritonPythonModel
+from shortlist.serving.export.predictor import Failure, TritonPythonModel
 from shortlist.serving.export.repository import verify_repository, write_fil_repository, write_repository
 from shortlist.serving.export.running import nothing_known, session
 from shortlist.serving.export.signature import NO_CODE, Signature
@@ -161,14 +161,38 @@ def test_an_ensemble_for_fil_fits_together(everything: Any, tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_one_request_that_breaks_the_run_harms_no_other(dlrm: Path, repository: Path) -> None:
+def program_of(repository: Path, threads: int) -> TritonPythonModel:
     program = TritonPythonModel()
-    config = json.dumps({"parameters": {"threads": {"string_value": "1"}}})
+    config = json.dumps({"parameters": {"threads": {"string_value": str(threads)}}})
     program.initialize({"model_config": config, "model_repository": str(repository / "shop"), "model_version": "12"})
+    return program
+
+
+@pytest.mark.parametrize("rows", [1, 127, 256, 401, 1_000])
+def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, repository: Path, rows: int) -> None:
+    tensors = nothing_known(Signature.read(dlrm / "serving"), rows)
+    tensors["numbers"] = np.random.default_rng(rows).normal(size=tensors["numbers"].shape)
+    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(program_of(repository, 3).scores(tensors), wanted, rtol=1e-6)
+    assert np.unique(wanted).size > rows / 2
+
+
+def test_a_run_that_breaks_in_one_thread_breaks_the_request_and_leaves_the_next_alone(
+    dlrm: Path, repository: Path
+) -> None:
+    program, good = program_of(repository, 2), nothing_known(Signature.read(dlrm / "serving"), 500)
+    wanted = program.scores(good)
+    (broken,) = program._scored([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
+    assert isinstance(broken, Failure)
+    np.testing.assert_array_equal(program.scores(good), wanted)
+
+
+def test_one_request_that_breaks_the_run_harms_no_other(dlrm: Path, repository: Path) -> None:
+    program = program_of(repository, 1)
     good = nothing_known(Signature.read(dlrm / "serving"), 2)
     bad = {**good, "numbers": np.zeros((2, 1))}
     first, broken, last = program._scored([good, bad, good])
-    assert isinstance(broken, str) and "the model did not run" in broken
+    assert isinstance(broken, Failure) and broken.kind == "INTERNAL" and "the model did not run" in broken.message
     np.testing.assert_array_equal(first, last)
 
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from shortlist.features.hashing import codes_of
 from shortlist.serving.export.signature import NO_CODE
-from shortlist.serving.online.columns import Ragged, TextCodes, as_numbers, mixed, to_codes
+from shortlist.serving.online.columns import Ragged, Tags, TextCodes, as_numbers, mixed, to_codes
+from shortlist.serving.online.key_index import KeyIndex
 
 LISTS = st.lists(st.lists(st.integers(-3, 3), max_size=5), max_size=6)
 
@@ -23,6 +24,25 @@ def rows(column: Ragged) -> list[list[int]]:
 def test_lists_are_kept_and_made_distinct(lists: list[list[int]]) -> None:
     assert rows(ragged(lists)) == lists
     assert [sorted(row) for row in rows(ragged(lists).distinct())] == [sorted(set(each)) for each in lists]
+
+
+@given(LISTS.filter(bool), st.data())
+def test_tags_are_the_distinct_values_of_their_rows(lists: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(-1, len(lists) - 1), max_size=8))
+    tags = Tags.of(ragged(lists))
+    assert [sorted(row) for row in rows(tags.codes)] == [sorted(set(each)) for each in lists]
+    taken = rows(tags.take(np.array(chosen, np.intp)).codes)
+    assert [sorted(row) for row in taken] == [sorted(set(lists[row])) for row in chosen]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30, unique=True), st.integers(-(2**63), 2**63 - 1))
+def test_a_key_is_found_in_its_row_and_an_unknown_one_in_none(keys: list[int], other: int) -> None:
+    index = KeyIndex(np.array(keys, np.int64))
+    assert index.is_unique
+    asked = np.array([*reversed(keys), other], np.int64)
+    wanted = [*range(len(keys) - 1, -1, -1), keys.index(other) if other in keys else -1]
+    assert index.rows(asked).tolist() == wanted
+    assert KeyIndex(np.array([*keys, other, other], np.int64)).is_unique is False
 
 
 @given(LISTS.filter(bool), st.data())
@@ -49,6 +69,10 @@ def test_keys_of_several_columns_are_told_apart() -> None:
     assert mixed([np.array([1]), np.array([2])]) != mixed([np.array([2]), np.array([1])])
     assert mixed([np.array([1]), np.array([1])]) != mixed([np.array([2]), np.array([2])])
     np.testing.assert_array_equal(mixed([np.array([7]), right[:5]]), mixed([np.full(5, 7), right[:5]]))
+    np.testing.assert_array_equal(mixed([right[:5], np.array([-7])]), mixed([right[:5], np.full(5, -7)]))
+    np.testing.assert_array_equal(
+        mixed([np.array([-7]), np.array([2**62])]), mixed([np.full(2, -7), np.full(2, 2**62)])[:1]
+    )
 
 
 def test_texts_get_the_fingerprints_of_the_training_table() -> None:

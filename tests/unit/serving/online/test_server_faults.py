@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,23 @@ def test_without_its_store_users_are_unknown_and_the_answer_says_so(
     shutil.move(copied.store / "away.db", database)
     server.until(lambda: not server.infer(USER, item, FIRST)[1]["parameters"]["degraded"])
     assert server.infer(USER, item, FIRST)[1]["outputs"][0]["data"] == whole
+
+
+def test_a_locked_store_holds_nobody_up(start: Any, triton: Any, copied: Any, impressions: Any) -> None:
+    with closing(sqlite3.connect(copied.store / "online.db")) as writer:
+        writer.execute("PRAGMA journal_mode=DELETE")  # so that a writer locks readers out, as it does not in ours
+        server = start(triton.http, store=copied.store)
+        server.until_ready()
+        item = column("item_id", "BYTES", "item 0")
+        assert server.infer(USER, item, FIRST)[1]["outputs"][0]["data"] == [1000.0 * impressions[1] + 1.0]
+        writer.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        _, answer = server.infer(USER, item, FIRST)
+        assert time.monotonic() - began < 2.5  # SQLite itself would wait for 5 s
+        assert answer["parameters"]["degraded"] is True
+        assert answer["outputs"][0]["data"] == [1.0]
+        writer.execute("ROLLBACK")
+    server.until(lambda: not server.infer(USER, item, FIRST)[1]["parameters"]["degraded"])
 
 
 def test_newer_views_are_read_without_a_restart_and_broken_ones_are_not(start: Any, triton: Any, copied: Any) -> None:

@@ -1,0 +1,58 @@
+"""The loop closes by itself: a world is broken on purpose, with real servers, training and rollout."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.drill import drill
+from shortlist.config.load import parse_spec
+from shortlist.config.spec import Spec
+from shortlist.contracts import ShortlistError
+from shortlist.serving.places import Places
+from shortlist.serving.stack.leftovers import leftovers
+
+SHIPPED = Path(__file__).parents[2] / "pipelines/specs/drill.yaml"
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def shorter(*drifts: dict[str, Any], days: int) -> Spec:
+    """The shipped drill with fewer days and other drifts."""
+    spec: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
+    spec["data"]["source"] |= {"rows": 3_500 * days, "days": days, "drifts": list(drifts)}
+    spec["models"]["xgboost"] |= {"rounds": 150}
+    spec["monitoring"] |= {"pages": "none"}
+    return parse_spec(yaml.safe_dump(spec))
+
+
+def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path: Path) -> None:
+    broken = {"kind": "broken_column", "from_day": 12, "until_day": 13, "strength": 1.0, "column": "duration"}
+    spec = shorter(broken, {"kind": "new_items", "from_day": 14, "strength": 0.5}, days=18)
+    runs = tmp_path / "runs"
+    assert drill(spec, runs).passed
+    facts = json.loads((runs / "latest/drill.json").read_text())
+    page, trained = facts["scenarios"]
+    assert (facts["false_alarms"], facts["quiet_windows"]) == (0, 2)
+    assert (page["name"], page["decision"], page["retrained"], page["columns_named"]) == (
+        "broken_column", "page", False, ["duration"],
+    )  # fmt: skip
+    assert datetime.fromisoformat(page["alarm_at"]) == BEGIN + timedelta(days=13)  # the end of its first day
+    assert (trained["decision"], trained["retrained"], trained["promoted"]) == ("retrain", True, True)
+    assert "item_id" in trained["columns_named"]
+    assert datetime.fromisoformat(trained["alarm_at"]) == BEGIN + timedelta(days=16)  # two bad days of three
+    assert [day["champion"] for day in facts["days"]] == [1, 1, 1, 1, 1, 1, 2, 2]
+    status = (runs / "monitoring/drill/status.html").read_text()
+    assert "version 2" in status and "duration" in status
+    assert leftovers(Places.of(runs, "drill").programs) == {}  # nothing is left running
+    with pytest.raises(ShortlistError, match="a drill starts from nothing"):
+        drill(spec, runs)
+
+
+def test_a_world_that_does_not_break_is_no_drill(tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match="'drill': wanted data\\.source of kind generated with drifts"):
+        drill(shorter(days=12), tmp_path / "runs")

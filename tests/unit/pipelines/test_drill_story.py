@@ -1,0 +1,83 @@
+"""What a drill is worth: it fails when the loop sleeps, cries wolf, names another column or learns broken data."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from monitoring.drill_page import Drill
+from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
+from pipelines.drill_story import Day, told
+from pipelines.drill_world import DrillWorld
+from shortlist.config.data import Drift, GeneratedSource
+
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+DRIFTS = (
+    Drift(kind="broken_column", from_day=3, until_day=4, column="duration"),
+    Drift(kind="new_items", from_day=6),
+)
+
+
+def day(number: int, action: Any = "hold", columns: tuple[str, ...] = (), *, kpi: float = 0.5, **ended: bool) -> Day:
+    start = BEGIN + timedelta(days=number)
+    end = start + timedelta(days=1)
+    measure = Measure(name="hit_rate", value=kpi, low=kpi, high=kpi)
+    report = WindowReport(
+        spec="drill", start=start, end=end, made=end, champion=1, versions={1: 10}, requests=10, rows=10, coverage=1.0,
+        problems=(Problem(kind="nulls", column="duration", reason="gone"),) if action == "page" else (),
+        quality=(Quality(version=1, rows=10, users=5, measures=(measure,)),),
+    )  # fmt: skip
+    decision = RetrainDecision(
+        spec="drill", action=action, trigger="drift", key="0" * 16, window=start, until=end, reasons=("because",),
+        columns=columns, made=end,
+    )  # fmt: skip
+    return Day(number, report, decision, ended.get("trained", False), ended.get("promoted", False))
+
+
+def world() -> DrillWorld:
+    source = GeneratedSource(kind="generated", days=10, start=date(2026, 1, 5), drifts=DRIFTS)
+    made = SimpleNamespace(source=source, drifts=DRIFTS, begin=lambda number: BEGIN + timedelta(days=number))
+    return cast(DrillWorld, made)
+
+
+GOOD = {
+    0: day(0), 1: day(1), 2: day(2),
+    3: day(3, "page", ("duration",)), 4: day(4), 5: day(5),
+    6: day(6, kpi=0.3), 7: day(7, "retrain", ("item_id", "auc"), kpi=0.3, trained=True, promoted=True),
+    8: day(8, kpi=0.45), 9: day(9, kpi=0.45),
+}  # fmt: skip
+
+
+def story(**changes: Day) -> Drill:
+    days = GOOD | {int(name.removeprefix("day")): changed for name, changed in changes.items()}
+    return told(world(), [days[number] for number in sorted(days)], 12.0)
+
+
+def test_a_loop_that_closes_passes() -> None:
+    done = story()
+    broken, new = done.scenarios
+    assert done.passed and (done.quiet_windows, done.false_alarms) == (3, 0)
+    assert (broken.alarm_at, broken.kpi.before) == (BEGIN + timedelta(days=4), 0.5)
+    assert (new.kpi.before, new.kpi.during, new.kpi.after) == (0.5, 0.3, pytest.approx(0.45))
+    assert new.hours_to_alarm == 48
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"day1": day(1, "page", ("volume",))},  # cries wolf
+        {"day3": day(3)},  # sleeps
+        {"day3": day(3, "page", ("surface",))},  # names another column
+        {"day3": day(3, "page", ("duration", "surface"))},  # and one too many
+        {"day3": day(3, "retrain", ("duration",), trained=True, promoted=True)},  # learns from broken data
+        {"day7": day(7, "page", ("item_id",))},  # wakes somebody up instead
+        {"day7": day(7, "retrain", ("surface",), trained=True, promoted=True)},  # for another reason
+        {"day7": day(7, "retrain", ("item_id",), trained=True)},  # not promoted
+        {"day8": day(8, kpi=0.2), "day9": day(9, kpi=0.2)},  # nobody is won back
+    ],
+)
+def test_a_loop_that_does_not_close_fails(changed: dict[str, Day]) -> None:
+    assert not story(**changed).passed
