@@ -129,7 +129,9 @@ def false_alarms(console: Console) -> list[dict[str, Any]]:
         )
         table.add_row(case.name, *shown)
         peer = {"peer": "plain chi-square per column at 0.001", "peer_value": naive / len(looks)}
-        more = {"windows": len(looks), "alarms": false, "bound": LIMIT, "median_seconds": round(seconds, 3), **peer}
+        # No bound where days differ: ten of them do not show how far an eleventh may go; `natural` is declared.
+        bound = {} if case.world.mood else {"bound": LIMIT}
+        more = {"windows": len(looks), "alarms": false, "median_seconds": round(seconds, 3), **bound, **peer}
         results.append(result(f"{case.name}, {case.rows} rows: false alarms", false / len(looks), **more))
     console.print(table)
     return results

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.continuing import Beginning
-from models.packing import PREPROCESSING, pack
+from models.packing import pack
 from models.ranker import MisfitError
 from models.record import read_record
 from models.train import load_ranker, train
@@ -171,7 +171,7 @@ class Study:
         return LiveDay(day, rows, scores)
 
     def _scores(self, model: Path, fitted: Path, rows: pl.DataFrame, day: date) -> np.ndarray:
-        transformer = Transformer.load(fitted, self.spec.runtime.engine, model / PREPROCESSING)
+        transformer = Transformer.load(fitted, self.spec.runtime.engine, model / Files.PREPROCESSING)
         features = transformer.compute(transformer.look_up(rows, day))
         return load_ranker(model).predict(features).astype(float)
 

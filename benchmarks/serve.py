@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.export import export
-from models.packing import PREPROCESSING, pack
+from models.packing import pack
 from models.train import train
 from shortlist.artefacts import folder_digest
 from shortlist.config.load import load_spec
@@ -118,7 +118,7 @@ class Question:
     """One user, many items: as a request, and as the tensors that the server makes of it."""
 
     def __init__(self, world: World, model: Path, rows: int) -> None:
-        plan = Preprocessing.load(model / PREPROCESSING).plan
+        plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         views = ViewIndex.read(world.folder / "fitted" / "views")
         day = views.last_day + timedelta(days=1)
         log = pl.concat(frame for _, frame in DayTable.open(world.folder / "log", Files.LOG).frames({views.last_day}))

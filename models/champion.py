@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models.packing import PREPROCESSING
 from models.scores import score
 from models.train import load_ranker
 from models.training import Origin
@@ -50,7 +49,7 @@ def score_champion(
 
 
 def _score(model: Path, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
-    own = model / PREPROCESSING
+    own = model / Files.PREPROCESSING
     features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
     days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
     with TemporaryDirectory(dir=out) as scratch:

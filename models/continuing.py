@@ -11,11 +11,11 @@ from typing import NamedTuple, Self
 
 from models.inputs import split_of
 from models.meaning import refuse_other_meaning
-from models.packing import PREPROCESSING
 from models.ranker import MisfitError
 from models.record import TrainedModel, read_record
 from shortlist.artefacts import IntegrityError
 from shortlist.config.models import DLRMModel, XGBoostModel
+from shortlist.contracts import Files
 from shortlist.tables import DayTable
 from shortlist.tracking.lineage import Continued
 from shortlist.tracking.mlflow_store import Tracker
@@ -81,7 +81,7 @@ class Beginning(NamedTuple):
             _refuse_other_trees(self.record, section)
             return table
         names = [feature.name for feature in self.record.features]
-        refuse_other_meaning(names, self.folder / PREPROCESSING, fitted)
+        refuse_other_meaning(names, self.folder / Files.PREPROCESSING, fitted)
         if isinstance(section, XGBoostModel):
             _refuse_more_trees(self.record, section)
         split = split_of(table)

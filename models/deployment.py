@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from models.packing import PREPROCESSING
 from models.registry import promote
 from models.training import Origin
 from shortlist.artefacts import read_json
@@ -15,7 +14,7 @@ from shortlist.config.data import Data
 from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.config.serving import ReplayTraffic, Serving
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.store import SERVING
 from shortlist.serving.places import Places
@@ -220,11 +219,12 @@ class Deployer:
             endpoint=Endpoint(port=stack.port, model=self.name),
             outcomes=self.places.outcomes,
             out=replay_folder(self.places.root),
-            top=self._serving.canary.kpi.top,
         )
 
     def _declared(self, stack: Stack, version: int) -> Data:
-        return Preprocessing.load(stack.places.versions / f"v{version}" / "model" / PREPROCESSING).plan.declared.data
+        return Preprocessing.load(
+            stack.places.versions / f"v{version}" / "model" / Files.PREPROCESSING
+        ).plan.declared.data
 
     def _log_folder(self) -> Path:
         return Path(read_json(self._store / SERVING)["log"])

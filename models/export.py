@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from models.matrix import float_names
-from models.packing import PREPROCESSING
 from models.record import TrainedModel, read_record
 from shortlist.artefacts import write_manifest, written_whole
+from shortlist.contracts import Files
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.nodes import EXTERNAL_BYTES, ExportError, save
@@ -81,7 +81,7 @@ def export_transform(model_folder: Path, spec_name: str, out: Path) -> None:
 
 
 def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
-    preprocessing = Preprocessing.load(folder / PREPROCESSING)
+    preprocessing = Preprocessing.load(folder / Files.PREPROCESSING)
     made = {column["name"]: column for column in preprocessing.columns()}
     for feature in record.features:
         if made.get(feature.name) != feature.model_dump():

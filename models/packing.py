@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Final
 
 from shortlist.artefacts import write_manifest
 from shortlist.contracts import Files
-
-PREPROCESSING: Final = "preprocessing"
-"""Folder inside a model folder."""
 
 
 def pack(model: Path, fitted: Path) -> None:
@@ -20,7 +16,7 @@ def pack(model: Path, fitted: Path) -> None:
         model: Folder of a trained model.
         fitted: What `shortlist.features.fit.fit` wrote.
     """
-    inside = model / PREPROCESSING
+    inside = model / Files.PREPROCESSING
     inside.mkdir()
     shutil.copyfile(fitted / Files.FEATURES, inside / Files.FEATURES)
     if (fitted / "vocabularies").is_dir():

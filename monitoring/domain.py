@@ -15,6 +15,7 @@ from monitoring.clustered_auc import clustered_auc
 from monitoring.distributions import Bins
 from monitoring.records import Finding
 from monitoring.sampling import REQUEST, Floats, Ints, clusters_of
+from monitoring.wording import against
 from shortlist.contracts import Columns
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ def _finding(sides: _Sides, columns: Mapping[str, Bins], max_auc: float, generat
     folds = generator.permutation(int(sides.clusters.max()) + 1)[sides.clusters] % _FOLDS
     models = [_fitted(sides, folds != fold, columns) for fold in range(_FOLDS)]
     auc, p_value = clustered_auc(sides.live, _scores(models, sides, folds), sides.clusters)
-    reason = (
-        f"{ALL_COLUMNS}: a classifier tells live rows with AUC {auc:.2f} {'>' if auc > max_auc else '<='} {max_auc:.2f}"
-    )
+    reason = f"{ALL_COLUMNS}: a classifier tells live rows with AUC {against(auc, max_auc)}"
     if auc > max_auc:
         reason += f"; most by '{_telling(models[0], sides, folds == 0, list(columns), generator)}'"
     return Finding(

@@ -15,7 +15,7 @@ from monitoring.records import Finding
 from monitoring.reference import ColumnReference, Reference
 from monitoring.sampling import ClusteredCounts, Ints, clusters_of
 from monitoring.unknown import unknown_finding
-from monitoring.wording import percent
+from monitoring.wording import against, percent
 from shortlist.config.monitoring import DriftLimits
 from shortlist.features.preprocessing import Preprocessing
 
@@ -45,12 +45,11 @@ def find_drift(
         nulls are as they should be is a check of its own.
     """
     clusters = clusters_of(rows)
-    distances = dict(_distances(rows, reference.columns, clusters, limits))
-    found = [_finding(name, reference.columns[name].bins, one, limits) for name, one in distances.items()]
+    columns = {name: column for name, column in reference.columns.items() if name not in limits.ignore}
+    distances = dict(_distances(rows, columns, clusters, limits))
+    found = [_finding(name, columns[name].bins, one, limits) for name, one in distances.items()]
     found += _unknown(rows, reference, preprocessing, clusters, limits)
-    for _, one in _distances(rows, {SCORE: scores} if scores is not None else {}, clusters, limits):
-        assert scores is not None
-        found.append(_finding(SCORE, scores.bins, one, limits).model_copy(update={"kind": "score"}))
+    found += _score(rows, scores, clusters, limits)
     steady = _steady(reference, distances, preprocessing, limits)
     domain = domain_finding(rows, reference.sample, steady, limits.max_domain_auc, seed)
     return _judged([*found, *([domain] if domain is not None else [])], limits.alpha)
@@ -76,7 +75,6 @@ def _finding(name: str, bins: Bins, found: Distance, limits: DriftLimits) -> Fin
         why = f" (chance, with {found.independent:.0f} independent rows)"
     elif critical > limits.max_index:
         why = " (so much do its own days differ)"
-    sign = ">" if found.index > critical else "<="
     return Finding(
         column=name,
         kind=bins.kind,
@@ -84,7 +82,7 @@ def _finding(name: str, bins: Bins, found: Distance, limits: DriftLimits) -> Fin
         critical=critical,
         p_value=found.p_value,
         drifted=False,
-        reason=f"{name}: index {found.index:.2f} {sign} {critical:.2f}{why};"
+        reason=f"{name}: index {against(found.index, critical)}{why};"
         f" {bins.labels[found.changed]} {percent(found.reference)} -> {percent(found.live)}",
     )
 
@@ -103,6 +101,14 @@ def _unknown(
             finding = unknown_finding(rows[name], clusters, vocabulary, share, increase)
             if finding is not None:
                 yield finding
+
+
+def _score(
+    rows: pl.DataFrame, scores: ColumnReference | None, clusters: Ints, limits: DriftLimits
+) -> Iterator[Finding]:
+    if scores is not None:
+        for _, one in _distances(rows, {SCORE: scores}, clusters, limits):
+            yield _finding(SCORE, scores.bins, one, limits).model_copy(update={"kind": "score"})
 
 
 def _steady(

@@ -9,7 +9,7 @@ from scipy.special import stdtr
 from monitoring.distributions import known_values
 from monitoring.records import Finding
 from monitoring.sampling import Ints
-from monitoring.wording import percent
+from monitoring.wording import against, percent
 from shortlist.features.vocabulary import ValueIds
 
 
@@ -31,7 +31,6 @@ def unknown_finding(
     unknown = vocabulary.ids(known).to_numpy() == 0
     share = float(unknown.mean())
     increase = share - reference
-    sign = ">" if increase > max_increase else "<="
     return Finding(
         column=values.name,
         kind="unknown",
@@ -40,7 +39,7 @@ def unknown_finding(
         p_value=_chance(unknown, clusters[rows], reference),
         drifted=False,
         reason=f"{values.name}: {percent(share)} of the values have no id of their own, {percent(reference)} in the"
-        f" reference; an increase of {100 * increase:.1f} points {sign} {100 * max_increase:.1f}",
+        f" reference; an increase of {against(100 * increase, 100 * max_increase)} points",
     )
 
 

@@ -11,3 +11,13 @@ def percent(share: float) -> str:
     """
     points = 100 * share
     return f"{points:.0f} %" if points >= 10 else f"{points:.2g} %"
+
+
+def against(value: float, limit: float) -> str:
+    """Return a value beside its limit, with as many digits as tell them apart.
+
+    >>> against(0.614, 0.2), against(0.2, 0.2), against(0.7513, 0.75)
+    ('0.61 > 0.20', '0.20 <= 0.20', '0.751 > 0.750')
+    """
+    digits = next((many for many in (2, 3, 4) if f"{value:.{many}f}" != f"{limit:.{many}f}"), 2)
+    return f"{value:.{digits}f} {'>' if value > limit else '<='} {limit:.{digits}f}"

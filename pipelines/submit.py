@@ -35,7 +35,7 @@ def training_arguments(
         spec: The declaration.
         location: Path of the user's data; empty for a generated log.
         stores: Where MLflow and Feast keep their files (see `State.reference`).
-        until: No row at or after this moment, with its timezone, is read; None: the decision's, or no limit.
+        until: No row at or after this moment, with its timezone, is read, nor at or after the decision's.
         decision: What starts the training; None: a person does. Days that the newest features have counted are not
             counted again.
 
@@ -46,9 +46,9 @@ def training_arguments(
     from shortlist.features.earlier import NEWEST
     from shortlist.tracking.lineage import code_version
 
-    limit = until or (decision.until if decision else None)
-    if limit is not None and limit.tzinfo is None:
-        raise ShortlistError(f"until: got {limit.isoformat()}, wanted a moment with its offset from UTC")
+    if until is not None and until.tzinfo is None:
+        raise ShortlistError(f"until: got {until.isoformat()}, wanted a moment with its offset from UTC")
+    limit = min((moment for moment in (until, decision.until if decision else None) if moment), default=None)
     now = datetime.now(UTC) if spec.data.rules.max_age_hours is not None else None
     return {
         "name": spec.name,

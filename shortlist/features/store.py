@@ -32,7 +32,7 @@ SERVING: Final = "serving.json"
 """In the store's folder: the views that servers read beside it, and until when they hold; see `publish`."""
 
 _LONGEST_LOCK_MS: Final = 20
-"""How long whoever serves waits for a lock on SQLite's file. Readers wait for no writer: the file keeps a log beside."""
+"""How long whoever serves waits for a lock on SQLite's file; writers, who keep a log beside it, make nobody wait."""
 _KEYS_PER_READ: Final = 1_000  # SQLite takes at most 32 766 parameters
 _BEFORE_EVERYTHING: Final = datetime(1900, 1, 1, tzinfo=UTC)
 _NEXT: Final = timedelta(microseconds=1)

@@ -157,7 +157,9 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path:
     cached = {name for name, step in summary["steps"].items() if step["cached"]}
     assert cached == {"ingest"}  # whatever started the run, the log is the same
     told = [
-        event["text"] for line in (latest / "events.jsonl").open() if (event := json.loads(line))["event"] == "note"
+        event["text"]
+        for line in (latest / "events.jsonl").read_text().splitlines()
+        if (event := json.loads(line))["event"] == "note"
     ]
     assert not any("from scratch" in text or "counted again" in text for text in told)  # everything fitted
     tracker = Tracker(tracking_uri(runs / "stores"), "demo")

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tritonclient.grpc import service_pb2_grpc
 
 from shortlist.artefacts import read_json
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log_writer import LogWriter, process_folder
@@ -34,7 +34,6 @@ from shortlist.serving.online.service import Service
 from shortlist.serving.online.settings import ServerSettings
 from shortlist.serving.online.users import Users
 
-PREPROCESSING: Final = "preprocessing"
 """Folder inside a model folder that holds what its features were fitted to."""
 _HOST: Final = "127.0.0.1"
 _GRACE_SECONDS: Final = 30
@@ -107,7 +106,7 @@ class _Parts:
     """Everything behind the ports."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        plan = Preprocessing.load(settings.model_folder / PREPROCESSING).plan
+        plan = Preprocessing.load(settings.model_folder / Files.PREPROCESSING).plan
         assembler = Assembler(plan, Signature.read(settings.model_folder / FOLDER))
         self.users = Users(settings, assembler.user, assembler.widths) if assembler.user is not None else None
         self.refresh = Refresh(

@@ -138,15 +138,19 @@ class TritonClient:
 
     async def _shared(self, line: TritonLine, region: Region) -> Region | None:
         said = {"key": f"/{region.name}", "offset": 0, "byte_size": region.size}
+        self._regions[line] = region  # counts from now on
+        told = False
         try:
             reply = await self._tell(line, region, "register", said)
+            told = reply.status == 200
         finally:
             region.unlink()
-        if reply.status != 200:
-            self._share_no_more(_error_in(reply))
-            return None
-        self._regions[line] = region
-        return region
+            if not told:
+                self._regions.pop(line, None)
+        if told:
+            return region
+        self._share_no_more(_error_in(reply))
+        return None
 
     def _share_no_more(self, why: str) -> None:
         _log.info("tensors travel in the requests, as Triton shares no memory with this process: %s", why)

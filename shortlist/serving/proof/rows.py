@@ -82,8 +82,8 @@ class ServedRows:
             IntegrityError: The model was not exported.
         """
         self.signature = Signature.read(model / FOLDER)
-        self._plan = Preprocessing.load(model / "preprocessing").plan
-        self._paths = fitted, model / "preprocessing"
+        self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
+        self._paths = fitted, model / Files.PREPROCESSING
         self._assembler = DayAssembler(self._plan, self.signature, ViewIndex.read(fitted / "views"))
         self._table = DayTable.open(log, Files.LOG)
         self._reference = reference

@@ -51,8 +51,6 @@ class ReplaySettings(BaseModel):
     """The outcome log; the replay makes a folder of its own inside."""
     out: Path
     """Folder for `ledger.parquet` and `summary.json`, made when missing."""
-    top: int = Field(default=1, ge=1)
-    """Items of an answer that count for the canary's KPI; every row has its outcome all the same."""
     rows: int = Field(default=20, ge=1)
     """Most rows of a request."""
     seed: int = Field(default=17, ge=0)

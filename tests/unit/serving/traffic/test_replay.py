@@ -253,8 +253,8 @@ def test_a_replay_in_the_background_lives_as_long_as_its_block(
 
 
 def test_settings_that_are_none_are_refused(settings: Callable[..., ReplaySettings], tmp_path: Path) -> None:
-    write_json(tmp_path / "settings.json", settings().model_dump(mode="json") | {"top": 0})
-    with pytest.raises(ShortlistError, match=r"settings\.json: top: Input should be greater than or equal to 1"):
+    write_json(tmp_path / "settings.json", settings().model_dump(mode="json") | {"rows": 0})
+    with pytest.raises(ShortlistError, match=r"settings\.json: rows: Input should be greater than or equal to 1"):
         ReplaySettings.read(tmp_path / "settings.json")
 
 

@@ -1,0 +1,96 @@
+"""What a training is told: the sections, why it was started, and what it may read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from monitoring.records import RetrainDecision
+from pipelines.compile import COMPILED
+from pipelines.submit import training_arguments
+from shortlist.config.load import load_spec
+from shortlist.contracts import ShortlistError
+
+SPEC = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
+UNTIL = datetime(2026, 1, 15, tzinfo=UTC)
+DECISION = RetrainDecision(
+    spec="demo",
+    action="retrain",
+    trigger="drift",
+    key="0123456789abcdef",
+    window=UNTIL - timedelta(days=1),
+    until=UNTIL,
+    reasons=("drift in surface",),
+    made=UNTIL,
+)
+
+
+def test_a_person_starts_a_training_of_everything() -> None:
+    told = training_arguments(SPEC, "", "stores")
+    assert [told[name] for name in ("trigger", "reasons", "key", "until", "previous")] == ["manual", [], "", "", ""]
+
+
+def test_a_decision_is_handed_on_and_earlier_features_are_used() -> None:
+    told = training_arguments(SPEC, "", "stores", decision=DECISION)
+    assert told["trigger"] == "drift"
+    assert told["reasons"] == ["drift in surface"]
+    assert told["key"] == "0123456789abcdef"
+    assert told["until"] == "2026-01-15T00:00:00+00:00"
+    assert told["previous"] == "newest"
+
+
+def test_the_moment_is_the_same_however_it_is_written() -> None:
+    there = UNTIL.astimezone(timezone(timedelta(hours=8)))
+    assert training_arguments(SPEC, "", "stores", until=there)["until"] == "2026-01-15T00:00:00+00:00"
+
+
+def test_neither_limit_is_passed() -> None:
+    for days, wanted in ((-1, "2026-01-14"), (1, "2026-01-15")):
+        told = training_arguments(SPEC, "", "stores", UNTIL + timedelta(days=days), DECISION)
+        assert told["until"] == f"{wanted}T00:00:00+00:00"
+
+
+def test_a_moment_without_timezone_is_refused() -> None:
+    with pytest.raises(ShortlistError, match=r"until: got 2026-01-15T00:00:00, wanted a moment with its offset"):
+        training_arguments(SPEC, "", "stores", until=datetime(2026, 1, 15))
+
+
+def tasks() -> dict[str, dict[str, Any]]:
+    pipeline = next(yaml.safe_load_all((COMPILED / "training.yaml").read_text()))
+    groups = [pipeline["root"], *pipeline["components"].values()]
+    return {name: task for group in groups for name, task in group.get("dag", {}).get("tasks", {}).items()}
+
+
+def fed(task: dict[str, Any], parameter: str) -> bool:
+    """Whether a task's inputs hold a parameter of the pipeline."""
+    names = (parameter, f"pipelinechannel--{parameter}")
+    given = task.get("inputs", {}).get("parameters", {}).values()
+    return any(one.get("componentInputParameter") in names for one in given)
+
+
+@pytest.mark.parametrize("parameter", ["trigger", "reasons", "key"])
+def test_why_a_training_was_started_makes_no_data_anew(parameter: str) -> None:
+    made = ("ingest", "validate", "fit-features", "build-table", "store-features", "score-champion", "judge")
+    found = tasks()
+    assert set(made) <= set(found)
+    assert not [name for name in made if fed(found[name], parameter)]
+    assert fed(found["train"], parameter)
+
+
+def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> None:
+    found = tasks()
+    assert fed(found["validate"], "until")
+    assert not fed(found["ingest"], "until")  # reading the files again would change nothing
+    readers = [
+        name
+        for name, task in found.items()
+        if any(
+            "raw_log" in one.get("taskOutputArtifact", {}).get("outputArtifactKey", "")
+            for one in task.get("inputs", {}).get("artifacts", {}).values()
+        )
+    ]
+    assert sorted(readers) == ["report", "validate"]  # the page reads the step's record alone
