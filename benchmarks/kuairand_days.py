@@ -202,7 +202,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("Say where the KuaiRand files are: benchmarks/kuairand_days.py DATA")
         return 2
-    console = Console(width=160)
+    console = Console(width=190)
     with TemporaryDirectory() as scratch, console.status("") as status:
         study = Study(kuairand(), Path(sys.argv[1]), Path(scratch), status.update)
         lines = [live.line() for live in study.live_days()]

@@ -27,8 +27,7 @@ def look(
         watch = Watch(name, stores, Monitoring.model_validate_json(monitoring), slices, sampling)
         seen = watch.look()
         this.rows = sum(report.rows for report in seen.reports)
-        for line in seen.lines:
-            note(line)
+        note("\n".join(seen.lines))
         retrain = watch.begin(seen, run="")
     decision.metadata.update({"step": this.record})
     if seen.decision is None:

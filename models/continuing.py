@@ -20,6 +20,7 @@ from shortlist.tables import DayTable
 from shortlist.tracking.lineage import Continued
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
+from shortlist.tracking.store_access import TrackingError
 
 Section = XGBoostModel | DLRMModel
 
@@ -61,13 +62,13 @@ class Beginning(NamedTuple):
         """Give the model of an MLflow run.
 
         Raises:
-            MisfitError: Its files are not the ones that were trained.
+            MisfitError: Its files are gone, or are not the ones that were trained.
         """
         with TemporaryDirectory(prefix="shortlist-earlier-") as files:
             try:
                 folder = tracker.fetch_model(run, Path(files))
                 record = read_record(folder)
-            except IntegrityError as problem:
+            except (IntegrityError, TrackingError) as problem:
                 raise MisfitError(str(problem)) from None
             yield cls(run, str(tracker.registry.version_from(run) or ""), folder, record)
 

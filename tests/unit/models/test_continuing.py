@@ -252,7 +252,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def found(store: Path, world: World, request: pytest.FixtureRequest) -> Found:
-    return Found(Origin(name=request.node.name, stores=str(store)), world.folder / "dlrm-old")
+    return Found(Origin(name=re.sub(r"\W", "-", request.node.name), stores=str(store)), world.folder / "dlrm-old")
 
 
 def test_a_first_training_has_nothing_to_go_on_from(found: Found, notes: Callable[[], list[str]]) -> None:
@@ -417,12 +417,15 @@ def test_ids_that_moved_are_refused(world: World, tmp_path: Path) -> None:
         lessons(world, beginning(world), fitted)
 
 
-def test_a_model_that_was_tampered_with_is_left(
-    world: World, found: Found, notes: Callable[[], list[str]], tmp_path: Path
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_model_whose_files_are_others_or_gone_is_left(
+    gone: bool, world: World, found: Found, notes: Callable[[], list[str]]
 ) -> None:
     run = found.trained()
     folder = found.origin.tracker.fetch_model(run)
     (folder / "weights.safetensors").write_bytes(b"not these")
+    if gone:
+        shutil.rmtree(folder)
     from_scratch(
         world,
         world.section("dlrm", **WARM, epochs=1),
@@ -433,4 +436,4 @@ def test_a_model_that_was_tampered_with_is_left(
     )
     (said,) = notes()
     assert "dlrm was trained from scratch" in said
-    assert "weights.safetensors" in said
+    assert ("No such" if gone else "weights.safetensors") in said

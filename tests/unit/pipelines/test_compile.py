@@ -12,6 +12,7 @@ from pipelines.compile import COMPILED, compile_all, out_of_date
 from pipelines.runner import task_titles
 from shortlist.evaluation.assembly import TITLES
 
+NAMES = ("training", "drift_watch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
 
 
@@ -20,18 +21,20 @@ def test_the_committed_files_are_up_to_date() -> None:
 
 
 def test_a_changed_file_is_found(tmp_path: Path) -> None:
-    (path,) = compile_all(tmp_path)
+    path, *_ = compile_all(tmp_path)
     path.write_text(path.read_text().replace("shortlist-training", "other"))
     assert out_of_date(tmp_path) == [path]
 
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
-    pipeline = yaml.safe_load((COMPILED / "training.yaml").read_text())
-    assert set(TITLES) <= set(task_titles(pipeline).values())
+    tasks = {name: set(task_titles(yaml.safe_load((COMPILED / f"{name}.yaml").read_text())).values()) for name in NAMES}
+    assert set(TITLES) <= tasks["drift_watch"]
+    assert set(TITLES) - tasks["training"] == {"look"}  # the watching graph is a look before the training graph
 
 
-def test_every_component_runs_on_our_image_and_installs_nothing() -> None:
-    pipeline = yaml.safe_load((COMPILED / "training.yaml").read_text())
+@pytest.mark.parametrize("name", NAMES)
+def test_every_component_runs_on_our_image_and_installs_nothing(name: str) -> None:
+    pipeline = yaml.safe_load((COMPILED / f"{name}.yaml").read_text())
     containers = [one["container"] for one in pipeline["deploymentSpec"]["executors"].values()]
     assert {container["image"] for container in containers} == {"shortlist/python-pipeline:0.1.0"}
     assert not any("pip install" in " ".join(container["command"]) for container in containers)
