@@ -7,6 +7,9 @@ The first days of KuaiRand train a model. Every later day is then scored by
 - continue, refit, warm: the model of the night before, trained again as declared, from the log up to midnight;
 - scratch: a model trained from nothing every night on the same log.
 
+Every day is also watched as a window of live traffic that the stale XGBoost served: the verdict, what is named, and the
+decision are printed beside. Nothing is done about them here: the retrained models are trained every night anyway.
+
 No model and no statistic has a row of the day that it scores, or of a later one: everything is made of a log that was
 validated with `until` at the day's start.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -31,6 +34,14 @@ from models.packing import pack
 from models.ranker import MisfitError
 from models.record import read_record
 from models.train import load_ranker, train
+from monitoring.checks import check_window
+from monitoring.drift import find_drift
+from monitoring.known_columns import with_side_columns
+from monitoring.live_quality import measure_quality
+from monitoring.live_window import LiveWindow
+from monitoring.records import WindowReport
+from monitoring.reference import build_reference
+from monitoring.trigger import decide
 from shortlist.config.declared import Declared
 from shortlist.config.load import load_spec
 from shortlist.config.models import DLRMModel, XGBoostModel
@@ -40,11 +51,14 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics import auc, log_loss
 from shortlist.features.fit import fit
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
 from shortlist.tables import DayTable
 
+LIST = 20
+"""Rows of what a user is shown at once, as a replay has it."""
 FIRST_DAYS = 6
 """Days before the first that is live: one warms up, three train, one validates, one tests."""
 WAYS: dict[str, dict[str, dict[str, Any]]] = {
@@ -78,6 +92,62 @@ class LiveDay(NamedTuple):
             "auc": {name: round(auc(labels, scores), 5) for name, scores in self.scores.items()},
             "log_loss": {name: round(log_loss(labels, scores), 5) for name, scores in self.scores.items()},
         }
+
+
+class Watched:
+    """What monitoring says of the days that a model of the first days serves.
+
+    Args:
+        study: With its first day's models.
+    """
+
+    def __init__(self, study: Study) -> None:
+        spec, first = study.spec, study.days[FIRST_DAYS]
+        self._study, self._settings = study, spec.monitoring
+        scores = {"xgboost": study.scores("xgboost", "scratch", first)}
+        inputs = study.folder / f"log-{first}", study.fitted(first)
+        sections = spec.data, spec.features, spec.monitoring
+        self._reference = build_reference(spec.name, *sections, *inputs, scores, study.folder / "reference")
+        self._preprocessing = Preprocessing.load(study.fitted(first))
+        self._reports: list[WindowReport] = []
+
+    def line(self, live: LiveDay) -> dict[str, Any]:
+        """Return the verdict on a day, what it names, and the decision."""
+        window, settings = self._window(live), self._settings
+        usual = self._reference.models["xgboost"]
+        problems, ratio = check_window(window, self._reference, self._reports, settings)
+        findings = find_drift(window.rows, self._reference, usual.scores, self._preprocessing, settings.drift)
+        report = WindowReport(
+            spec=self._reference.spec, start=window.start, end=window.end, made=window.end, champion=1,
+            versions={1: window.rows.height}, requests=window.requests, rows=window.rows.height, coverage=1.0,
+            volume_ratio=ratio, problems=problems, findings=() if problems else findings,
+            quality=measure_quality(window, {1: usual}, (), settings.quality, settings.window.min_rows),
+        )  # fmt: skip
+        self._reports.append(report)
+        decision = decide(report.spec, self._reports, (), settings.retrain, report.end)
+        nearest = max(findings, key=lambda one: one.effect / one.critical)
+        return {
+            "verdict": report.verdict,
+            "named": list(report.columns),
+            "nearest": f"{nearest.column} {nearest.effect:.3f} of {nearest.critical:.3f}",
+            "decision": decision.action,
+            "reason": decision.reasons[0],
+        }
+
+    def _window(self, live: LiveDay) -> LiveWindow:
+        data = self._study.spec.data
+        assert data.user is not None
+        scored = live.rows.with_columns(score=pl.Series(live.scores["xgboost stale"]).cast(pl.Float32))
+        listed = pl.int_range(pl.len(), dtype=pl.Int32).over(data.user)
+        named = scored.sort(data.user, Columns.TIME).with_columns(
+            pl.format("{}-{}", data.user, listed // LIST).alias("request_id"), (listed % LIST).alias("row"),
+            pl.col(data.user).cast(pl.String).alias(Columns.USER), pl.lit(1, pl.Int64).alias("version"),
+        )  # fmt: skip
+        rows = with_side_columns(named, data, self._study.log.folder)
+        start = start_of(live.day, self._study.timezone)
+        requests = rows["request_id"].n_unique()
+        scores = rows.select("version", "score")
+        return LiveWindow(start, start + timedelta(days=1), requests, rows, 1.0, 0, 0, 0, 0, scores)
 
 
 class Study:
@@ -120,6 +190,10 @@ class Study:
         """Return the model that was trained in the night before a day."""
         return self.folder / f"{kind}-{way}-{day}"
 
+    def scores(self, kind: str, way: str, day: date) -> Path:
+        """Return the scores of validation and test days of that model."""
+        return self.folder / f"scores-{kind}-{way}-{day}"
+
     def _validated(self, name: str, day: date | None) -> DayTable:
         until = start_of(day, self.timezone) if day else None
         paths = self.folder / "raw", self.folder / name, self.folder / "quarantine"
@@ -150,7 +224,7 @@ class Study:
                 champion = None
                 print(f"{day}: {kind}, {way}, from scratch: {reason}")
         out = self.model(kind, way, day)
-        train(kind, section, table, self.spec.runtime, out, self.folder / "scores", champion=champion)
+        train(kind, section, table, self.spec.runtime, out, self.scores(kind, way, day), champion=champion)
         pack(out, self.fitted(day))
 
     def _section(self, kind: str, changes: dict[str, Any]) -> XGBoostModel | DLRMModel:
@@ -197,6 +271,16 @@ def shown(lines: list[dict[str, Any]], measure: str) -> Table:
     return table
 
 
+def looked(lines: list[dict[str, Any]]) -> Table:
+    """Return what watching the stale XGBoost says of every day."""
+    table = Table("day", "verdict", "named", "nearest to its limit", "decision", title="watched", title_justify="left")
+    for line in lines:
+        one = line["watched"]
+        said = f"{one['decision']}: {one['reason']}"
+        table.add_row(line["day"], one["verdict"], ", ".join(one["named"]) or "-", one["nearest"], said)
+    return table
+
+
 def main() -> int:
     """Print a table per measure, and write every day's numbers."""
     if len(sys.argv) != 2:
@@ -205,9 +289,13 @@ def main() -> int:
     console = Console(width=190)
     with TemporaryDirectory() as scratch, console.status("") as status:
         study = Study(kuairand(), Path(sys.argv[1]), Path(scratch), status.update)
-        lines = [live.line() for live in study.live_days()]
+        lines, watched = [], None
+        for live in study.live_days():
+            watched = watched or Watched(study)
+            lines.append(live.line() | {"watched": watched.line(live)})
     for measure in ("auc", "log_loss"):
         console.print(shown(lines, measure))
+    console.print(looked(lines))
     RESULTS.mkdir(exist_ok=True)
     result = {"first_days": FIRST_DAYS, "ways": WAYS, "date": datetime.now(UTC).date().isoformat(), "days": lines}
     (RESULTS / "kuairand_days.json").write_text(json.dumps(result, indent=2) + "\n")

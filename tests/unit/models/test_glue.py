@@ -16,6 +16,7 @@ from models.champion import score_champion
 from models.registry import promote, register_blessed
 from models.release import ReleaseForm, release
 from models.training import Origin, train_and_track
+from monitoring.versions import Versions
 from shortlist.artefacts import IntegrityError, folder_digest
 from shortlist.config.declared import Declared
 from shortlist.config.gates import Gates, Infra
@@ -128,6 +129,13 @@ def test_a_registered_version_carries_the_blessing_of_its_files(world: World, ve
     assert blessing is not None
     verified = verify_blessing(blessing, registry.fetch(int(version)).folder)
     assert verified.blessed is not None and verified.blessed.model == "xgboost"
+
+
+def test_a_version_that_came_without_a_reference_cannot_be_watched(world: World, version: str, tmp_path: Path) -> None:
+    watched = Versions(world.origin.tracker.registry, tmp_path)[int(version)]
+    assert (watched.kind, watched.preprocessing.plan.declared.data.label) == ("xgboost", world.spec.data.label)
+    with pytest.raises(ShortlistError, match=r"version 1 was registered without a reference .*; train again"):
+        _ = watched.quality
 
 
 def test_the_champion_gives_the_same_scores_through_its_own_preprocessing(world: World, version: str) -> None:
