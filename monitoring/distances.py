@@ -136,4 +136,5 @@ def _natural(days: Floats, spread: Spread) -> float:
         return 0.0
     theirs = rest[there] / others[there, None]
     index = index_parts(theirs, days[there] / rows[there, None]).sum(axis=1)
-    return max(0.0, float((index - spread.scale * spread.df * (1 / rows + 1 / others)[there]).max()))
+    chance = spread.scale * spread.df * (1 / rows[there] + 1 / others[there])
+    return max(0.0, float((index - chance).max()))

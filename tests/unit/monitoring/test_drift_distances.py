@@ -65,6 +65,13 @@ def test_days_without_rows_say_nothing_and_one_day_has_no_variation() -> None:
     assert compared([50, 50], [0, 0], [500, 500], [0, 0]).natural == 0
 
 
+def test_a_day_on_which_a_column_was_broken_is_no_variation() -> None:
+    days = [[500, 500], [600, 400], [550, 450]]
+    whole, broken = compared([1_100, 900], *days), compared([1_100, 900], *days, [0, 0])
+    assert broken.natural == pytest.approx(whole.natural, abs=1e-12)
+    assert whole.natural > 0
+
+
 def test_small_bins_are_compared_together() -> None:
     reference = [90_000, *[100] * 100]  # a hundred values with a tenth of the rows
     found = compared([900, *[1] * 100], reference)
