@@ -65,7 +65,9 @@ def _scenario(world: DrillWorld, drift: Drift, end: int, days: Sequence[Day]) ->
     before = [day for day in days if drift.from_day - AROUND <= day.number < drift.from_day]
     since = [day for day in days if drift.from_day <= day.number < end]
     alarm = next((day for day in since if day.decision.action != "hold"), None)
-    trained = next((day for day in since if day.trained), None)
+    trainings = [day for day in since if day.trained]
+    # A first training may be rolled back, for it saw little of the new world; what counts is that the loop goes on.
+    trained = next((day for day in trainings if day.promoted), trainings[0] if trainings else None)
     over = drift.until_day if drift.until_day is not None else (trained.number + 1 if trained else end)
     kpi = Kpi(
         before=_mean(before), during=_mean([day for day in since if day.number < over]),

@@ -65,6 +65,16 @@ def test_a_loop_that_closes_passes() -> None:
     assert new.hours_to_alarm == 48
 
 
+def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:
+    done = story(
+        day7=day(7, "retrain", ("item_id",), kpi=0.3, trained=True),
+        day8=day(8, "retrain", ("item_id",), kpi=0.3, trained=True, promoted=True),
+    )
+    new = done.scenarios[1]
+    assert done.passed and new.alarm_at == BEGIN + timedelta(days=8)
+    assert (new.kpi.during, new.kpi.after) == (pytest.approx(0.3), pytest.approx(0.45))
+
+
 @pytest.mark.parametrize(
     "changed",
     [
