@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ from shortlist.artefacts import write_json
 from shortlist.config.spec import Spec
 from shortlist.contracts import ShortlistError
 
+_INTERRUPTED: Final = 130
+"""Exit code of what the user stopped."""
 _NOT_OF_THE_LOOK: Final = ("trigger", "reasons", "key", "until")
 """Parameters of the training graph that the look itself gives."""
 
@@ -77,15 +80,25 @@ def watch_again_and_again(spec: Spec, data: Path | None, runs: Path, seconds: in
     since = datetime.now(UTC)
     with serve_metrics(watch.book, port) as at:
         console.print(f"Looking every {seconds} s. Metrics: http://127.0.0.1:{at}/metrics   Stop: Ctrl-C")
-        while True:
-            began = time.monotonic()
-            try:
-                watch_here(spec, data, runs)
-                if (decision := due(spec, watch, since, datetime.now(UTC))) is not None:
-                    run_here(spec, data, runs, decision=decision)
-            except ShortlistError as problem:  # the next look may find it mended
-                console.print(str(problem), markup=False, soft_wrap=True)
-            time.sleep(max(0.0, began + seconds - time.monotonic()))
+        with suppress(KeyboardInterrupt):
+            while True:
+                began = time.monotonic()
+                if _turn(spec, data, runs, watch, since, console) == _INTERRUPTED:
+                    break
+                time.sleep(max(0.0, began + seconds - time.monotonic()))
+        console.print("Stopped looking.")
+
+
+def _turn(spec: Spec, data: Path | None, runs: Path, watch: Watch, since: datetime, console: Console) -> int:
+    """Look once, and start what the schedule asks for; return the exit code of what ran last."""
+    try:
+        code = watch_here(spec, data, runs)
+        if code != _INTERRUPTED and (decision := due(spec, watch, since, datetime.now(UTC))) is not None:
+            code = run_here(spec, data, runs, decision=decision)
+    except ShortlistError as problem:  # the next look may find it mended
+        console.print(str(problem), markup=False, soft_wrap=True)
+        return 1
+    return code
 
 
 def due(spec: Spec, watch: Watch, since: datetime, now: datetime) -> RetrainDecision | None:

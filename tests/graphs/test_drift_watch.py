@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,6 +150,18 @@ def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -
     # Whoever looks again finds it done.
     watch_here(served.spec, None, served.runs)
     assert len(served.book.retrainings()) == 1
+
+
+def test_a_locked_store_is_a_clear_word_and_loses_nothing(served: Served) -> None:
+    served.users(date(2026, 1, 19), pl.col("label"))
+    before = served.book.reports()
+    with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ShortlistError, match="database is locked"):
+            watch_here(served.spec, None, served.runs)
+    assert served.book.reports() == before
+    watch_here(served.spec, None, served.runs)
+    assert served.book.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
 
 
 def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
