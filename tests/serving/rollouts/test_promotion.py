@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-import pytest
 
 from shortlist.serving.rollout.page import PAGE
 from shortlist.serving.rollout.phases import Phase
@@ -45,7 +44,7 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
     assert (replayed["status"] == 200).all()
     logged = live.predictions().filter(pl.col("request_id").is_in(replayed["id"].implode()))
     assert logged.height == replayed.height == logged["request_id"].n_unique()
-    # Nobody is sent to the candidate and back, and a step's share of the users is its weight, give or take five standard errors.
+    # Nobody is sent to the candidate and back; a step's share of the users is its weight, within five standard errors.
     by_user = logged.filter(pl.col("rollout") == record.id).group_by("user", "step")
     users = by_user.agg(pl.col("track").n_unique().alias("tracks"), pl.col("track").first() == "canary")
     assert users["tracks"].max() == 1
