@@ -126,7 +126,7 @@ $(READY_TRITON): requirements/triton.txt | $(BIN)/python
 	  || { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
 	@touch $@
 
-$(READY_TEST): requirements/test.txt $(READY)
+$(READY_TEST): requirements/test.txt requirements/cluster.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 

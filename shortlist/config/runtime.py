@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shortlist.config.base import Section
+from shortlist.config.cluster import Cluster
+
+Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+"""Name of an environment variable that holds an address or a secret; the spec itself never does."""
 
 
 class SQLiteOnline(Section):
@@ -21,13 +26,81 @@ class RedisOnline(Section):
 
     kind: Literal["redis"]
     """A Redis server."""
-    connection_variable: str = Field(default="SHORTLIST_REDIS", pattern=r"^[A-Z][A-Z0-9_]*$")
+    connection_variable: Variable = "SHORTLIST_REDIS"
     """Environment variable that holds `host:port[,password=...]`; the spec never holds a secret."""
+
+
+class SQLiteTracking(Section):
+    """MLflow in a file."""
+
+    kind: Literal["sqlite"] = "sqlite"
+    """`mlflow.db` and a folder beside it, in the folder of runs."""
+
+
+class ServerTracking(Section):
+    """MLflow elsewhere."""
+
+    kind: Literal["server"]
+    """An MLflow server, or its PostgreSQL database directly; artefacts go into the object store."""
+    uri_variable: Variable = "MLFLOW_TRACKING_URI"
+    """Environment variable that holds `http(s)://...` or `postgresql://...`."""
+
+
+class FileDatabase(Section):
+    """Registry, books and rollouts in files."""
+
+    kind: Literal["files"] = "files"
+    """In the folder of runs, under file locks: for one machine."""
+
+
+class PostgresDatabase(Section):
+    """Registry, books and rollouts in PostgreSQL."""
+
+    kind: Literal["postgres"]
+    """Feast's registry and Shortlist's own records, shared by many machines."""
+    uri_variable: Variable = "SHORTLIST_DATABASE"
+    """Environment variable that holds `postgresql://user:password@host:port/database`."""
+
+
+class FolderObjects(Section):
+    """Published views, deployed versions and logs in a folder."""
+
+    kind: Literal["folder"] = "folder"
+    """In the folder of runs."""
+
+
+class BucketObjects(Section):
+    """Published views, deployed versions and logs in an object store."""
+
+    kind: Literal["bucket"]
+    """S3, GCS or whatever speaks S3. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
+    `GOOGLE_APPLICATION_CREDENTIALS`), as the stores' own clients read them."""
+    url: str = Field(pattern=r"^(s3|gs)://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?$")
+    """Bucket and prefix, e.g. `s3://models/shortlist`; one prefix per cluster, never shared by two."""
+
+
+Profile = Literal["laptop", "cluster"]
+
+_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "laptop": {},
+    "cluster": {
+        "online_store": {"kind": "redis"},
+        "tracking": {"kind": "server"},
+        "database": {"kind": "postgres"},
+        "prediction_log": "objects",
+        "target": "kserve",
+        # "objects" has no default: only the user knows the bucket.
+    },
+}
+"""What a profile says where the spec says nothing."""
 
 
 class Runtime(Section):
     """Engine, memory, threads and stores."""
 
+    profile: Profile = "laptop"
+    """`laptop`: files and local servers. `cluster`: Redis, PostgreSQL, object storage, KServe. It only chooses the
+    defaults of `online_store`, `tracking`, `database`, `objects`, `prediction_log` and `target`; each may be given."""
     engine: Literal["auto", "cpu", "gpu"] = "auto"
     """Executor of feature queries; `auto` takes a GPU when there is one."""
     memory_budget_mib: int = Field(default=2_048, ge=64)
@@ -38,3 +111,35 @@ class Runtime(Section):
     """Seed of everything random."""
     online_store: Annotated[SQLiteOnline | RedisOnline, Field(discriminator="kind")] = SQLiteOnline()
     """Where Feast keeps what serving reads."""
+    tracking: Annotated[SQLiteTracking | ServerTracking, Field(discriminator="kind")] = SQLiteTracking()
+    """Where MLflow keeps trainings and versions."""
+    database: Annotated[FileDatabase | PostgresDatabase, Field(discriminator="kind")] = FileDatabase()
+    """Where Feast's registry, the monitoring's book and the rollouts' states are."""
+    objects: Annotated[FolderObjects | BucketObjects, Field(discriminator="kind")] = FolderObjects()
+    """Where files live that outlast a run."""
+    prediction_log: Literal["files", "objects"] = "files"
+    """Where servers leave the prediction log: their own disk, or the object store."""
+    target: Literal["stack", "kserve"] = "stack"
+    """What `make deploy-canary` drives: this machine's Triton and Envoy, or KServe behind Envoy Gateway."""
+    cluster: Cluster = Cluster()
+    """What Kubernetes is asked for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _profile_fills_in(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        filled = {**_DEFAULTS.get(str(raw.get("profile", "laptop")), {}), **raw}
+        if filled.get("profile") == "cluster" and "objects" not in filled:
+            raise ValueError(
+                "objects: the cluster profile needs a bucket, e.g. objects: {kind: bucket, url: s3://models/shortlist}"
+            )
+        return filled
+
+    @model_validator(mode="after")
+    def _stores_fit(self) -> Runtime:
+        if self.prediction_log == "objects" and isinstance(self.objects, FolderObjects):
+            raise ValueError("prediction_log: objects needs objects: {kind: bucket, url: ...}")
+        if self.target == "kserve" and not isinstance(self.objects, BucketObjects):
+            raise ValueError("target: kserve needs objects: {kind: bucket, url: ...}; pods fetch versions from there")
+        return self

@@ -1,0 +1,100 @@
+"""Where everything is that outlives a run, as the graphs' `stores` parameter says it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shortlist.contracts import ShortlistError
+
+
+class Stores(BaseModel):
+    """Addresses and names of environment variables, never a secret.
+
+    On one machine it is written `<folder>#<epoch>`; elsewhere as JSON.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: Path | None = None
+    """`<runs>/stores` on one machine; None where no disk is shared."""
+    epoch: str = ""
+    """Identity of the stores: results cached for deleted or other stores are not reused."""
+    cluster: str = ""
+    """Name of the cluster they belong to."""
+    objects: str = ""
+    """`s3://bucket/prefix`; empty: `folder / "objects"`."""
+    tracking_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
+    """Environment variable with MLflow's address; empty: `mlflow.db` in the folder."""
+    database_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
+    """Environment variable with PostgreSQL's address; empty: files in the folder."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the stores that a graph's parameter names.
+
+        Raises:
+            ShortlistError: It names none.
+        """
+        if not text.startswith("{"):
+            folder, _, epoch = text.partition("#")
+            return cls(folder=Path(folder), epoch=epoch)
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ShortlistError(f"stores: {error.errors()[0]['msg']} in {text[:200]!r}") from None
+
+    def __str__(self) -> str:
+        """Return what `parse` understands."""
+        if self.folder is not None and self == type(self)(folder=self.folder, epoch=self.epoch):
+            return f"{self.folder}#{self.epoch}"
+        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def tracking_uri(self) -> str | None:
+        """MLflow's address; None: the folder's own."""
+        return address(self.tracking_variable, "runtime.tracking") if self.tracking_variable else None
+
+    @property
+    def database_uri(self) -> str | None:
+        """PostgreSQL's address, a secret; None: files."""
+        return address(self.database_variable, "runtime.database") if self.database_variable else None
+
+    def below(self, name: str) -> Path:
+        """Return a path below the folder.
+
+        Raises:
+            ShortlistError: There is none.
+        """
+        if self.folder is None:
+            raise ShortlistError(f"stores: '{name}' needs a folder, and these stores have none")
+        return self.folder / name
+
+
+def address(variable: str, where: str) -> str:
+    """Return what an environment variable holds.
+
+    Raises:
+        ShortlistError: It is not set; the message never holds a value.
+    """
+    value = os.environ.get(variable, "")
+    if not value:
+        raise ShortlistError(
+            f"{where}: the environment variable {variable} is not set. Set it (on a cluster through"
+            " runtime.cluster.secrets), or declare a store without a server."
+        )
+    return value
+
+
+def without_secret(text: str) -> str:
+    """Return a text whose addresses do not show a password.
+
+    >>> without_secret("cannot reach postgresql://me:secret@host/db")
+    'cannot reach postgresql://***@host/db'
+    """
+    return re.sub(r"//[^@/\s]*@", "//***@", re.sub(r"(?i)password=[^,\s&]*", "password=***", text))
