@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
+from shortlist.ahead import ahead
 from shortlist.artefacts import read_json, write_json
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, ShortlistError
 
 
 class DayPart(BaseModel):
@@ -48,24 +51,68 @@ class DayTable(BaseModel):
         return sum(part.rows for part in self.days)
 
     @property
+    def by_day(self) -> dict[date, DayPart]:
+        """The days, in time order."""
+        return {part.day: part for part in self.days}
+
+    @property
     def positives(self) -> int:
         """Rows with label 1, of all days."""
         return sum(part.positives for part in self.days)
 
     def paths(self, days: frozenset[date] | set[date] | None = None) -> list[Path]:
         """Return the files of some days (of all by default), in time order."""
-        return [self.folder / name for part in self.days if days is None or part.day in days for name in part.files]
+        return [self.folder / name for part in self._of(days) for name in part.files]
 
     def frames(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, pl.DataFrame]]:
-        """Give the rows file by file, in time order."""
-        for part in self.days:
-            if days is None or part.day in days:
-                for name in part.files:
-                    yield part.day, pl.read_parquet(self.folder / name, hive_partitioning=False)
+        """Give the rows file by file, in time order; the next file is read meanwhile."""
+        for day, _, frame in self.files(days):
+            yield day, frame
+
+    def files(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, Path, pl.DataFrame]]:
+        """Give every file's day, path and rows, in time order; the next file is read meanwhile."""
+        paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
+        yield from ahead((day, path, pl.read_parquet(path, hive_partitioning=False)) for day, path in paths)
 
     def scan(self, days: frozenset[date] | set[date] | None = None) -> pl.LazyFrame:
         """Return a lazy frame over some days (over all by default), in time order."""
         return pl.scan_parquet(self.paths(days), hive_partitioning=False)
+
+    def _of(self, days: frozenset[date] | set[date] | None) -> list[DayPart]:
+        return [part for part in self.days if days is None or part.day in days]
+
+
+def share_of(table: DayTable, rank: int, world: int, days: frozenset[date] | set[date] | None = None) -> list[Path]:
+    """Return the files that one of several workers reads, in time order: every file is one worker's, none has two.
+
+    The largest file goes first, to whoever has the fewest rows: the shares differ by the rows of one file at most. All
+    workers come to the same answer by themselves.
+
+    Args:
+        table: The table.
+        rank: Of the worker, from 0.
+        world: Number of workers.
+        days: The days that are shared; all by default.
+
+    Raises:
+        ShortlistError: There are fewer files than workers.
+    """
+    assert 0 <= rank < world
+    paths = table.paths(days)
+    if len(paths) < world:
+        raise ShortlistError(
+            f"{table.folder}: {len(paths)} file(s) cannot be shared among {world} workers, each needs one at least;"
+            f" declare fewer workers, or a smaller runtime.chunk_rows"
+        )
+    rows = [pq.read_metadata(path).num_rows for path in paths]
+    loads = [0] * world
+    own = []
+    for file in sorted(range(len(paths)), key=lambda number: -rows[number]):  # stable: equal files in time order
+        worker = loads.index(min(loads))
+        loads[worker] += rows[file]
+        if worker == rank:
+            own.append(file)
+    return [paths[file] for file in sorted(own)]
 
 
 class DayTableWriter:
@@ -85,13 +132,29 @@ class DayTableWriter:
 
     def append(self, frame: pl.DataFrame) -> None:
         """Take rows, of one or of many days."""
-        for (day,), rows in frame.group_by(Columns.DAY, maintain_order=True):
-            assert isinstance(day, date)
+        for day, rows in _by_day(frame):
             self._held.setdefault(day, []).append(rows)
             while self._height(day) >= self._chunk_rows:
                 self._write(day, self._chunk_rows)
         while sum(map(self._height, self._held)) > self._chunk_rows:  # many days are open: the fullest goes early
             self._write(max(self._held, key=self._height), self._chunk_rows)
+
+    def link(self, day: date, path: Path, rows: int, positives: int) -> None:
+        """Take a file of one day as it is, after the rows that were appended: it is linked, or copied, not written.
+
+        Args:
+            day: Of its rows.
+            path: The file, of at most `chunk_rows` rows with the columns of the others; nobody changes it later.
+            rows: In it.
+            positives: Rows with label 1.
+        """
+        if day in self._held and self._height(day):
+            self._write(day, self._chunk_rows)
+        own = self._new_file(day, rows, positives)
+        try:
+            own.hardlink_to(path)
+        except OSError:  # on another disk
+            shutil.copyfile(path, own)
 
     def close(self, notes: dict[str, Any] | None = None) -> DayTable:
         """Write the rest and the index; return the table."""
@@ -113,10 +176,26 @@ class DayTableWriter:
         held = pl.concat(self._held[day])
         now, later = held.head(rows), held.slice(rows)
         self._held[day] = [later] if later.height else []
+        path = self._new_file(day, now.height, int((now[Columns.LABEL] == 1).sum()))
+        now.write_parquet(path, compression="zstd", compression_level=1)
+
+    def _new_file(self, day: date, rows: int, positives: int) -> Path:
+        """Count a file of so many rows in; return where it goes."""
         files = self._files.setdefault(day, [])
-        name = f"{Columns.DAY}={day}/part-{len(files):05d}.parquet"
-        (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-        now.write_parquet(self._folder / name, compression="zstd", compression_level=1)
-        files.append(name)
-        self._rows[day] = self._rows.get(day, 0) + now.height
-        self._positives[day] = self._positives.get(day, 0) + int((now[Columns.LABEL] == 1).sum())
+        files.append(f"{Columns.DAY}={day}/part-{len(files):05d}.parquet")
+        self._rows[day] = self._rows.get(day, 0) + rows
+        self._positives[day] = self._positives.get(day, 0) + positives
+        path = self._folder / files[-1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def _by_day(frame: pl.DataFrame) -> Iterator[tuple[date, pl.DataFrame]]:
+    """Give the rows of each day, in order; those of a single day, which is what files in time order hold, uncopied."""
+    days = frame[Columns.DAY]
+    if frame.height and (first := days[0]) == days[-1] and (days == first).all():
+        yield first, frame
+        return
+    for (day,), rows in frame.group_by(Columns.DAY, maintain_order=True):
+        assert isinstance(day, date)
+        yield day, rows

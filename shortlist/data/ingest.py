@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from shortlist.ahead import ahead
 from shortlist.artefacts import written_whole
 from shortlist.config.data import Column, Data, FileSource, RowClock
 from shortlist.config.runtime import Runtime
@@ -96,7 +97,7 @@ def _ingest_log(
     files = log_files(inputs.source, inputs.folder)
     by_order = isinstance(data.clock, RowClock)
     rows = LogRows(data, layout, rows_of(files, layout.header) if by_order else 0)
-    for file, block in read_blocks(files, layout, runtime.chunk_rows):
+    for file, block in ahead(read_blocks(files, layout, runtime.chunk_rows)):
         good, bad = rows.take(file, block)
         writer.append(good)
         rejected.append(bad)

@@ -11,7 +11,7 @@ import polars.exceptions
 
 from shortlist.contracts import DataError
 from shortlist.data.layout import Block, Layout
-from shortlist.data.quoting import line_ends
+from shortlist.data.quoting import count_of, line_ends
 from shortlist.data.rows import BROKEN_SCHEMA, take_apart
 from shortlist.data.sources import InputFile
 from shortlist.data.streams import opened
@@ -116,7 +116,7 @@ class _Reader:
             blank = block.data.startswith((b"\n", b"\r\n")) or b"\n\n" in block.data or b"\n\r\n" in block.data
             return not blank
         if not block.quotes.positions.size:
-            return block.data.count(self.separator.encode()) == block.lines * (len(self._fields) - 1)
+            return count_of(block.data, ord(self.separator)) == block.lines * (len(self._fields) - 1)
         text = np.frombuffer(block.data, np.uint8)
         separators = block.quotes.outside(np.flatnonzero(text == ord(self.separator)))
         rows = block.quotes.outside(line_ends(block.data))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shortlist.contracts import DataError
-from shortlist.data.quoting import NO_QUOTES, Quotes, complete_rows, line_ends
+from shortlist.data.quoting import NEWLINE, NO_QUOTES, Quotes, complete_rows, count_of, line_ends
 from shortlist.data.streams import ByteStream, opened
 
 BOM = b"\xef\xbb\xbf"
@@ -50,7 +50,7 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
     while not final:
         fresh = stream.read(size)
         final = not fresh
-        data = carry + fresh
+        data = carry + fresh if carry else fresh
         if line == 1:
             data = _without_mark(data, name)
         if final and data and not data.endswith(b"\n"):
@@ -64,8 +64,9 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
             most = _LONGEST_ROW_BYTES >> 20
             raise DataError(f"{name}, line {line}: no row ends within {most} MiB; is this a text file?")
         if end:
-            lines = data.count(b"\n", 0, end)
-            yield TextBlock(data[:end], line, lines, quotes, stream.position())
+            whole = data[:end]
+            lines = count_of(whole, NEWLINE)
+            yield TextBlock(whole, line, lines, quotes, stream.position())
             line += lines
             size = min(max(end * rows_per_block // lines, _LEAST_BYTES), _MOST_BYTES)
 
@@ -76,7 +77,7 @@ def count_rows(path: Path, name: str, separator: str | None) -> int:
     with opened(path) as stream:
         while data := stream.read(_COUNT_BYTES):
             quoted = quoted or (separator is not None and b'"' in data)
-            lines, last = lines + data.count(b"\n"), data
+            lines, last = lines + count_of(data, NEWLINE), data
     if not quoted:
         return lines + (not last.endswith(b"\n"))
     with opened(path) as stream:

@@ -96,7 +96,7 @@ def _rows(
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
     checks, rules, today = log_checks(data, until), DayRules(data), None
     with progress("validate", source.rows) as advance:
-        for day, rows in source.frames():
+        for day, path, rows in source.files():
             if day != today:
                 rules, today = DayRules(data), day
             failures = broken_checks(rows, checks)
@@ -104,7 +104,10 @@ def _rows(
             good, refused = split_failures(rows, failures)
             bad.append(refused)
             profile.add(day, good)
-            writer.append(good.drop(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
+            if refused.is_empty():
+                writer.link(day, path, good.height, int((good[Columns.LABEL] == 1).sum()))
+            else:
+                writer.append(good)
             advance(rows.height, f"{bad.rows} quarantined")
     return profile
 

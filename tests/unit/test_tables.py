@@ -6,9 +6,10 @@ from datetime import date
 from pathlib import Path
 
 import polars as pl
+import pytest
 
-from shortlist.contracts import Files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.contracts import Files, ShortlistError
+from shortlist.tables import DayPart, DayTable, DayTableWriter, share_of
 
 MONDAY, TUESDAY = date(2026, 1, 5), date(2026, 1, 6)
 
@@ -51,3 +52,55 @@ def test_many_open_days_do_not_pile_up_in_memory(tmp_path: Path) -> None:
     held = sum(frame.height for frames in writer._held.values() for frame in frames)
     assert held <= 10
     assert writer.close().rows == 30 * 9
+
+
+def test_a_linked_file_stands_in_order_between_appended_rows(tmp_path: Path) -> None:
+    source = written(tmp_path / "source", rows(MONDAY, 3, 4))
+    (tmp_path / "t").mkdir()
+    writer = DayTableWriter(tmp_path / "t", Files.TABLE, chunk_rows=4)
+    writer.append(rows(MONDAY, 0, 3))
+    writer.link(MONDAY, source.paths()[0], rows=4, positives=2)
+    writer.append(rows(MONDAY, 7, 2))
+    table = writer.close()
+    assert table.scan().collect()["number"].to_list() == list(range(9))
+    assert (table.rows, table.positives) == (9, 4)
+    assert [frame.height for _, frame in table.frames()] == [3, 4, 2]
+    assert table.paths()[1].samefile(source.paths()[0])
+
+
+def shared(folder: Path, *heights: int) -> DayTable:
+    """A table of one day whose files have these heights."""
+    (folder / f"day={MONDAY}").mkdir(parents=True)
+    files = []
+    for number, height in enumerate(heights):
+        files.append(f"day={MONDAY}/part-{number:05d}.parquet")
+        rows(MONDAY, 0, height).write_parquet(folder / files[-1])
+    part = DayPart(day=MONDAY, rows=sum(heights), positives=0, files=tuple(files))
+    return DayTable(folder=folder, days=(part,))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_every_file_is_one_workers_and_the_shares_are_alike(tmp_path: Path, world: int) -> None:
+    heights = (10, 9, 8, 3, 10, 7, 1)
+    table = shared(tmp_path, *heights)
+    shares = [share_of(table, rank, world) for rank in range(world)]
+    assert sorted(path for share in shares for path in share) == table.paths()
+    assert all(share == sorted(share) for share in shares)  # in time order
+    sizes = [sum(pl.read_parquet(path).height for path in share) for share in shares]
+    assert max(sizes) - min(sizes) <= max(heights)
+
+
+def test_the_largest_file_goes_to_whoever_has_the_fewest_rows(tmp_path: Path) -> None:
+    table = shared(tmp_path, 2, 5, 4, 3)
+    names = [[path.stem for path in share_of(table, rank, 2)] for rank in (0, 1)]
+    assert names == [["part-00000", "part-00001"], ["part-00002", "part-00003"]]  # 5 + 2 rows, 4 + 3 rows
+
+
+def test_only_the_wanted_days_are_shared(tmp_path: Path) -> None:
+    table = written(tmp_path / "t", rows(MONDAY, 0, 8), rows(TUESDAY, 0, 8))
+    assert sorted(path for rank in (0, 1) for path in share_of(table, rank, 2, {TUESDAY})) == table.paths({TUESDAY})
+
+
+def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match=r"2 file\(s\) cannot be shared among 3 workers, each needs one at least"):
+        share_of(shared(tmp_path, 4, 4), 0, 3)

@@ -81,7 +81,7 @@ def test_a_sound_log_passes_with_its_notes(judged: Judged) -> None:
         "users": {"raw_rows": 40, "valid_rows": 40, "quarantined_rows": 0, "coverage": 0.8}  # 40 of 50 users
     }
     rows = table.scan().collect()
-    assert not {"source_file", "source_line"} & set(rows.columns)
+    assert {"source_file", "source_line"} <= set(rows.columns)
     assert pl.read_parquet(table.folder / "side" / "users.parquet").columns == ["user_id", "age"]
 
 
