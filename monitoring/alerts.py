@@ -20,7 +20,6 @@ from monitoring.alert import Alert, digest
 from monitoring.book import Book
 from monitoring.courier import Courier, Delivery
 from monitoring.obstacles import FRUITLESS
-from monitoring.outbox import Outbox
 from monitoring.records import RetrainDecision, Retraining
 from shortlist.config.monitoring import Alerts
 
@@ -46,7 +45,7 @@ def tell(book: Book, decision: RetrainDecision | None, alerts: Alerts, now: date
     Raises:
         ShortlistError: The declared token is not in the environment.
     """
-    outbox = Outbox(book.outbox)
+    outbox = book.outbox
     courier = Courier(outbox, alerts)
     told = outbox.told()
     if decision is not None:

@@ -1,6 +1,6 @@
-"""The book of a spec's monitoring: its windows, decisions and retrainings, each a file that many processes share.
+"""The book of a spec's monitoring: its windows, decisions and retrainings, each a record that many processes share.
 
-Below `<runs>/monitoring/<spec>`:
+Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 
 - `windows/20260119T000000Z.json`: a `WindowReport`
 - `decisions/<key>.json`: a `RetrainDecision`
@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from filelock import FileLock
-
 from monitoring import record_files
+from monitoring.outbox import Outbox
 from monitoring.owner import TO_START, Owners
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
+from shortlist.state.folder import FolderState
+from shortlist.state.opening import open_state
+from shortlist.state.store import StateStore
+from shortlist.stores import Stores
 
 Ending = Literal["promoted", "not_promoted", "held", "failed"]
 
@@ -33,14 +36,21 @@ class Book:
     """What is known and was done.
 
     Args:
-        folder: `<runs>/monitoring/<spec>`; it is made when something is written.
+        folder: `<runs>/monitoring/<spec>`, for pages and the like; it is made when something is written.
         clock: Tells the time; only ages are computed from it.
+        state: Where the records are; files in the folder by default.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        state: StateStore | None = None,
+    ) -> None:
         self.folder = folder
+        self._state = FolderState(folder) if state is None else state
         self._clock = clock
-        self._owners = Owners(folder / "owners")
+        self._owners = Owners(self._state)
 
     @property
     def spec(self) -> str:
@@ -48,30 +58,33 @@ class Book:
         return self.folder.name
 
     @property
-    def outbox(self) -> Path:
-        """Folder of its alerts."""
-        return self.folder / "outbox"
+    def outbox(self) -> Outbox:
+        """Its alerts."""
+        return Outbox(self._state)
 
     def reports(self, newest: int | None = None) -> tuple[WindowReport, ...]:
         """Return the windows' reports, oldest first; only so many newest ones where a number is given."""
-        paths = sorted((self.folder / "windows").glob("*.json"))
-        return tuple(map(self._report, paths if newest is None else paths[max(0, len(paths) - newest) :]))
+        if newest is None:
+            return tuple(self._reported(name, text) for name, text in self._texts("windows"))
+        names = [name for name in self._state.names("windows/") if _is_record(name, "windows")]
+        found = ((name, self._state.read(name)) for name in names[max(0, len(names) - newest) :])
+        return tuple(self._reported(name, text) for name, text in found if text is not None)
 
     def add_report(self, report: WindowReport, replace: bool = False) -> bool:
         """Keep a window's report; return whether it was written.
 
         A window is reported once: the first report stays, unless `replace` says that the window is looked at anew.
         """
-        path = self.folder / "windows" / f"{_stamp(report.start)}.json"
+        name = f"windows/{_stamp(report.start)}.json"
         if not replace:
-            return record_files.create(path, report)
+            return record_files.create(self._state, name, report)
         with self._alone():
-            record_files.replace(path, report)
+            record_files.replace(self._state, name, report)
         return True
 
     def decisions(self) -> tuple[RetrainDecision, ...]:
         """Return what was decided, oldest first."""
-        found = map(self._decision, (self.folder / "decisions").glob("*.json"))
+        found = (self._decided(name, text) for name, text in self._texts("decisions"))
         return tuple(sorted(found, key=lambda one: (one.made, one.key)))
 
     def claim(self, decision: RetrainDecision) -> bool:
@@ -81,11 +94,11 @@ class Book:
         because its process died or took longer than ten minutes, can be claimed again. Of a hold or a page the newest
         wording is kept.
         """
-        path = self._path("decisions", decision.key)
+        name = _name("decisions", decision.key)
         with self._alone():
-            won = record_files.create(path, decision)
+            won = record_files.create(self._state, name, decision)
             if not won and (decision.action != "retrain" or self._is_unstarted(decision.key)):
-                record_files.replace(path, decision)
+                record_files.replace(self._state, name, decision)
                 won = decision.action == "retrain"
             if won:
                 self._owners.take(decision.key, self._clock())
@@ -93,7 +106,7 @@ class Book:
 
     def retrainings(self) -> tuple[Retraining, ...]:
         """Return what was started, oldest first."""
-        found = map(self._retraining, (self.folder / "retrainings").glob("*.json"))
+        found = (self._retrained(name, text) for name, text in self._texts("retrainings"))
         return tuple(sorted(found, key=lambda one: (one.started, one.key)))
 
     def start(self, decision: RetrainDecision, run: str) -> bool:
@@ -104,7 +117,7 @@ class Book:
         assert decision.action == "retrain", decision.action
         begun = Retraining(key=decision.key, started=self._clock(), window=decision.window, state="running", run=run)
         with self._alone():
-            won = record_files.create(self._path("retrainings", decision.key), begun)
+            won = record_files.create(self._state, _name("retrainings", decision.key), begun)
             if won:
                 self._owners.take(decision.key, self._clock())
             return won
@@ -112,19 +125,25 @@ class Book:
     def finish(self, key: str, state: Ending, version: int | None = None, reason: str = "") -> Retraining:
         """Note how a retraining ended, and return it. Who was given up as dead and comes back is right."""
         with self._alone():
-            path = self._path("retrainings", key)
-            before = self._retraining(path)
+            before = self._retraining(key)
+            assert before is not None, f"{key} never began"
             assert before.state in {"running", "failed"}, f"{key} ended before: {before.state}"
             ended = before.model_copy(update={"state": state, "version": version, "reason": reason})
-            record_files.replace(path, ended)
+            record_files.replace(self._state, _name("retrainings", key), ended)
             return ended
 
     def give_up(self, key: str, reason: str) -> None:
         """Note that a retraining failed, if it is still under way; one that had ended stays as it was."""
         with self._alone():
-            path = self._path("retrainings", key)
-            if path.exists() and (before := self._retraining(path)).state == "running":
-                record_files.replace(path, before.model_copy(update={"state": "failed", "reason": reason}))
+            before = self._retraining(key)
+            if before is not None and before.state == "running":
+                self._fail(before, reason)
+
+    def release(self, key: str) -> None:
+        """Give back a claimed retraining that could not begin: whoever looks next may claim it at once."""
+        with self._alone():
+            if self._retraining(key) is None:
+                self._state.remove(_name("decisions", key))
 
     def unfinished(self) -> tuple[RetrainDecision, ...]:
         """Return the claimed retrainings that never began and may be claimed again; a later window's replaces one."""
@@ -138,31 +157,24 @@ class Book:
     def recover(self) -> tuple[Retraining, ...]:
         """Mark the retrainings whose process died as failed, and return them: nothing waits for the dead."""
         with self._alone():
-            dead = [
-                one.model_copy(update={"state": "failed", "reason": why})
-                for one in self.retrainings()
-                if one.state == "running" and (why := self._why_lost(one))
-            ]
-            for one in dead:
-                record_files.replace(self._path("retrainings", one.key), one)
-        return tuple(dead)
+            running = [one for one in self.retrainings() if one.state == "running"]
+            return tuple(self._fail(one, why) for one in running if (why := self._why_lost(one)))
 
     def looked(self) -> None:
         """Note that somebody looked now, whether there was a new window or not."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "looked").touch()
+        self._state.replace("looked", "")
 
     def last_look(self) -> datetime | None:
         """Return when somebody looked last; None when nobody ever did."""
-        path = self.folder / "looked"
-        return _written(path) if path.exists() else None
+        return self._state.written("looked")
 
     def _is_unstarted(self, key: str) -> bool:
-        if self._path("retrainings", key).exists():
+        if self._retraining(key) is not None:
             return False
         owner = self._owners.of(key)
         if owner is None:
-            return self._clock() - _written(self._path("decisions", key)) > TO_START
+            written = self._state.written(_name("decisions", key))
+            return written is not None and self._clock() - written > TO_START
         return owner.is_overdue(self._clock())
 
     def _why_lost(self, running: Retraining) -> str:
@@ -172,41 +184,60 @@ class Book:
             return "the process that ran it died as soon as it began" if overdue else ""
         return owner.why_lost(self._clock())
 
-    def _report(self, path: Path) -> WindowReport:
-        report = record_files.read(path, WindowReport, "a window's report", derived=("verdict",))
-        return _named(report, _stamp(report.start), path)
+    def _texts(self, kind: str) -> Iterator[tuple[str, str]]:
+        return ((name, text) for name, text in self._state.texts(f"{kind}/").items() if _is_record(name, kind))
 
-    def _decision(self, path: Path) -> RetrainDecision:
-        decision = record_files.read(path, RetrainDecision, "a decision")
-        return _named(decision, decision.key, path)
+    def _reported(self, name: str, text: str) -> WindowReport:
+        where = self._state.where(name)
+        report = record_files.parsed(text, where, WindowReport, "a window's report", derived=("verdict",))
+        return _named(report, _stamp(report.start), where)
 
-    def _retraining(self, path: Path) -> Retraining:
-        retraining = record_files.read(path, Retraining, "a retraining")
-        return _named(retraining, retraining.key, path)
+    def _decided(self, name: str, text: str) -> RetrainDecision:
+        where = self._state.where(name)
+        decision = record_files.parsed(text, where, RetrainDecision, "a decision")
+        return _named(decision, decision.key, where)
 
-    def _path(self, kind: str, key: str) -> Path:
-        assert re.fullmatch(r"[0-9a-f]{16}", key), f"not a decision's key: {key!r}"
-        return self.folder / kind / f"{key}.json"
+    def _retrained(self, name: str, text: str) -> Retraining:
+        where = self._state.where(name)
+        retraining = record_files.parsed(text, where, Retraining, "a retraining")
+        return _named(retraining, retraining.key, where)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".lock"):  # the system frees it when its process dies
-            yield
+    def _retraining(self, key: str) -> Retraining | None:
+        name = _name("retrainings", key)
+        text = self._state.read(name)
+        return None if text is None else self._retrained(name, text)
+
+    def _fail(self, running: Retraining, reason: str) -> Retraining:
+        failed = running.model_copy(update={"state": "failed", "reason": reason})
+        record_files.replace(self._state, _name("retrainings", running.key), failed)
+        return failed
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return self._state.lock("book")  # freed by the system, or the server, when its process dies
 
 
 def book_of(stores: str, name: str) -> Book:
     """Return the book of a spec.
 
     Args:
-        stores: Where MLflow and Feast keep theirs, as the graph's parameters say it: a folder, perhaps `#` and more.
+        stores: Where MLflow and Feast keep theirs, as the graph's `stores` parameter says it.
         name: Of the spec.
+
+    Raises:
+        ShortlistError: The stores keep no records.
     """
-    return Book(Path(stores.partition("#")[0]).parent / "monitoring" / name)
+    known = Stores.parse(stores)
+    # Where no disk is shared, pages live as long as this machine; whoever draws them publishes them.
+    return Book(known.runs / "monitoring" / name, state=open_state(known, "monitoring", name))
 
 
-def _written(path: Path) -> datetime:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+def _name(kind: str, key: str) -> str:
+    assert re.fullmatch(r"[0-9a-f]{16}", key), f"not a decision's key: {key!r}"
+    return f"{kind}/{key}.json"
+
+
+def _is_record(name: str, kind: str) -> bool:
+    return name.endswith(".json") and name.count("/") == 1 and name.startswith(f"{kind}/")
 
 
 def _stamp(moment: datetime) -> str:
@@ -214,9 +245,9 @@ def _stamp(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _named(record: record_files.Kind, name: str, path: Path) -> record_files.Kind:
-    if path.stem == name:
+def _named(record: record_files.Kind, name: str, where: str) -> record_files.Kind:
+    if PurePosixPath(where).stem == name:
         return record
     raise RecordError(
-        f"{path}: holds what belongs into {name}.json. It was copied or renamed; move it away and look again."
+        f"{where}: holds what belongs into {name}.json. It was copied or renamed; move it away and look again."
     )

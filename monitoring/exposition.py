@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from monitoring.book import Book, Ending
-from monitoring.outbox import Outbox
 from monitoring.records import Action, RetrainDecision, Verdict, WindowReport
 from shortlist.artefacts import write_text
 from shortlist.contracts import ShortlistError
@@ -110,7 +109,7 @@ class MonitoringCollector(Collector):
         yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
 
     def _outbox(self) -> Iterator[Metric]:
-        outbox = Outbox(self._book.outbox)
+        outbox = self._book.outbox
         yield self._gauge("outbox_waiting", "Alerts that no endpoint has taken yet", float(outbox.count("waiting")))
         yield self._counters("outbox_sent", "Alerts that an endpoint took", (), [((), outbox.count("sent"))])
         yield self._counters("outbox_lost", "Alerts that were given up", (), [((), outbox.count("lost"))])

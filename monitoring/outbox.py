@@ -1,7 +1,7 @@
-"""Alerts on their way: one file per alert and endpoint, from before the first try until somebody took it.
+"""Alerts on their way: one record per alert and endpoint, from before the first try until somebody took it.
 
 Below the outbox: `waiting/`, `sent/` (what an endpoint took, so that nobody sends it again), `lost/` (what none would
-take, with the reason); an alert moves by one rename, and a crash leaves it where it was. `told/` has the newest alert
+take, with the reason); an alert moves in one step, and a crash leaves it where it was. `told/` has the newest alert
 of each name.
 """
 
@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Final, Literal
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 
 from monitoring import record_files
 from monitoring.alert import Alert
 from monitoring.record_files import RecordError
+from shortlist.state.store import LockedError, StateStore
 
 Place = Literal["waiting", "sent", "lost"]
 PLACES: Final[tuple[Place, ...]] = ("waiting", "sent", "lost")
+_OUTBOX: Final = "outbox/"
 
 
 class Letter(BaseModel):
@@ -40,7 +40,7 @@ class Letter(BaseModel):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Of its record."""
         return f"{self.alert.id}-{self.endpoint}.json"
 
 
@@ -48,11 +48,11 @@ class Outbox:
     """The letters of a spec.
 
     Args:
-        folder: `Book.outbox`; it is made when the first alert comes.
+        state: Where they are kept, below `outbox/`; nothing is made before the first alert comes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
 
     def put(self, alert: Alert, urls: Sequence[str], now: datetime) -> int:
         """Keep an alert for every endpoint that has not got it; return for how many.
@@ -65,32 +65,32 @@ class Outbox:
         with self._moving():
             new = sum(self._put(letter) for letter in letters)
             # After the letters: a crash in between only means that the same news is brought again.
-            record_files.replace(self.folder / "told" / f"{alert.name}.json", alert)
+            record_files.replace(self._state, f"{_OUTBOX}told/{alert.name}.json", alert)
             return new
 
     def told(self) -> dict[str, Alert]:
         """Return the newest alert of each name that people were told, or will be.
 
         Raises:
-            RecordError: A file is torn or was edited.
+            RecordError: A record is torn or was edited.
         """
-        alerts = (record_files.read(path, Alert, "an alert") for path in (self.folder / "told").glob("*.json"))
+        alerts = (self._parsed(name, text, Alert) for name, text in self._texts("told"))
         return {alert.name: alert for alert in alerts}
 
     def waiting(self) -> tuple[Letter, ...]:
-        """Return what is on its way, oldest first. A file that nobody can read goes to `lost/` and hides no other."""
+        """Return what is on its way, oldest first. A record that nobody can read goes to `lost/` and hides no other."""
         found = []
-        for path in sorted((self.folder / "waiting").glob("*.json")):
+        for name, text in self._texts("waiting"):
             try:
-                found.append(record_files.read(path, Letter, "an alert"))
+                found.append(self._parsed(name, text, Letter))
             except RecordError:
                 with self._moving():
-                    self._move(path.name, "lost")
+                    self._move(name.rpartition("/")[2], "lost")
         return tuple(sorted(found, key=lambda one: (one.since, one.name)))
 
     def count(self, place: Place) -> int:
         """Return how many letters are in a place."""
-        return sum(1 for _ in (self.folder / place).glob("*.json"))
+        return sum(name.endswith(".json") for name in self._state.names(f"{_OUTBOX}{place}/"))
 
     def sent(self, letter: Letter) -> None:
         """Note that its endpoint took it."""
@@ -112,35 +112,36 @@ class Outbox:
     @contextmanager
     def delivering(self, seconds: float) -> Iterator[bool]:
         """Be the only process that delivers; give False when another one still does after so many seconds."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / ".delivering.lock")  # the system frees it when its process dies
-        try:
-            lock.acquire(timeout=seconds)
-        except Timeout:
-            yield False
-            return
-        try:
+        # The block's own errors pass: only taking the lock may fail so.
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._state.lock(f"{_OUTBOX}delivering", seconds))
+            except LockedError:
+                yield False
+                return
             yield True
-        finally:
-            lock.release()
 
     def _put(self, letter: Letter) -> bool:
-        if any((self.folder / place / letter.name).exists() for place in PLACES):
+        if any(self._state.read(f"{_OUTBOX}{place}/{letter.name}") is not None for place in PLACES):
             return False
-        return record_files.create(self.folder / "waiting" / letter.name, letter)
+        return record_files.create(self._state, f"{_OUTBOX}waiting/{letter.name}", letter)
 
     def _rewrite(self, letter: Letter, problem: str) -> None:
-        record_files.replace(self.folder / "waiting" / letter.name, letter.model_copy(update={"problem": problem}))
+        changed = letter.model_copy(update={"problem": problem})
+        record_files.replace(self._state, f"{_OUTBOX}waiting/{letter.name}", changed)
 
     def _move(self, name: str, place: Place) -> None:
-        (self.folder / place).mkdir(exist_ok=True)
-        (self.folder / "waiting" / name).replace(self.folder / place / name)
+        self._state.move(f"{_OUTBOX}waiting/{name}", f"{_OUTBOX}{place}/{name}")
 
-    @contextmanager
-    def _moving(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / ".moving.lock"):
-            yield
+    def _texts(self, place: Place | Literal["told"]) -> list[tuple[str, str]]:
+        texts = self._state.texts(f"{_OUTBOX}{place}/")
+        return [(name, text) for name, text in texts.items() if name.endswith(".json")]
+
+    def _parsed(self, name: str, text: str, kind: type[record_files.Kind]) -> record_files.Kind:
+        return record_files.parsed(text, self._state.where(name), kind, "an alert")
+
+    def _moving(self) -> AbstractContextManager[None]:
+        return self._state.lock(f"{_OUTBOX}moving")
 
 
 def endpoint_of(url: str) -> str:

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from monitoring import record_files
 from shortlist.serving.stack.program import born
+from shortlist.state.store import StateStore
 
 TO_START: Final = timedelta(minutes=10)
 """Within this time claimed work begins; then anybody may claim it again."""
@@ -20,6 +21,8 @@ TO_END_ELSEWHERE: Final = timedelta(hours=24)
 
 RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
 """Environment variable with the process that runs a pipeline on this machine."""
+RUN_ID_VARIABLE: Final = "KFP_RUN_ID"
+"""Environment variable with the id of the Kubeflow run that a step belongs to; the step's pod is told it."""
 
 
 class Owner(BaseModel):
@@ -34,17 +37,20 @@ class Owner(BaseModel):
     """Tells it from a later process of the same number."""
     since: datetime
     """When it took the work on."""
+    run: str = Field(default="", exclude_if=lambda run: not run)
+    """Kubeflow's id of the run that it belongs to; empty outside a cluster."""
 
     @classmethod
     def this_process(cls, since: datetime) -> Owner:
         """Return the process that asks; for a step of a pipeline, the one that runs the pipeline and outlives it."""
         pid = int(os.environ.get(RUN_PROCESS_VARIABLE) or os.getpid())
-        return cls(place=_place(), pid=pid, born=born(pid) or "", since=since)
+        run = os.environ.get(RUN_ID_VARIABLE, "")
+        return cls(place=_place(), pid=pid, born=born(pid) or "", since=since, run=run)
 
     @property
     def is_here(self) -> bool:
-        """Whether this process can tell whether that one lives."""
-        return self.place == _place()
+        """Whether this process can tell whether that one lives; a step of a Kubeflow run says nothing by its death."""
+        return self.place == _place() and not self.run
 
     @property
     def is_dead(self) -> bool:
@@ -52,7 +58,7 @@ class Owner(BaseModel):
         return self.is_here and born(self.pid) != self.born
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.place.split()[0]}"
+        return f"Kubeflow run {self.run}" if self.run else f"process {self.pid} on {self.place.split()[0]}"
 
     def is_overdue(self, now: datetime) -> bool:
         """Whether work that it claimed and did not begin may be claimed by others."""
@@ -69,25 +75,22 @@ class Owner(BaseModel):
 
 
 class Owners:
-    """Who answers for which piece of work: one small file each.
+    """Who answers for which piece of work: one small record each.
 
     Args:
-        folder: Where they are kept.
+        state: Where they are kept, below `owners/`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
 
     def take(self, work: str, now: datetime) -> None:
         """Make this process the owner."""
-        record_files.replace(self._folder / f"{work}.json", Owner.this_process(now))
+        record_files.replace(self._state, f"owners/{work}.json", Owner.this_process(now))
 
     def of(self, work: str) -> Owner | None:
         """Return the owner; None when the process died before it could sign."""
-        try:
-            return record_files.read(self._folder / f"{work}.json", Owner, "the owner of a decision")
-        except FileNotFoundError:
-            return None
+        return record_files.read(self._state, f"owners/{work}.json", Owner, "the owner of a decision")
 
 
 def _place() -> str:

@@ -20,24 +20,26 @@ from monitoring.exposition import write_metrics
 from monitoring.known_columns import log_columns
 from monitoring.live_quality import measure_quality, warnings
 from monitoring.live_window import LiveWindow
+from monitoring.log_mirror import live_logs
 from monitoring.loop import Loop
 from monitoring.page import PAGE, write_page
+from monitoring.publishing import address_of, publish
 from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.trigger import decide
 from monitoring.versions import Versions, WatchedVersion
 from monitoring.webhook import token_of
 from monitoring.windows import Windows
-from shortlist.artefacts import read_json
 from shortlist.config.features import Features
 from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import ShortlistError
-from shortlist.features.store import SERVING
+from shortlist.features.place import place_in
+from shortlist.objects import local_copy
 from shortlist.progress import progress
-from shortlist.serving.places import Places
-from shortlist.serving.rollout.rollouts import Rollouts
+from shortlist.serving.rollout.rollouts import rollouts_of
+from shortlist.stores import Stores
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
-from shortlist.tracking.store_access import tracking_uri
+from shortlist.tracking.store_access import tracking_place
 
 METRICS: Final = "metrics.prom"
 PAGES: Final = "windows"
@@ -58,7 +60,8 @@ class Look:
     """What is not ready yet; may be empty."""
     problems: tuple[str, ...]
     """Alerts that could not be delivered, and why."""
-    page: Path
+    page: str
+    """Where the status page is."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -88,7 +91,6 @@ class Watch:
     def __init__(
         self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], sampling: float = 1.0
     ) -> None:
-        folder = Path(stores.partition("#")[0])
         self.name = name
         self.book = book_of(stores, name)
         self.folder = self.book.folder
@@ -97,13 +99,13 @@ class Watch:
         self._settings = monitoring
         self._slices = tuple(slices)
         self._sampling = sampling
-        self._places = Places.of(folder.parent, name)
-        self._store = folder / "feast" / name
-        self._uri = tracking_uri(folder)
+        self._stores = Stores.parse(stores)
+        self.address = address_of(self._stores, name, PAGE)
 
     @cached_property
     def _tracker(self) -> Tracker:
-        return Tracker(self._uri, self.name)
+        place = tracking_place(self._stores, self.name)
+        return Tracker(place.uri, self.name, place.files)
 
     def look(self, now: datetime | None = None) -> Look:
         """Judge the windows that are new, decide, tell, draw.
@@ -119,12 +121,13 @@ class Watch:
             versions = Versions(self._tracker.registry, Path(scratch))
             new, waiting = self._judge(versions, now)
             decision = self._decide(now)
-            told = tell(self.book, decision, self._settings.alerts, now, self.page.as_uri())
+            told = tell(self.book, decision, self._settings.alerts, now, self.address or self.page.as_uri())
             claimed = decision is not None and self.book.claim(decision)
             self.book.looked()
             write_metrics(self.book, self.folder / METRICS)
             write_page(self._loop(now, waiting), self.page)
-        return Look(tuple(new), decision, claimed, waiting, told.problems, self.page)
+            publish(self._stores, self.name, self.folder)
+        return Look(tuple(new), decision, claimed, waiting, told.problems, self.address or str(self.page))
 
     def begin(self, look: Look, run: str) -> bool:
         """Note that the training a look decided on begins now; return whether the caller is the one to run it.
@@ -146,19 +149,22 @@ class Watch:
         if champion is None:
             raise ShortlistError(f"spec '{self.name}' has no model that serves yet; make run SPEC={self.name} first")
         declared = versions[champion].preprocessing.plan.declared.data
-        windows = Windows(self._places, declared, self._log_folder(), self._settings, now, self._sampling)
-        known = {report.start for report in self.book.reports()}
+        reports = self.book.reports()
+        known = {report.start for report in reports}
+        places = live_logs(self._stores, self.name, reports[-1] if reports else None)
+        log = local_copy(place_in(self._stores, self.name).expected()["log"])  # its side tables belong to what serves
+        windows = Windows(places, declared, log, self._settings, now, self._sampling)
         found = windows.find()
         spans = [span for span in found.mature if span.start not in known]
-        reports = []
+        new = []
         with progress("windows", total=len(spans), unit="windows") as advance:
             for span in spans:
                 window = windows.read(span)
                 report = self._report(window, versions, now, champion)
                 self.book.add_report(report)
-                reports.append(report)
+                new.append(report)
                 advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
-        return reports, found.waiting
+        return new, found.waiting
 
     def _report(self, window: LiveWindow, versions: Versions, now: datetime, champion: int) -> WindowReport:
         rows = {int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()}
@@ -210,7 +216,7 @@ class Watch:
     def _loop(self, now: datetime, waiting: str) -> Loop:
         registry = self._tracker.registry
         champion = registry.version_of("champion")
-        rollouts = Rollouts(self._places.rollouts, self.name)
+        rollouts = rollouts_of(str(self._stores), self.name)
         pages = {page.parent.name: page.parent for page in sorted((self.folder / PAGES).glob("*/*.html"))}
         reports = self.book.reports()
         return Loop(
@@ -230,10 +236,6 @@ class Watch:
             waiting=waiting,
             policy=self._settings.retrain,
         )
-
-    def _log_folder(self) -> Path:
-        """Return the valid log whose side tables belong to what serves now."""
-        return Path(read_json(self._store / SERVING)["log"])
 
 
 def _stamp(moment: datetime) -> str:

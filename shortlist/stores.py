@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +34,8 @@ class Stores(BaseModel):
     """Environment variable with MLflow's address; empty: `mlflow.db` in the folder."""
     database_variable: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]*)?$")
     """Environment variable with PostgreSQL's address; empty: files in the folder."""
+    log_in_objects: bool = False
+    """Whether servers leave the prediction log among the objects, though there is a folder."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -64,6 +67,17 @@ class Stores(BaseModel):
     def database_uri(self) -> str | None:
         """PostgreSQL's address, a secret; None: files."""
         return address(self.database_variable, "runtime.database") if self.database_variable else None
+
+    @property
+    def has_remote_log(self) -> bool:
+        """Whether the prediction log is among the objects."""
+        return self.log_in_objects or self.folder is None
+
+    @property
+    def runs(self) -> Path:
+        """Folder of runs; where no disk is shared, one of this machine's own, in which nothing is missed."""
+        own = Path(gettempdir()) / f"shortlist-{os.getuid()}" / (self.cluster or "default")
+        return own if self.folder is None else self.folder.parent
 
     def below(self, name: str) -> Path:
         """Return a path below the folder.

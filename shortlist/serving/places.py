@@ -39,6 +39,11 @@ class Places(BaseModel):
         return self.root / "outcomes"
 
     @property
+    def mirror(self) -> Places:
+        """The places whose logs are copies of those in the object store."""
+        return self.model_copy(update={"root": self.root / "mirror"})
+
+    @property
     def versions(self) -> Path:
         """One folder per deployed version: its model folder, Triton repository and settings."""
         return self.root / "versions"

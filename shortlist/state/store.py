@@ -13,6 +13,10 @@ class LockedError(ShortlistError):
     """Somebody else holds the lock."""
 
 
+class StateError(ShortlistError):
+    """The store stayed away, or refuses."""
+
+
 class StateStore(Protocol):
     """Texts by name (`decisions/0123.json`), each written whole. A spec's store holds nothing of other specs."""
 
@@ -28,8 +32,14 @@ class StateStore(Protocol):
     def remove(self, name: str) -> None:
         """See that there is none."""
 
+    def move(self, name: str, to: str) -> None:
+        """Give a text another name, in place of what is there; nothing happens when there is none."""
+
     def names(self, prefix: str) -> list[str]:
         """Return the names that begin with a prefix such as `decisions/`, sorted."""
+
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Return all texts whose names begin with a prefix, by name, sorted."""
 
     def written(self, name: str) -> datetime | None:
         """Return when a text was written last, by the store's own clock; None when there is none."""
@@ -47,3 +57,6 @@ class StateStore(Protocol):
 
     def is_locked(self, name: str) -> bool:
         """Whether somebody holds it now."""
+
+    def where(self, name: str) -> str:
+        """Return what to call a text in a message to a person: a path, or where else it is; never a secret."""

@@ -10,15 +10,16 @@ from shortlist.evaluation.blessing import verify_blessing
 from shortlist.serving.rollout.fleet import Models
 from shortlist.serving.rollout.rollouts import RolloutError
 from shortlist.serving.stack.deployment import Deployment
+from shortlist.stores import Stores
 
 
-def blessed_version(models: Models, version: int, store: Path | None, to: Path | None = None) -> Deployment:
+def blessed_version(models: Models, version: int, store: Path | Stores | None, to: Path | None = None) -> Deployment:
     """Return a version ready to be deployed, after making sure that it may be.
 
     Args:
         models: The registry.
         version: Its number.
-        store: Folder of the spec's Feast store.
+        store: Folder of the spec's Feast store, or the stores it is in.
         to: Folder for files that have to be fetched from a remote registry.
 
     Raises:
@@ -35,7 +36,7 @@ def blessed_version(models: Models, version: int, store: Path | None, to: Path |
     return deployment
 
 
-def registered_version(models: Models, version: int, store: Path | None, to: Path | None = None) -> Deployment:
+def registered_version(models: Models, version: int, store: Path | Stores | None, to: Path | None = None) -> Deployment:
     """Return a version ready to be deployed that has served before; its files are checked, not its blessing."""
     found = models.fetch(version, to)
     return Deployment(

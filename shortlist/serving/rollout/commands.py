@@ -9,7 +9,7 @@ from typing import Final, Literal
 from shortlist.config.serving import Canary
 from shortlist.serving.rollout.candidates import blessed_version, newest_candidate
 from shortlist.serving.rollout.controller import Controller
-from shortlist.serving.rollout.orders import Order, give
+from shortlist.serving.rollout.orders import Order
 from shortlist.serving.rollout.phases import Phase, State
 from shortlist.serving.rollout.record import RolloutRecord
 from shortlist.serving.rollout.rollouts import RolloutError, Rollouts
@@ -84,7 +84,7 @@ class RollOut:
         running = self._rollouts.unfinished()
         if running is None:
             return None
-        give(self._rollouts.folder_of(running.id), Order(wish=wish, reason=reason))
+        self._rollouts.order(running.id, Order(wish=wish, reason=reason))
         with self._rollouts.held(seconds):  # the living controller frees it when it is done, a dead one has
             record = self._rollouts.read(running.id)
             return record if record.state.final else self._drive(record)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import shutil
 import traceback
+from contextlib import suppress
 from typing import Final
 
-from shortlist.artefacts import write_json, write_text
+from shortlist.artefacts import write_text
 from shortlist.contracts import ShortlistError
 from shortlist.serving.rollout.actions import Action, SendAll, Watch, actions, resumed
 from shortlist.serving.rollout.events import Abort, Done, Event, Failed, Judged
 from shortlist.serving.rollout.fleet import Observer
 from shortlist.serving.rollout.interruption import Interrupted, Interruption
 from shortlist.serving.rollout.machine import advance
-from shortlist.serving.rollout.orders import given
 from shortlist.serving.rollout.page import PAGE, write_page
 from shortlist.serving.rollout.performer import Performer
 from shortlist.serving.rollout.phases import WAITING, Phase
 from shortlist.serving.rollout.record import RolloutRecord
 from shortlist.serving.rollout.rollouts import RolloutError, Rollouts
 from shortlist.serving.rollout.tools import Tools
-from shortlist.serving.rollout.verdict import EVIDENCE, verdict_of
+from shortlist.serving.rollout.verdict import verdict_of
+from shortlist.state.store import StateError
 
 FAULTS: Final = "faults.log"
 """Tracebacks of what should not have happened, beside the rollout's state."""
@@ -57,7 +58,7 @@ class Controller:
                 self._begin()
                 while not self._record.state.final:
                     self._take(self._step())
-        except OSError as error:  # a full disk, say: what cannot be written down must not go on
+        except (OSError, StateError) as error:  # a full disk, say: what cannot be written down must not go on
             raise self._stranded(error) from error
         return self._record
 
@@ -124,7 +125,7 @@ class Controller:
 
     def _wish(self) -> Event | None:
         """Return what somebody outside wants, if it would still change anything."""
-        order = given(self._folder)
+        order = self._rollouts.ordered(self._record.id)
         heard = Abort(self._interruption.reason) if self._interruption.reason else order.event if order else None
         return heard if heard and advance(self._record.state, heard)[0] != self._record.state else None
 
@@ -143,9 +144,10 @@ class Controller:
             record = record.model_copy(update={"requests": self._eyes().total()})
         except Exception:  # the counts are missing then, the verdict is not
             self._note_fault()
-        write_json(self._folder / EVIDENCE, verdict_of(record).model_dump(mode="json"))
+        self._rollouts.conclude(record.id, verdict_of(record))
         try:
             write_page(record, self._folder / PAGE)
+            self._rollouts.publish(record.id, PAGE)
         except Exception:
             self._note_fault()
         shutil.rmtree(self._folder / "files", ignore_errors=True)
@@ -159,14 +161,14 @@ class Controller:
         except Exception:  # a closed terminal ends no rollout
             self._note_fault()
 
-    def _stranded(self, error: OSError) -> RolloutError:
+    def _stranded(self, error: OSError | StateError) -> RolloutError:
         state = self._record.state
         there = "nobody's route was changed"
         if state.former is not None and state.phase in WAITING and state.percent:
             self._performer.insistently(SendAll(state.former))
             there = f"everybody was sent back to version {state.former}"
         return RolloutError(
-            f"{self._folder}: cannot be written ({error}); {there}."
+            f"{self._rollouts.where(self._record.id)}: cannot be written ({error}); {there}."
             " Mend that, then make deploy-canary goes on, or make rollback ends it."
         )
 
@@ -181,4 +183,7 @@ class Controller:
     def _note_fault(self) -> None:
         path = self._folder / FAULTS
         earlier = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.parent.mkdir(parents=True, exist_ok=True)  # the controller that began it may have been elsewhere
         write_text(path, f"{earlier}{traceback.format_exc()}\n")
+        with suppress(ShortlistError):  # the object store may be what is at fault
+            self._rollouts.publish(self._record.id, FAULTS)

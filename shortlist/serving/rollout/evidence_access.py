@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 import polars as pl
@@ -38,6 +38,17 @@ INFER: Final = r"(/infer|/ModelInfer)(\?|$)"
 class _Position:
     inode: int
     offset: int
+
+
+class Access(Protocol):
+    """Lines about requests that ended."""
+
+    @property
+    def unreadable(self) -> int:
+        """Those that could not be read."""
+
+    def read(self) -> Iterator[pl.DataFrame]:
+        """Yield what is new since the last reading; columns of `SCHEMA`."""
 
 
 class AccessLog:

@@ -10,7 +10,7 @@ import polars as pl
 
 from shortlist.serving.places import Places
 from shortlist.serving.rollout.evidence import Evidence, StepEvidence, TrackEvidence
-from shortlist.serving.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.serving.rollout.evidence_access import Access, AccessLog, of_rollout
 from shortlist.serving.rollout.evidence_arrivals import Arrivals
 from shortlist.serving.rollout.evidence_ledger import Ledger
 from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
@@ -30,7 +30,13 @@ class EvidenceReader:
     """
 
     def __init__(
-        self, places: Places, rollout: str, steps: int, top: int, sampled: Callable[[str], bool] | None = None
+        self,
+        places: Places,
+        rollout: str,
+        steps: int,
+        top: int,
+        sampled: Callable[[str], bool] | None = None,
+        access: Sequence[Access] | None = None,
     ) -> None:
         """Prepare to read; nothing is opened yet.
 
@@ -40,9 +46,10 @@ class EvidenceReader:
             steps: How many it has.
             top: Items of a request that are shown.
             sampled: Whether the prediction log takes a request, by its id; None when it takes all.
+            access: What tells of requests; by default both Envoys' access logs.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
-        self._access = [AccessLog(places.logs / name) for name in ACCESS_LOGS]
+        self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
         self._predictions = Parts(places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any())
         self._outcomes = Parts(
             places.outcomes, ("request_id", "row", "label"), "request_id", lambda ids: self._join.knows(ids.hash())

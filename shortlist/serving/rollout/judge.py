@@ -33,7 +33,14 @@ class Judgement:
     """All of them, in the order in which they count."""
 
 
-def judge(evidence: Evidence, policy: Canary, step: int, at_step_seconds: float, health: Health) -> Judgement:
+def judge(
+    evidence: Evidence,
+    policy: Canary,
+    step: int,
+    at_step_seconds: float,
+    health: Health,
+    more: Sequence[Check] = (),
+) -> Judgement:
     """Return whether a rollout stays, goes on, ends well or goes back.
 
     Any breach rolls back, at once and however little traffic there was. Otherwise anything that is missing holds, and a
@@ -46,8 +53,9 @@ def judge(evidence: Evidence, policy: Canary, step: int, at_step_seconds: float,
         step: Number of the step, from 0.
         at_step_seconds: Time at it, of a clock that never jumps.
         health: Of the canary's servers.
+        more: What else was asked, of a gateway's own numbers say.
     """
-    checks = _checks(evidence, policy, step, health)
+    checks = (*_checks(evidence, policy, step, health), *more)
     where = f"at {policy.steps[step]} %"
     if breaches := _reasons(checks, "breach"):
         return Judgement("roll_back", f"{where}: {breaches[0]}", checks)

@@ -1,21 +1,28 @@
-"""The rollouts of a spec: one folder each, one controller at a time."""
+"""The rollouts of a spec: a few records each, one controller at a time."""
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from shortlist.artefacts import IntegrityError, read_json, write_json
+from shortlist.artefacts import IntegrityError
 from shortlist.contracts import ShortlistError
+from shortlist.objects import Objects, open_objects
+from shortlist.serving.rollout.orders import ORDER, Order
 from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
+from shortlist.state.folder import FolderState
+from shortlist.state.opening import open_state
+from shortlist.state.store import LockedError, StateStore
+from shortlist.stores import Stores
 
 STATE: Final = "state.json"
 _STAMP: Final = "%Y%m%d-%H%M%S"
@@ -31,22 +38,37 @@ class Rollouts:
     Args:
         folder: `Places.rollouts`; specs may share it.
         spec: Name of the spec.
+        state: Where the records are; files in the folder by default.
+        objects: Where pages are put for those who see another disk; None: nowhere.
     """
 
-    def __init__(self, folder: Path, spec: str) -> None:
+    def __init__(
+        self, folder: Path, spec: str, state: StateStore | None = None, objects: Objects | None = None
+    ) -> None:
         self.folder = folder
         self.spec = spec
+        self._state = FolderState(folder) if state is None else state
+        self._objects = objects
         self._id = re.compile(rf"\d{{8}}-\d{{6}}-{re.escape(spec)}-[0-9a-f]{{4}}")
 
     def folder_of(self, rollout: str) -> Path:
-        """Return the folder of a rollout."""
+        """Return the folder of a rollout on this machine: candidate's files, pages, tracebacks."""
         return self.folder / rollout
+
+    def where(self, rollout: str, name: str = STATE) -> str:
+        """Return what to call a record of a rollout in a message to a person."""
+        return self._state.where(f"{rollout}/{name}")
+
+    def page(self, rollout: str, name: str) -> str:
+        """Return where people find a file that `publish` put there."""
+        if self._objects is not None:
+            return self._objects.url(f"rollouts/{rollout}/{name}")
+        return str(self.folder_of(rollout) / name)
 
     def ids(self) -> list[str]:
         """Return the ids of all rollouts that began, oldest first."""
-        return sorted(
-            path.parent.name for path in self.folder.glob(f"*/{STATE}") if self._id.fullmatch(path.parent.name)
-        )
+        found = (name.partition("/") for name in self._state.names(""))
+        return sorted(rollout for rollout, _, name in found if name == STATE and self._id.fullmatch(rollout))
 
     def new_id(self) -> str:
         """Return an id after all others: a moment, the spec and four random digits.
@@ -62,9 +84,33 @@ class Rollouts:
 
     def save(self, record: RolloutRecord) -> None:
         """Write a rollout's state, whole or not at all."""
-        folder = self.folder_of(record.id)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / STATE, record.model_dump(mode="json"))
+        self.folder_of(record.id).mkdir(parents=True, exist_ok=True)
+        self._state.replace(f"{record.id}/{STATE}", _text(record))
+
+    def conclude(self, rollout: str, verdict: Verdict) -> None:
+        """Write how a rollout ended."""
+        self._state.replace(f"{rollout}/{EVIDENCE}", _text(verdict))
+
+    def verdict(self, rollout: str) -> Verdict | None:
+        """Return how a rollout ended; None before."""
+        text = self._state.read(f"{rollout}/{EVIDENCE}")
+        return None if text is None else Verdict.model_validate_json(text)
+
+    def order(self, rollout: str, order: Order) -> None:
+        """Leave an order for the controller of a rollout, in place of an earlier one."""
+        self._state.replace(f"{rollout}/{ORDER}", order.model_dump_json() + "\n")
+
+    def ordered(self, rollout: str) -> Order | None:
+        """Return the order for a rollout, if there is one; one that nobody can read counts as none."""
+        with suppress(ValidationError):
+            text = self._state.read(f"{rollout}/{ORDER}")
+            return None if text is None else Order.model_validate_json(text)
+        return None
+
+    def publish(self, rollout: str, name: str) -> None:
+        """Put a file of a rollout's folder where those who see another disk find it."""
+        if self._objects is not None:
+            self._objects.put_file(self.folder_of(rollout) / name, f"rollouts/{rollout}/{name}")
 
     def read(self, rollout: str) -> RolloutRecord:
         """Return a rollout.
@@ -73,18 +119,22 @@ class Rollouts:
             RolloutError: There is none of that id.
             IntegrityError: Its file is not what was written.
         """
-        path = self.folder_of(rollout) / STATE
-        if not path.exists():
-            raise RolloutError(f"{path}: there is no rollout '{rollout}'; the newest is {(self.ids() or ['none'])[-1]}")
+        where = self._state.where(f"{rollout}/{STATE}")
+        text = self._state.read(f"{rollout}/{STATE}")
+        if text is None:
+            newest = (self.ids() or ["none"])[-1]
+            raise RolloutError(f"{where}: there is no rollout '{rollout}'; the newest is {newest}")
         try:
-            return RolloutRecord.model_validate(read_json(path))
+            return RolloutRecord.model_validate(json.loads(text))
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise IntegrityError(
-                f"{path}: not a rollout's state ({where}: {first['msg']}). It was written by another version or edited;"
-                " move its folder away and run again."
-            ) from None
+            why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        except ValueError as error:
+            why = f"no JSON: {error}"
+        raise IntegrityError(
+            f"{where}: not a rollout's state ({why}). It was written by another version or edited;"
+            " move its folder away and run again."
+        )
 
     def latest(self) -> RolloutRecord | None:
         """Return the newest rollout, running or over; None before the first."""
@@ -102,7 +152,7 @@ class Rollouts:
 
     @contextmanager
     def held(self, seconds: float = 0.0) -> Iterator[None]:
-        """Be the only controller; the system frees the lock of one that dies.
+        """Be the only controller; the system, or the server, frees the lock of one that dies.
 
         Args:
             seconds: How long to wait for another controller to end.
@@ -110,29 +160,16 @@ class Rollouts:
         Raises:
             RolloutError: Another controller is at work.
         """
-        lock = self._lock()
-        try:
-            lock.acquire(timeout=seconds, poll_interval=0.1)
-        except Timeout:
-            raise RolloutError(self._refusal()) from None
-        try:
+        with ExitStack() as stack:  # a write in the block may fail in the same way, and means something else
+            try:
+                stack.enter_context(self._state.lock(self.spec, seconds))
+            except LockedError:
+                raise RolloutError(self._refusal()) from None
             yield
-        finally:
-            lock.release()
 
     def is_held(self) -> bool:
         """Whether a controller is at work now."""
-        lock = self._lock()
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return True
-        lock.release()
-        return False
-
-    def _lock(self) -> FileLock:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / f".{self.spec}.lock")
+        return self._state.is_locked(self.spec)
 
     def _refusal(self) -> str:
         running = self.unfinished()
@@ -143,3 +180,22 @@ class Rollouts:
             f"rollout {running.id} of version {state.candidate} is under way ({state.phase.value}, {state.percent} % of"
             " the users). Wait for it, or look with make canary-status; make promote and make rollback end it at once."
         )
+
+
+def rollouts_of(stores: str, name: str) -> Rollouts:
+    """Return the rollouts of a spec.
+
+    Args:
+        stores: Where MLflow and Feast keep theirs, as the graph's `stores` parameter says it.
+        name: Of the spec.
+
+    Raises:
+        ShortlistError: The stores keep no records.
+    """
+    known = Stores.parse(stores)
+    objects = open_objects(known) if known.objects else None
+    return Rollouts(known.runs.resolve() / "rollouts", name, open_state(known, "rollouts", name), objects)
+
+
+def _text(record: BaseModel) -> str:
+    return json.dumps(record.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shortlist.serving.rollout.fleet import Fleet, Models, Observer, Prover
 from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.stores import Stores
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Tools:
     observe: Callable[[RolloutRecord], Observer]
     """Gives the judge of a rollout; called once by each controller."""
     prove: Prover
-    store: Path | None = None
-    """Folder of the spec's Feast store."""
+    store: Path | Stores | None = None
+    """Folder of the spec's Feast store, or the stores it is in."""
     on_change: Callable[[RolloutRecord], None] = lambda _: None
     """Told of everything that is written down, right after."""
     poll_seconds: float = 1.0

@@ -7,6 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from shortlist.stores import Stores
+
 
 class Deployment(BaseModel):
     """One registered version with everything it needs to be served."""
@@ -19,8 +21,8 @@ class Deployment(BaseModel):
     """Verified against its blessing; copied when deployed."""
     digest: str
     """`folder_digest` of the model folder when it was verified."""
-    store: Path | None
-    """Folder of the spec's Feast store."""
+    store: Path | Stores | None
+    """Folder of the spec's Feast store, or the stores it is in."""
 
 
 class Route(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.artefacts import IntegrityError, read_json, write_json
 from shortlist.config.runtime import RedisOnline, SQLiteOnline
@@ -62,6 +62,8 @@ class StackRecord(BaseModel):
     """Command of a version's server; its settings file is added."""
     versions: dict[int, DeployedVersion] = {}
     route: Route | None = None
+    log_objects: str = Field(default="", exclude_if=lambda root: not root)
+    """Root of the object store that the logs are brought to; empty: they stay on this disk."""
 
     @classmethod
     def read(cls, path: Path) -> StackRecord | None:

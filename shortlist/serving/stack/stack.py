@@ -24,6 +24,7 @@ from shortlist.serving.stack.lifetime import (
 )
 from shortlist.serving.stack.ports import HOST
 from shortlist.serving.stack.record import StackRecord, VersionPorts
+from shortlist.serving.stack.shipping import shipping_programs
 from shortlist.serving.stack.sockets import socket_folder
 from shortlist.serving.stack.version import install, shared_memory_of, version_programs
 
@@ -57,6 +58,7 @@ class Stack:
         project: str,
         port: int = 0,
         server: tuple[str, ...] = SERVER,
+        log_objects: str = "",
     ) -> Stack:
         """Bring a stack up, with the versions and the route that it had, and return it; one that is up stays up.
 
@@ -68,6 +70,7 @@ class Stack:
             project: Feast project.
             port: Of Envoy, on 127.0.0.1; 0 takes the one it had, or any free one.
             server: Command of a version's server; the path of its settings is added.
+            log_objects: Root of the object store that the logs are brought to; empty: they stay on this disk.
 
         Raises:
             PortTakenError: Somebody else listens there; nothing was started.
@@ -86,6 +89,7 @@ class Stack:
                 server=server,
                 versions=before.versions if before else {},
                 route=before.route if before else None,
+                log_objects=log_objects,
             )
             stack = cls(places, record)
             try:
@@ -242,7 +246,7 @@ class Stack:
     def _apply(self, record: StackRecord) -> None:
         """Write down what should run, then make it so."""
         # First what may fail: what cannot be started is not written down.
-        programs = self._gateway.programs(record.port)
+        programs = self._gateway.programs(record.port) | shipping_programs(self.places, record)
         for version, deployed in record.versions.items():
             programs |= version_programs(self.places, record, version, deployed)
         record.write(self.places.record)

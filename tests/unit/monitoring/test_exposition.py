@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitoring.alert import Alert
 from monitoring.book import Book
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
-from monitoring.outbox import Outbox
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from monitoring.trigger import key_of
 from shortlist.contracts import ShortlistError
@@ -168,7 +167,7 @@ def test_what_the_schedule_decides_says_nothing_of_the_alarm(book: Book) -> None
 
 
 def test_alerts_that_were_not_delivered_are_counted(book: Book) -> None:
-    outbox = Outbox(book.outbox)
+    outbox = book.outbox
     alert = Alert(id="0" * 16, labels={"alertname": "ShortlistPage", "spec": "demo"}, annotations={}, starts=FIRST)
     outbox.put(alert, ["http://one.example/", "http://two.example/", "http://three.example/"], FIRST)
     lost, sent, _ = outbox.waiting()

@@ -25,6 +25,7 @@ from monitoring.records import RetrainDecision
 from monitoring.trigger import key_of
 from shortlist.config.monitoring import Alerts
 from shortlist.contracts import ShortlistError
+from shortlist.state.folder import FolderState
 
 MADE = datetime(2026, 1, 21, 1, tzinfo=UTC)
 TOKEN = "SHORTLIST_TEST_TOKEN"  # noqa: S105 - the name of a variable
@@ -36,7 +37,8 @@ from monitoring.alert import Alert
 from monitoring.courier import Courier
 from monitoring.outbox import Outbox
 from shortlist.config.monitoring import Alerts
-courier = Courier(Outbox(Path(sys.argv[1])), Alerts(urls=[sys.argv[2]], timeout_seconds=30))
+from shortlist.state.folder import FolderState
+courier = Courier(Outbox(FolderState(Path(sys.argv[1]).parent)), Alerts(urls=[sys.argv[2]], timeout_seconds=30))
 """
 
 
@@ -116,9 +118,15 @@ def receiver(receivers: Callable[[], Receiver]) -> Receiver:
     return receivers()
 
 
+class FolderOutbox(Outbox):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(FolderState(folder.parent))
+        self.folder = folder
+
+
 @pytest.fixture
-def outbox(tmp_path: Path) -> Outbox:
-    return Outbox(tmp_path / "outbox")
+def outbox(tmp_path: Path) -> FolderOutbox:
+    return FolderOutbox(tmp_path / "outbox")
 
 
 def alert(number: int = 0) -> Alert:
@@ -135,7 +143,7 @@ def courier(outbox: Outbox, *urls: str, age: timedelta = timedelta(0), **setting
     return Courier(outbox, alerts, pause_seconds=0.01, clock=lambda: datetime.now(UTC) + age)
 
 
-def test_an_alert_arrives_as_alertmanager_would_send_it(outbox: Outbox, receiver: Receiver) -> None:
+def test_an_alert_arrives_as_alertmanager_would_send_it(outbox: FolderOutbox, receiver: Receiver) -> None:
     receiver.up()
     sender = courier(outbox, receiver.url)
     assert sender.put([alert()]) == 1
@@ -145,7 +153,7 @@ def test_an_alert_arrives_as_alertmanager_would_send_it(outbox: Outbox, receiver
     assert "Authorization" not in receiver.headers[0]
 
 
-def test_an_alert_is_sent_once_however_often_it_is_put(outbox: Outbox, receiver: Receiver) -> None:
+def test_an_alert_is_sent_once_however_often_it_is_put(outbox: FolderOutbox, receiver: Receiver) -> None:
     receiver.up()
     sender = courier(outbox, receiver.url)
     assert [sender.put([alert()]), sender.put([alert()])] == [1, 0]
@@ -156,7 +164,7 @@ def test_an_alert_is_sent_once_however_often_it_is_put(outbox: Outbox, receiver:
 
 
 def test_an_endpoint_that_is_down_at_first_gets_everything_in_order_at_the_next_look(
-    outbox: Outbox, receiver: Receiver
+    outbox: FolderOutbox, receiver: Receiver
 ) -> None:
     for number in range(3):
         courier(outbox, receiver.url, age=timedelta(seconds=number)).put([alert(number)])
@@ -170,7 +178,7 @@ def test_an_endpoint_that_is_down_at_first_gets_everything_in_order_at_the_next_
 
 
 @pytest.mark.parametrize("answers", [[500], [503, 500], [429], [408, 429]])
-def test_a_hiccup_is_tried_again_within_the_look(outbox: Outbox, receiver: Receiver, answers: list[int]) -> None:
+def test_a_hiccup_is_tried_again_within_the_look(outbox: FolderOutbox, receiver: Receiver, answers: list[int]) -> None:
     receiver.answers = list(answers)
     receiver.up()
     sender = courier(outbox, receiver.url)
@@ -180,7 +188,7 @@ def test_a_hiccup_is_tried_again_within_the_look(outbox: Outbox, receiver: Recei
 
 
 def test_an_endpoint_that_keeps_failing_is_asked_three_times_a_look_however_much_waits(
-    outbox: Outbox, receiver: Receiver
+    outbox: FolderOutbox, receiver: Receiver
 ) -> None:
     receiver.answers = [500] * 3
     receiver.up()
@@ -192,7 +200,7 @@ def test_an_endpoint_that_keeps_failing_is_asked_three_times_a_look_however_much
     assert sender.deliver() == Delivery(sent=3)
 
 
-def test_a_slow_endpoint_does_not_hold_up_a_look(outbox: Outbox, receiver: Receiver) -> None:
+def test_a_slow_endpoint_does_not_hold_up_a_look(outbox: FolderOutbox, receiver: Receiver) -> None:
     receiver.let_go.clear()
     receiver.up()
     sender = courier(outbox, receiver.url, timeout_seconds=0.1)
@@ -206,7 +214,7 @@ def test_a_slow_endpoint_does_not_hold_up_a_look(outbox: Outbox, receiver: Recei
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 413])
 def test_what_an_endpoint_refuses_is_not_tried_for_ever_and_not_forgotten(
-    outbox: Outbox, receiver: Receiver, status: int
+    outbox: FolderOutbox, receiver: Receiver, status: int
 ) -> None:
     receiver.answers = [status]
     receiver.up()
@@ -225,7 +233,7 @@ def test_what_an_endpoint_refuses_is_not_tried_for_ever_and_not_forgotten(
 
 
 def test_an_endpoint_that_is_down_does_not_keep_the_others_waiting(
-    outbox: Outbox, receivers: Callable[[], Receiver]
+    outbox: FolderOutbox, receivers: Callable[[], Receiver]
 ) -> None:
     down, up = receivers(), receivers().up()
     sender = courier(outbox, down.url, up.url)
@@ -238,7 +246,9 @@ def test_an_endpoint_that_is_down_does_not_keep_the_others_waiting(
     assert len(up.bodies) == 2
 
 
-def test_an_alert_that_nobody_takes_is_given_up_after_a_time_and_counted(outbox: Outbox, receiver: Receiver) -> None:
+def test_an_alert_that_nobody_takes_is_given_up_after_a_time_and_counted(
+    outbox: FolderOutbox, receiver: Receiver
+) -> None:
     courier(outbox, receiver.url).put([alert()])
     young = courier(outbox, receiver.url, age=timedelta(hours=71)).deliver()
     assert (young.lost, young.waiting) == (0, 1)
@@ -248,21 +258,21 @@ def test_an_alert_that_nobody_takes_is_given_up_after_a_time_and_counted(outbox:
     assert outbox.count("lost") == 1
 
 
-def test_an_old_alert_is_tried_once_more_before_it_is_given_up(outbox: Outbox, receiver: Receiver) -> None:
+def test_an_old_alert_is_tried_once_more_before_it_is_given_up(outbox: FolderOutbox, receiver: Receiver) -> None:
     courier(outbox, receiver.url).put([alert()])
     receiver.up()
     assert courier(outbox, receiver.url, age=timedelta(days=30)).deliver() == Delivery(sent=1)
 
 
 def test_an_alert_for_an_endpoint_that_is_not_declared_any_more_is_reported(
-    outbox: Outbox, receivers: Callable[[], Receiver]
+    outbox: FolderOutbox, receivers: Callable[[], Receiver]
 ) -> None:
     courier(outbox, receivers().url).put([alert()])
     gone = courier(outbox, receivers().up().url).deliver()
     assert (gone.lost, gone.problems) == (1, ("an endpoint that is not declared any more had alerts waiting",))
 
 
-def test_a_torn_file_hides_no_other_alert(outbox: Outbox, receiver: Receiver) -> None:
+def test_a_torn_file_hides_no_other_alert(outbox: FolderOutbox, receiver: Receiver) -> None:
     receiver.up()
     sender = courier(outbox, receiver.url)
     sender.put([alert(0), alert(1)])
@@ -274,7 +284,7 @@ def test_a_torn_file_hides_no_other_alert(outbox: Outbox, receiver: Receiver) ->
     assert receiver.got == ["alert 1"]
 
 
-def test_without_endpoints_nothing_is_kept(outbox: Outbox) -> None:
+def test_without_endpoints_nothing_is_kept(outbox: FolderOutbox) -> None:
     sender = courier(outbox)
     assert sender.put([alert()]) == 0
     assert sender.deliver() == Delivery()
@@ -282,7 +292,7 @@ def test_without_endpoints_nothing_is_kept(outbox: Outbox) -> None:
 
 
 def test_a_process_killed_between_writing_and_sending_loses_nothing(
-    outbox: Outbox, receiver: Receiver, tmp_path: Path
+    outbox: FolderOutbox, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.up()
     receiver.let_go.clear()
@@ -299,7 +309,7 @@ def test_a_process_killed_between_writing_and_sending_loses_nothing(
 
 
 def test_ten_processes_that_deliver_at_once_send_every_alert_once(
-    outbox: Outbox, receiver: Receiver, tmp_path: Path
+    outbox: FolderOutbox, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.up()
     courier(outbox, receiver.url).put([alert(number) for number in range(5)])
@@ -327,7 +337,7 @@ print(courier.deliver().sent)
 
 
 def test_who_finds_another_process_delivering_leaves_it_to_that(
-    outbox: Outbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    outbox: FolderOutbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monitoring.courier._PATIENCE", 0.0)
     receiver.up()
@@ -343,7 +353,7 @@ def test_who_finds_another_process_delivering_leaves_it_to_that(
 
 
 def test_the_token_and_the_urls_secrets_go_to_the_endpoint_and_nowhere_else(
-    outbox: Outbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    outbox: FolderOutbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     monkeypatch.setenv(TOKEN, "t0ken\n")  # as a mounted secret ends
@@ -359,7 +369,7 @@ def test_the_token_and_the_urls_secrets_go_to_the_endpoint_and_nowhere_else(
         assert secret not in written + told + caplog.text
 
 
-def test_a_password_in_a_url_is_used_and_not_shown(outbox: Outbox, receiver: Receiver) -> None:
+def test_a_password_in_a_url_is_used_and_not_shown(outbox: FolderOutbox, receiver: Receiver) -> None:
     receiver.answers = [403]
     receiver.up()
     sender = courier(outbox, receiver.url.replace("http://", "http://me:s3cret@"))
@@ -380,7 +390,7 @@ def test_a_password_in_a_url_is_used_and_not_shown(outbox: Outbox, receiver: Rec
     ],
 )
 def test_a_token_that_is_not_there_stops_the_start(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, value: str | None, message: str
+    outbox: FolderOutbox, monkeypatch: pytest.MonkeyPatch, value: str | None, message: str
 ) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
     if value is not None:
@@ -437,7 +447,7 @@ def test_a_page_is_told_once_per_window_however_often_one_looks(receiver: Receiv
     assert sent == [1, 0, 0, 1, 0]
 
 
-def test_news_that_a_killed_process_brought_halfway_is_brought_whole(outbox: Outbox, receiver: Receiver) -> None:
+def test_news_that_a_killed_process_brought_halfway_is_brought_whole(outbox: FolderOutbox, receiver: Receiver) -> None:
     # Killed after the letter was written and before it was noted what people were told.
     receiver.up()
     sender = courier(outbox, receiver.url)
@@ -448,7 +458,7 @@ def test_news_that_a_killed_process_brought_halfway_is_brought_whole(outbox: Out
     assert sender.deliver() == Delivery(sent=1)
 
 
-def test_a_torn_note_of_what_people_were_told_is_named(outbox: Outbox) -> None:
+def test_a_torn_note_of_what_people_were_told_is_named(outbox: FolderOutbox) -> None:
     courier(outbox, "http://127.0.0.1:9/").put([alert()])
     path = outbox.folder / "told" / "ShortlistPage.json"
     path.write_text("{")

@@ -30,6 +30,7 @@ from shortlist.serving.rollout.tools import Tools
 from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
 from shortlist.serving.stack.deployment import Deployment, Route
 from shortlist.serving.stack.errors import StackError
+from shortlist.state.store import LockedError, StateError
 from shortlist.tracking.registry import Alias, RegisteredModel, UnknownVersionError
 
 POLICY = Canary(steps=(5, 50, 100), interval_seconds=1, deadline_seconds=60, drain_seconds=0.5)
@@ -449,21 +450,44 @@ def test_a_closed_terminal_ends_no_rollout(world: World) -> None:
     assert world.is_promoted()
 
 
-def test_users_are_sent_back_when_nothing_can_be_written_down(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Rollouts.save
-
-    def full(self: Rollouts, record: RolloutRecord) -> None:
-        if record.steps and record.steps[-1].last:
-            raise OSError(28, "No space left on device")
-        whole(self, record)
-
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), StateError("PostgreSQL at db:5432/records for 60 s: gone.")]
+)
+def test_users_are_sent_back_when_nothing_can_be_written_down(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    said = r"(No space left on device|PostgreSQL at db:5432).*everybody was sent back to version 1"
     with monkeypatch.context() as disk:
-        disk.setattr(Rollouts, "save", full)
-        with pytest.raises(RolloutError, match=r"No space left on device.*everybody was sent back to version 1"):
+        disk.setattr(Rollouts, "save", failing_at_the_first_look(error))
+        with pytest.raises(RolloutError, match=said):
             world.roll_out().canary()
     assert world.fleet.route_now == Route(stable=1)
     world.roll_out().canary()
     assert world.is_promoted()
+
+
+def test_a_controller_whose_lock_another_took_over_leaves_the_users_to_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as store:
+        store.setattr(Rollouts, "save", failing_at_the_first_look(LockedError("another process took it over")))
+        with pytest.raises(LockedError, match="another process took it over"):
+            world.roll_out().canary()
+    assert world.fleet.route_now is not None
+    assert world.fleet.route_now.canary == 2  # as it was: the other one drives
+    world.roll_out().canary()
+    assert world.is_promoted()
+
+
+def failing_at_the_first_look(error: Exception) -> Callable[[Rollouts, RolloutRecord], None]:
+    whole = Rollouts.save
+
+    def save(self: Rollouts, record: RolloutRecord) -> None:
+        if record.steps and record.steps[-1].last:
+            raise error
+        whole(self, record)
+
+    return save
 
 
 # --- killed, and taken up again

@@ -10,7 +10,7 @@ import pytest
 from shortlist.artefacts import IntegrityError
 from shortlist.config.serving import Canary
 from shortlist.serving.rollout.observations import Observation, Track
-from shortlist.serving.rollout.orders import ORDER, Order, give, given
+from shortlist.serving.rollout.orders import ORDER, Order
 from shortlist.serving.rollout.phases import Phase, State
 from shortlist.serving.rollout.record import RolloutRecord
 from shortlist.serving.rollout.rollouts import STATE, RolloutError, Rollouts
@@ -112,11 +112,12 @@ def test_a_state_that_was_edited_says_where(tmp_path: Path) -> None:
 
 
 def test_an_order_is_found_and_an_unreadable_one_is_none(tmp_path: Path) -> None:
-    assert given(tmp_path) is None
-    give(tmp_path, Order(wish="rollback", reason="enough"))
-    assert given(tmp_path) == Order(wish="rollback", reason="enough")
-    (tmp_path / ORDER).write_text("{")
-    assert given(tmp_path) is None
+    rollouts, one = Rollouts(tmp_path, "demo"), record().id
+    assert rollouts.ordered(one) is None
+    rollouts.order(one, Order(wish="rollback", reason="enough"))
+    assert rollouts.ordered(one) == Order(wish="rollback", reason="enough")
+    (tmp_path / one / ORDER).write_text("{")
+    assert rollouts.ordered(one) is None
 
 
 def test_a_step_that_nobody_looked_at_is_a_hold() -> None:

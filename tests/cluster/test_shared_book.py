@@ -1,0 +1,323 @@
+"""The book, the outbox and the rollouts on PostgreSQL: what many machines decide at once happens once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitoring.alert import Alert
+from monitoring.book import Book, book_of
+from monitoring.owner import RUN_ID_VARIABLE, Owner
+from monitoring.record_files import RecordError
+from monitoring.records import RetrainDecision, WindowReport
+from monitoring.trigger import key_of
+from shortlist.config.serving import Canary
+from shortlist.objects import open_objects
+from shortlist.serving.rollout.orders import Order
+from shortlist.serving.rollout.phases import Phase, State
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import RolloutError, Rollouts, rollouts_of
+from shortlist.state.opening import open_state
+from shortlist.state.store import LockedError
+from shortlist.stores import Stores
+
+FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
+BEGIN = """
+import sys, time
+from pathlib import Path
+from monitoring.book import book_of
+from monitoring.records import RetrainDecision
+book, decision = book_of(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
+"""
+
+
+@pytest.fixture(params=["files", "postgres"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "runs" / "stores"
+    if request.param == "files":
+        return str(Stores(folder=folder, epoch="1"))
+    monkeypatch.setenv("RECORDS", request.getfixturevalue("postgres"))
+    return str(Stores(folder=folder, cluster="one", database_variable="RECORDS"))
+
+
+@pytest.fixture
+def book(stores: str) -> Book:
+    return book_of(stores, "demo")
+
+
+def later(stores: str, time: timedelta) -> Book:
+    return Book(Path("unused"), lambda: datetime.now(UTC) + time, open_state(stores, "monitoring", "demo"))
+
+
+def report(day: int = 0) -> WindowReport:
+    start = FIRST + day * DAY
+    return WindowReport.model_validate(
+        {
+            "spec": "demo", "start": start, "end": start + DAY, "made": start + DAY, "champion": 1,
+            "versions": {1: 1000}, "requests": 100, "rows": 1000, "coverage": 1.0, "late": 0, "duplicates": 0,
+            "orphans": 0, "volume_ratio": 1.0, "problems": [], "quality": [], "warnings": [], "findings": [],
+        }
+    )  # fmt: skip
+
+
+def decision(day: int = 0, action: str = "retrain") -> RetrainDecision:
+    window = FIRST + day * DAY
+    return RetrainDecision.model_validate(
+        {
+            "key": key_of("demo", action, window, "drift"), "spec": "demo", "made": window + DAY, "action": action,
+            "trigger": "drift", "window": window, "until": window + DAY, "columns": ["price"],
+            "reasons": ["price drifted"], "alarm": True,
+        }
+    )  # fmt: skip
+
+
+def process(stores: str, script: str, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BEGIN + script, stores, decision().model_dump_json(), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def said(running: subprocess.Popen[str], word: str) -> Iterator[None]:
+    """Wait for a process's word; kill the process when the block ends."""
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == f"{word}\n"
+        yield
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_of_ten_watchers_that_decide_at_once_one_starts_a_run(stores: str, book: Book, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = """
+print("ready", flush=True)
+while not Path(sys.argv[3]).exists():
+    time.sleep(0.005)
+print(book.claim(decision) and book.start(decision, sys.argv[4]))
+"""
+    ten = [process(stores, script, str(go), f"run-{number}") for number in range(10)]
+    try:
+        for one in ten:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "ready\n"
+        go.touch()
+        answers = [one.communicate(timeout=90)[0] for one in ten]
+    finally:
+        for one in ten:
+            one.kill()
+            one.communicate()
+    assert sorted(answers) == ["False\n"] * 9 + ["True\n"]
+    (started,) = book.retrainings()
+    assert started.run == f"run-{answers.index('True' + chr(10))}"
+
+
+def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, book: Book) -> None:
+    with said(process(stores, "assert book.claim(decision); print('done', flush=True); time.sleep(600)"), "done"):
+        assert not book.claim(decision())
+    assert book.unfinished() == (decision(),)
+    assert book.claim(decision())
+    assert book.start(decision(), "run")
+    assert book.finish(decision().key, "promoted", version=2).state == "promoted"
+    assert book.recover() == ()
+
+
+def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, book: Book) -> None:
+    with said(process(stores, "\nwith book._alone(): print('in', flush=True); time.sleep(600)"), "in"):
+        assert open_state(stores, "monitoring", "demo").is_locked("book")
+    assert book.claim(decision())
+
+
+def test_reports_come_back_oldest_first(book: Book) -> None:
+    assert [book.add_report(report(day)) for day in (2, 0, 1, 0)] == [True, True, True, False]
+    assert book.reports() == (report(0), report(1), report(2))
+    assert book.reports(newest=2) == (report(1), report(2))
+    assert book.add_report(report(1), replace=True)
+    assert book.reports() == (report(0), report(1), report(2))
+
+
+def test_a_torn_report_is_named(stores: str, book: Book) -> None:
+    book.add_report(report())
+    state = open_state(stores, "monitoring", "demo")
+    state.replace("windows/20260119T000000Z.json", "{")
+    with pytest.raises(RecordError, match=r"monitoring/demo/windows/20260119T000000Z\.json: not a window's report"):
+        book.reports()
+    state.replace("windows/20260120T000000Z.json", report().model_dump_json())
+    state.remove("windows/20260119T000000Z.json")
+    with pytest.raises(RecordError, match=r"holds what belongs into 20260119T000000Z\.json"):
+        book.reports()
+
+
+def test_who_looked_leaves_a_trace(book: Book) -> None:
+    assert book.last_look() is None
+    book.looked()
+    seen = book.last_look()
+    assert seen is not None
+    assert abs(seen - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_a_released_decision_can_be_claimed_by_the_next(book: Book) -> None:
+    assert book.claim(decision())
+    assert not book.claim(decision())
+    book.release(decision().key)
+    assert book.decisions() == ()
+    assert book.claim(decision())
+    book.start(decision(), "run")
+    book.release(decision().key)
+    assert book.decisions() == (decision(),)  # it began: nobody may begin it again
+
+
+def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
+    stores: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_ID_VARIABLE, "0f9e-11")
+    script = "assert book.claim(decision) and book.start(decision, 'run'); print('done', flush=True); time.sleep(600)"
+    with said(process(stores, script), "done"):
+        pass  # the step's pod ends long before its run
+    assert book.recover() == ()
+    assert later(stores, timedelta(hours=23)).recover() == ()
+    (lost,) = later(stores, timedelta(hours=25)).recover()
+    assert lost.reason == "Kubeflow run 0f9e-11 ran it, and was not heard of for 24 h"
+
+
+def test_an_owner_outside_a_cluster_is_written_as_ever() -> None:
+    assert set(Owner.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
+
+
+def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Book) -> None:
+    alert = Alert(
+        id="0123456789abcdef", labels={"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
+        annotations={"summary": "look"}, starts=FIRST, ends=None, link="",
+    )  # fmt: skip
+    outbox, urls = book.outbox, ["http://one.example/", "http://two.example/"]
+    assert (outbox.put(alert, urls, FIRST), outbox.put(alert, urls, FIRST)) == (2, 0)
+    first, second = outbox.waiting()
+    outbox.sent(first)
+    outbox.delayed(second, "no answer")
+    assert outbox.waiting() == (second.model_copy(update={"problem": "no answer"}),)
+    outbox.lost(second, "given up")
+    assert [outbox.count(place) for place in ("waiting", "sent", "lost")] == [0, 1, 1]
+    assert outbox.put(alert, urls, FIRST) == 0
+    assert outbox.told() == {"ShortlistPage": alert}
+
+
+def test_one_process_delivers_at_a_time(stores: str, book: Book) -> None:
+    with book.outbox.delivering(0.0) as first, book_of(stores, "demo").outbox.delivering(0.0) as second:
+        assert (first, second) == (True, False)
+    with book.outbox.delivering(0.0) as again:
+        assert again
+
+
+def rollout(name: str) -> RolloutRecord:
+    state = State(rollout=name, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
+    return RolloutRecord(spec="demo", state=state, kind="xgboost", digest="", policy=Canary())
+
+
+@pytest.fixture
+def rollouts(stores: str) -> Rollouts:
+    return rollouts_of(stores, "demo")
+
+
+def test_a_rollouts_state_outlives_its_controller(stores: str, rollouts: Rollouts) -> None:
+    one = rollout(rollouts.new_id())
+    rollouts.save(one)
+    again = rollouts_of(stores, "demo")
+    assert (again.read(one.id), again.latest(), again.unfinished()) == (one, one, one)
+    over = one.entered(one.state.model_copy(update={"phase": Phase.ABORTED}))
+    again.save(over)
+    assert (rollouts.latest(), rollouts.unfinished()) == (over, None)
+    assert rollouts.ids() == [one.id]
+
+
+def test_specs_do_not_see_each_others_rollouts(stores: str, rollouts: Rollouts) -> None:
+    other = rollouts_of(stores, "my-demo")
+    rollouts.save(rollout(rollouts.new_id()))
+    other.save(rollout(other.new_id()))
+    assert [len(one.ids()) for one in (rollouts, other)] == [1, 1]
+    with rollouts.held(), other.held():
+        assert rollouts.is_held()
+
+
+def test_a_killed_controller_frees_the_lock(stores: str, rollouts: Rollouts) -> None:
+    script = """
+from shortlist.serving.rollout.rollouts import rollouts_of
+with rollouts_of(sys.argv[1], "demo").held():
+    print("held", flush=True); time.sleep(600)
+"""
+    with said(process(stores, script), "held"):
+        assert rollouts.is_held()
+        with pytest.raises(RolloutError, match="another rollout is just beginning"), rollouts.held():
+            pytest.fail("two held it")
+    with rollouts.held(30):
+        assert rollouts.is_held()
+    assert not rollouts.is_held()
+
+
+def test_an_order_reaches_another_process(stores: str, rollouts: Rollouts) -> None:
+    one = rollout(rollouts.new_id())
+    rollouts.save(one)
+    assert rollouts.ordered(one.id) is None
+    rollouts_of(stores, "demo").order(one.id, Order(wish="rollback", reason="enough"))
+    assert rollouts.ordered(one.id) == Order(wish="rollback", reason="enough")
+
+
+def test_a_missing_and_a_torn_rollout_say_where(stores: str, rollouts: Rollouts) -> None:
+    with pytest.raises(RolloutError, match=r"rollouts.*/x/state\.json: there is no rollout 'x'; the newest is none"):
+        rollouts.read("x")
+    one = rollout(rollouts.new_id())
+    open_state(stores, "rollouts", "demo").replace(f"{one.id}/state.json", "{")
+    with pytest.raises(Exception, match=r"state\.json: not a rollout's state \(no JSON"):
+        rollouts.latest()
+
+
+def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setenv("RECORDS", postgres)
+    stores = str(Stores(folder=tmp_path / "stores", database_variable="RECORDS"))
+    old, new = rollouts_of(stores, "demo"), rollouts_of(stores, "demo")
+    one = rollout(old.new_id())
+    with old.held():
+        old.save(one)
+        with psycopg.connect(postgres, autocommit=True) as server:
+            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            server.execute(f"{others} AND pid <> pg_backend_pid()")
+        with new.held(30):
+            after = one.entered(one.state.model_copy(update={"reason": "taken over"}))
+            new.save(after)
+        with pytest.raises(LockedError, match="another process took it over"):
+            old.save(one)
+    assert new.latest() == after
+
+
+def test_the_page_of_a_rollout_is_put_where_others_see_it(s3: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "stores"
+    rollouts = rollouts_of(str(Stores(folder=folder, objects=s3.url)), "demo")
+    one = rollout(rollouts.new_id())
+    rollouts.save(one)
+    (rollouts.folder_of(one.id) / "rollout.html").write_text("page")
+    rollouts.publish(one.id, "rollout.html")
+    assert rollouts.page(one.id, "rollout.html") == f"{s3.url}/rollouts/{one.id}/rollout.html"
+    assert open_objects(Stores(objects=s3.url)).read(f"rollouts/{one.id}/rollout.html") == b"page"
+
+
+def test_a_book_reads_a_year_of_windows_in_one_question(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDS", postgres)
+    book = book_of(str(Stores(folder=tmp_path / "stores", database_variable="RECORDS")), "demo")
+    for day in range(365):
+        book.add_report(report(day))
+    began = time.monotonic()
+    assert len(book.reports()) == 365
+    assert time.monotonic() - began < 5
