@@ -12,7 +12,7 @@ from pathlib import Path
 from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueType
 from feast.types import Array, FeastType, Float32, Float64, Int64, String
 
-from shortlist.features.feast_environment import PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
+from shortlist.features.feast_environment import ADDRESS_VARIABLE, PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
 from shortlist.features.store import kept_online
 from shortlist.features.view_index import View, ViewColumn, ViewIndex
 
@@ -31,12 +31,20 @@ def _entity(key: ViewColumn) -> Entity:
     return Entity(name=key.name, join_keys=[key.name], value_type=_KEY_TYPES[key.dtype])
 
 
+def _published(view: View) -> dict[str, str]:
+    """Where the file is for others: `path` is this machine's copy, since DuckDB cannot read an object store offline."""
+    address = os.environ.get(ADDRESS_VARIABLE, "")
+    return {"published": f"{address}/{view.path}"} if address else {}
+
+
 def _view(view: View, index: ViewIndex, entities: dict[str, Entity], user: str | None) -> FeatureView:
     return FeatureView(
         name=view.name,
         entities=[entities[name] for name in view.key_names],
         schema=[Field(name=column.name, dtype=_TYPES[column.dtype]) for column in (*view.keys, *view.features)],
-        source=FileSource(name=view.name, path=str(index.path(view)), timestamp_field="event_timestamp"),
+        source=FileSource(
+            name=view.name, path=str(index.path(view)), timestamp_field="event_timestamp", tags=_published(view)
+        ),
         ttl=timedelta(0),  # zero is for ever: a count stays true until the next one
         online=kept_online(view, user),
         tags={"static": str(view.static).lower(), "newest_keys": str(view.newest_keys)},

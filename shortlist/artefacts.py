@@ -118,9 +118,14 @@ def verify_manifest(folder: Path) -> dict[str, str]:
 
 def folder_digest(folder: Path) -> str:
     """Return one digest of all files below a folder, their names included; 16 hexadecimal digits."""
+    return digest_of_files({name: sha256(folder / name) for name in _files_below(folder)})
+
+
+def digest_of_files(digests: Mapping[str, str]) -> str:
+    """Return `folder_digest` of a folder whose files have these SHA-256 by relative path; manifests left out."""
     total = hashlib.sha256()
-    for name in _files_below(folder):
-        total.update(f"{name}\0{sha256(folder / name)}\0".encode())
+    for name in sorted(digests):
+        total.update(f"{name}\0{digests[name]}\0".encode())
     return total.hexdigest()[:16]
 
 

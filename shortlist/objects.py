@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from shortlist.stores import Stores
+
+CACHE_VARIABLE: Final = "SHORTLIST_CACHE"
+"""Environment variable with the folder of fetched copies; by default one of the system's temporary folder."""
 
 
 class Objects(Protocol):
@@ -13,15 +21,20 @@ class Objects(Protocol):
     """Its address: `s3://bucket/prefix` or `file:///...`."""
 
     def put_folder(self, folder: Path, key: str) -> str:
-        """Copy a folder to a key that has nothing yet, or the very same; its manifest comes last; return its address.
+        """Copy a folder to a key that has nothing yet, or the very same; its record comes last; return its address.
 
         Raises:
             IntegrityError: Something else is there.
             ShortlistError: The store is away, refuses, or its bucket is gone; nothing then looks whole.
         """
 
-    def fetch_folder(self, key: str, to: Path) -> Path:
+    def fetch_folder(self, key: str, to: Path, part: str = "") -> Path:
         """Copy a folder from a key, whole or not at all, and verify it; return `to`. What is there already stays.
+
+        Args:
+            key: Of the folder.
+            to: Folder to make.
+            part: Only this folder inside it.
 
         Raises:
             IntegrityError: It is not whole.
@@ -37,8 +50,52 @@ class Objects(Protocol):
     def write(self, key: str, content: bytes) -> None:
         """Write a file whole, in place of what is there."""
 
+    def create(self, key: str, content: bytes) -> bool:
+        """Write a file unless there is one; return True for exactly one of all processes that try at once."""
+
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys below a prefix, sorted."""
+        """Return the keys that begin with a prefix such as `views/`, sorted."""
 
     def url(self, key: str) -> str:
         """Return the address of a key."""
+
+
+def open_objects(stores: Stores) -> Objects:
+    """Return the files that the stores name: a bucket's, or those of `objects/` in the folder.
+
+    Raises:
+        ShortlistError: The package that speaks to the object store is not installed.
+    """
+    if stores.objects:
+        from shortlist.objects_bucket import BucketObjects  # loads the store's client
+
+        return BucketObjects(stores.objects)
+    from shortlist.objects_folder import FolderObjects
+
+    return FolderObjects(stores.below("objects"))
+
+
+def local_copy(address: str, cache: Path | None = None) -> Path:
+    """Return a folder on this machine with what an address or a path names; what is fetched is verified.
+
+    Args:
+        address: From `Objects.put_folder`, perhaps `#` and a folder inside; or a path of this machine, which stays.
+        cache: Folder for fetched copies; see `cache_folder`.
+
+    Raises:
+        ShortlistError: It cannot be fetched.
+    """
+    if "://" not in address:
+        return Path(address)
+    whole, _, part = address.partition("#")
+    root, _, key = whole.rpartition("/")
+    copies = cache or cache_folder()
+    to = copies / hashlib.sha256(root.encode()).hexdigest()[:12] / key / (part or "whole")
+    return open_objects(Stores(objects=root)).fetch_folder(key, to, part)
+
+
+def cache_folder() -> Path:
+    """Return the folder of fetched copies; nothing in it is missed when it is deleted."""
+    folder = Path(os.environ.get(CACHE_VARIABLE) or Path(tempfile.gettempdir()) / f"shortlist-cache-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -77,6 +77,14 @@ class Workers(Section):
     """Pods."""
     processes: int = Field(default=1, ge=1)
     """Per pod: one per GPU, or per group of cores."""
+    pod: Task = Task()
+    """What each pod gets; `tasks` says what the step gets that waits for them, and then holds the whole model."""
+
+    @model_validator(mode="after")
+    def _a_process_has_a_gpu(self) -> Self:
+        if self.pod.gpus not in (0, self.processes):
+            raise ValueError(f"pod: {self.pod.gpus} GPUs for {self.processes} processes; wanted one process per GPU")
+        return self
 
 
 class Autoscaling(Section):

@@ -15,7 +15,7 @@ class Declared(NamedTuple):
 
     data: Data
     features: Features
-    gates: Gates
+    gates: Gates | None
     """Only its slices are read here; the limits belong to the judge."""
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -124,6 +125,9 @@ def _describe(problem: ErrorDetails) -> str:
     if problem["type"] == "union_tag_not_found":
         kinds = ", ".join(f"'{kind}'" for kind in map(_kind_of, _models_at(problem["loc"])) if kind)
         return f"{place}: `kind` is missing; wanted one of {kinds}"
+    if problem["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", str(problem["ctx"]["expected"]))
+        return f"{place}: {problem['msg']}{did_you_mean(str(value), known)}{got}"
     return f"{place}: {problem['msg'].removeprefix('Value error, ')}{got}"
 
 

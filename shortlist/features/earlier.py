@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -13,11 +12,11 @@ import polars as pl
 
 from shortlist.artefacts import IntegrityError, read_json
 from shortlist.contracts import DataError, Files
+from shortlist.features.counted import Counted, records_of
 from shortlist.features.counting import DayRecord, day_digest
+from shortlist.features.place import FeastPlace, place_of
 from shortlist.features.plan import Plan
 from shortlist.features.standing import StaticView
-from shortlist.features.store import SERVING
-from shortlist.features.views import day_file
 from shortlist.tables import DayPart, DayTable
 
 NEWEST: Final = "newest"
@@ -51,7 +50,7 @@ class Earlier:
             for name, what in wanted.items():
                 if saved["counting"][group].get(name) != what:
                     raise MisfitError(f"{folder}: '{name}' was counted otherwise, or not at all. {_AGAIN}")
-        records = {date.fromisoformat(day): DayRecord.of(record) for day, record in saved["days"].items()}
+        records = records_of(saved)
         last = max(records)
         if last > log.days[-1].day:
             raise MisfitError(f"{folder}: it has seen {last}, the log ends on {log.days[-1].day}. {_AGAIN}")
@@ -65,19 +64,29 @@ class Earlier:
                 raise MisfitError(f"{folder}: {part.day} {problem}. {_AGAIN}")
         return cls(folder, records)
 
-    def refuse_changed_sides(self, plan: Plan, views: Path, log: DayTable) -> None:
-        """Refuse side tables that say other things now of what was counted; rows about anything else may come and go.
+    @staticmethod
+    def trusted(folder: Path) -> Counted:
+        """Return the days of an earlier fit that was checked by an earlier step."""
+        return Counted(folder, records_of(_saved(folder)))
+
+    def refuse_misfit(self, plan: Plan, views: Path, log: DayTable) -> None:
+        """Refuse what is no beginning of this fit: files that are gone, or side tables that changed for counted rows.
+
+        Side tables' rows about anything else may come and go.
 
         Args:
             plan: What is counted.
-            views: Folder of this fit's own static views.
+            views: Folder of this fit's own views of side tables.
             log: The valid log.
 
         Raises:
-            MisfitError: Names the side table.
+            MisfitError: Names the file, or the side table.
         """
-        if self.folder is None:
+        if self.folder is None or self.counted is None:
             return
+        missing = self.counted.missing(plan)
+        if missing is not None:
+            raise MisfitError(f"{missing} is missing. {_AGAIN}")
         counted = {day for day in self.records if day in {part.day for part in log.days}}
         for view in plan.statics:
             changed = _changed_keys(view, plan, self.folder / views.name, views)
@@ -85,27 +94,23 @@ class Earlier:
                 what = f"side table '{view.name}' says other things of old rows now"
                 raise MisfitError(f"{self.folder}: {what}. {_AGAIN}")
 
-    def copy_statistics(self, plan: Plan, statistics: Path) -> None:
-        """Copy the statistics that the plan needs."""
-        if self.folder is None:
-            return
-        for view in plan.counted:
-            (statistics / view.name).mkdir(parents=True, exist_ok=True)
-            for day in self.records:
-                source = day_file(self.folder / statistics.name, view.name, day)
-                if not source.is_file():
-                    raise MisfitError(f"{source} is missing. {_AGAIN}")
-                shutil.copyfile(source, day_file(statistics, view.name, day))
+    @property
+    def counted(self) -> Counted | None:
+        """The days and where their statistics are; None when there was no earlier fit."""
+        return None if self.folder is None else Counted(self.folder, self.records)
 
 
-def newest_fit(store: Path) -> str:
-    """Return the path of the fit that a spec's store was last filled from; empty when it never was.
+def newest_fit(store: Path | FeastPlace) -> str:
+    """Return the path or the address of the fit that a spec's store was last filled from; empty when it never was.
 
     Args:
-        store: Folder of the spec's Feast store.
+        store: The spec's Feast store.
     """
-    pointer = store / SERVING
-    return str(Path(read_json(pointer)["views"]).parent) if pointer.is_file() else ""
+    announced = place_of(store).announced()
+    if announced is None:
+        return ""
+    address, published, _ = announced["views"].partition("#")
+    return address if published else str(Path(address).parent)
 
 
 def _saved(folder: Path) -> dict[str, Any]:

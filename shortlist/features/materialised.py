@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
-from shortlist.artefacts import read_json, write_json
 from shortlist.contracts import Columns, ShortlistError
+from shortlist.features.place import FeastPlace
 from shortlist.features.view_index import View, ViewIndex
 
 _RECORD: Final = "materialised.json"
@@ -17,15 +19,15 @@ _EXACT: Final = 2**53  # the largest integer up to which a float holds every one
 
 
 class Materialised:
-    """A record beside the store, `materialised.json`, and one file of keys per view.
+    """A record beside the store, `materialised.json`, and one file of keys per view, `keys/<view>.parquet`.
 
     Feast remembers only up to when it materialised. That is not enough to write what is new alone: when the rows of
     the past change (another log, another spec), what is online must be written again, and keys that are gone taken out.
     A view that is being written has no record, so a killed run makes the next one write it whole.
     """
 
-    def __init__(self, folder: Path, views: ViewIndex) -> None:
-        self._folder = folder
+    def __init__(self, place: FeastPlace, views: ViewIndex) -> None:
+        self._place = place
         self._views = views
 
     def until(self, name: str) -> datetime | None:
@@ -42,9 +44,9 @@ class Materialised:
 
     def keys_vanished(self, view: View, until: datetime) -> bool:
         """Whether keys are online that the view does not have by a moment."""
-        if not self._keys_path(view).exists():
+        online = self._written_keys(view)
+        if online is None:
             return False
-        online = pl.read_parquet(self._keys_path(view))
         keys = self._keys(view, until)
         return online.schema != keys.schema or online.join(keys, on=view.key_names, how="anti").height > 0
 
@@ -57,10 +59,9 @@ class Materialised:
         """Note that the view is about to be written up to a moment."""
         record = self._read()
         record.pop(view.name, None)
-        write_json(self._folder / _RECORD, record)
-        keys = self._keys(view, until)
-        path = self._keys_path(view)
-        if path.exists() and (before := pl.read_parquet(path)).schema == keys.schema:
+        self._write(record)
+        keys, before = self._keys(view, until), self._written_keys(view)
+        if before is not None and before.schema == keys.schema:
             keys = pl.concat([before, keys]).unique()
         self._write_keys(view, keys)
 
@@ -69,20 +70,24 @@ class Materialised:
         self._write_keys(view, self._keys(view, until))
         record = self._read()
         record[view.name] = {"until": until.isoformat(), "digest": self._digest(view, until)}
-        write_json(self._folder / _RECORD, record)
+        self._write(record)
 
     def _read(self) -> dict[str, Any]:
-        path = self._folder / _RECORD
-        return read_json(path) if path.exists() else {}
+        known = json.loads(self._place.state.read(_RECORD) or "{}")
+        assert isinstance(known, dict)
+        return known
 
-    def _keys_path(self, view: View) -> Path:
-        return self._folder / "keys" / f"{view.name}.parquet"
+    def _write(self, record: dict[str, Any]) -> None:
+        self._place.state.replace(_RECORD, json.dumps(record, indent=2) + "\n")
+
+    def _written_keys(self, view: View) -> pl.DataFrame | None:
+        content = self._place.objects.read(_keys_file(view))
+        return None if content is None else pl.read_parquet(io.BytesIO(content))
 
     def _write_keys(self, view: View, keys: pl.DataFrame) -> None:
-        path = self._keys_path(view)
-        path.parent.mkdir(exist_ok=True)
-        keys.write_parquet(path.with_suffix(".partial"))
-        path.with_suffix(".partial").replace(path)
+        content = io.BytesIO()
+        keys.write_parquet(content)
+        self._place.objects.write(_keys_file(view), content.getvalue())
 
     def _rows(self, view: View, until: datetime) -> pl.LazyFrame:
         return pl.scan_parquet(self._views.path(view)).filter(pl.col(Columns.VALID_FROM) <= until)
@@ -98,6 +103,10 @@ class Materialised:
             engine="streaming"
         )
         return f"{sums.row(0)} {schema}"
+
+
+def _keys_file(view: View) -> str:
+    return f"keys/{view.name}.parquet"
 
 
 def refuse_rounding(view: View, path: Path) -> None:

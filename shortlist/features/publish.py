@@ -11,8 +11,9 @@ import polars as pl
 from shortlist.artefacts import write_json, written_whole
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
+from shortlist.features.place import FeastPlace, place_of
 from shortlist.features.skew import SkewReport, check_skew
-from shortlist.features.store import SERVING, apply
+from shortlist.features.store import apply
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
 from shortlist.progress import progress
@@ -20,7 +21,7 @@ from shortlist.tables import DayPart, DayTable
 
 
 def publish(
-    project: str, store: Path, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path, out: Path
+    project: str, store: Path | FeastPlace, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path, out: Path
 ) -> int:  # fmt: skip
     """Bring Feast up to the day after the log's last one, and write what its answers differ in from the table.
 
@@ -29,7 +30,7 @@ def publish(
 
     Args:
         project: Feast project.
-        store: Folder of its registry and online store.
+        store: Where its registry and online store are.
         runtime: Online store, engine, seed.
         rows: Rows of all days, and again of the newest day, that are compared.
         log: The valid log.
@@ -45,7 +46,9 @@ def publish(
     days = DayTable.open(log, Files.LOG)
     newest = days.days[-1]
     with progress("feast", total=4, unit="steps") as advance:
-        feast = apply(fitted / "views", store, project, runtime.online_store, declared.data.user)
+        place, views = place_of(store), fitted / "views"
+        address = f"{place.publish(fitted, 'fits')}/views" if place.shares else ""
+        feast = apply(views, place, project, runtime.online_store, declared.data.user, address)
         advance(1, "registered")
         feast.materialize(start_of(newest.day, declared.timezone))
         advance(1, "materialised to the newest day")
@@ -56,24 +59,30 @@ def publish(
         feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
         advance(1, "materialised to the end")
     until = start_of(newest.day + timedelta(days=1), declared.timezone)
-    point_servers_at(fitted / "views", store, until, log)
+    point_servers_at(views, place, until, log)
     with written_whole(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
     return report.rows_checked
 
 
-def point_servers_at(views: Path, store: Path, until: datetime, log: Path) -> None:
+def point_servers_at(views: Path, store: Path | FeastPlace, until: datetime, log: Path) -> None:
     """Write into the store which views servers read beside it; they notice when the file changes.
+
+    Where servers are elsewhere, the fit that the views belong to and the log are published before: both are addresses
+    then, as `shortlist.objects.local_copy` reads them.
 
     Args:
         views: The folder of the views that the store was filled from.
-        store: The store's folder.
+        store: The store.
         until: The moment up to which it was filled.
         log: The valid log behind them; a replay plays its newest days.
     """
-    folders = {"views": str(views.resolve()), "log": str(log.resolve())}
+    place = place_of(store)
+    fit = place.publish(views.parent, "fits")
+    folders = {"views": f"{fit}#{views.name}" if place.shares else str(views.resolve())}
+    folders["log"] = place.publish(log, "logs")
     moments = {"until": until.isoformat(), "published": datetime.now(UTC).isoformat()}
-    write_json(store / SERVING, {**folders, **moments})
+    place.announce({**folders, **moments})
 
 
 class _Compared:

@@ -14,22 +14,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-from filelock import FileLock
 
 from shortlist.config.runtime import RedisOnline, SQLiteOnline
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.features.answers import ROW, with_answers
 from shortlist.features.feast_environment import FEATURE_REPO, environment, quiet, variables
 from shortlist.features.materialised import Materialised, refuse_rounding
+from shortlist.features.place import ONLINE, REGISTRY, FeastPlace, place_of
 from shortlist.features.view_index import View, ViewIndex
 from shortlist.progress import progress
 
 MAX_ONLINE_KEYS: Final = 50_000
 """Most keys of an online view that is not the user's own. Feast writes some 40 000 values a second, so such a view of
 20 features takes 25 s; serving reads a larger one, and all candidate items, from a snapshot in memory."""
-
-SERVING: Final = "serving.json"
-"""In the store's folder: the views that servers read beside it, and until when they hold; see `publish`."""
 
 _LONGEST_LOCK_MS: Final = 20
 """How long whoever serves waits for a lock on SQLite's file; writers, who keep a log beside it, make nobody wait."""
@@ -43,39 +40,49 @@ def kept_online(view: View, user: str | None) -> bool:
     return view.key_names == (user,) or view.newest_keys <= MAX_ONLINE_KEYS
 
 
-def apply(views: Path, store: Path, project: str, online: SQLiteOnline | RedisOnline, user: str | None = None) -> Store:
+def apply(
+    views: Path,
+    store: Path | FeastPlace,
+    project: str,
+    online: SQLiteOnline | RedisOnline,
+    user: str | None = None,
+    address: str = "",
+) -> Store:
     """Register the views of a fit, and only them, in Feast; do nothing where nothing changed.
 
     Args:
         views: Folder with `views.json` and the Parquet files, which Feast reads in place.
-        store: Folder of the registry, the SQLite online store and what was materialised; made when missing.
+        store: Where the registry, the SQLite online store and what was materialised are; made when missing.
         project: Name of the spec.
         online: Where the online features are.
         user: The column that is the user.
+        address: Where the views were published, if anywhere.
 
     Raises:
-        ShortlistError: The environment variable that holds the Redis connection is not set.
+        ShortlistError: The environment variable that holds the Redis connection is not set, or a server is away.
     """
-    store.mkdir(parents=True, exist_ok=True)
-    with FileLock(store / "lock"), environment(variables(views, store, project, online, user)), quiet():
-        feast = _open()
+    place = place_of(store)
+    with place.alone(), environment(variables(views, place, project, online, user, address)), quiet():
+        with place.making_tables():
+            feast = _open()
         declared = _declared()
         feast.apply(declared, objects_to_delete=_left_over(feast, declared), partial=False)
         if isinstance(online, SQLiteOnline):
-            _let_read_while_writing(store / "online.db")
-        return Store(feast, ViewIndex.read(views), store)
+            _let_read_while_writing(place.file(ONLINE))
+        return Store(feast, ViewIndex.read(views), place)
 
 
-def connect(views: Path, store: Path, project: str, online: SQLiteOnline | RedisOnline) -> Store:
+def connect(views: Path, store: Path | FeastPlace, project: str, online: SQLiteOnline | RedisOnline) -> Store:
     """Open what `apply` registered.
 
     Raises:
         ShortlistError: Nothing was applied there, or the Redis connection is not set.
     """
-    if not (store / "registry.db").exists():
-        raise ShortlistError(f"{store}: no Feast registry here; run the features step first")
-    with environment(variables(views, store, project, online)), quiet():
-        return Store(_open(), ViewIndex.read(views), store)
+    place = place_of(store)
+    if place.database is None and not place.file(REGISTRY).exists():
+        raise ShortlistError(f"{place.folder}: no Feast registry here; run the features step first")
+    with environment(variables(views, place, project, online)), quiet(), place.making_tables():
+        return Store(_open(), ViewIndex.read(views), place)
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,12 @@ class _Due:
 class Store:
     """A project in Feast; get one from `apply` or `connect`."""
 
-    def __init__(self, feast: Any, views: ViewIndex, folder: Path) -> None:
+    def __init__(self, feast: Any, views: ViewIndex, place: FeastPlace) -> None:
         self.views = views
         self._feast = feast
         self._online = {view.name for view in feast.list_feature_views() if view.online}
-        self._done = Materialised(folder, views)
-        self._lock = FileLock(folder / "lock")
+        self._done = Materialised(place, views)
+        self._place = place
 
     @property
     def online_views(self) -> tuple[View, ...]:
@@ -111,7 +118,7 @@ class Store:
         Only what is new is written. Where a view's past is not the one that was written (another log, another spec),
         all of it is. An earlier moment than the last time changes nothing. A killed call can be repeated.
         """
-        with self._lock:
+        with self._place.alone():
             due = {view.name: self._due(view, until) for view in self.online_views}
             with progress("to the online store", sum(work.keys for work in due.values() if work), "keys") as advance:
                 for view in self.online_views:
@@ -234,7 +241,8 @@ class UserReader:
         found: dict[str, list[Any]] = {}
         for names in wanted.values():
             features = [name.partition(":")[2] for name in names]
-            answers = self._store.online_read(self._config, self._views[names[0]], keys, features)
+            # Feast's Redis store adds names of its own to the list that it is given.
+            answers = self._store.online_read(self._config, self._views[names[0]], keys, list(features))
             for column, feature in zip(names, features, strict=True):
                 values = ((answer or {}).get(feature) for _, answer in answers)
                 found[column] = [None if value is None else plain(value) for value in values]
@@ -248,17 +256,19 @@ class UserReader:
         return EntityKey(join_keys=[self._user], entity_values=[value])
 
 
-def user_reader(store: Path, project: str, online: SQLiteOnline | RedisOnline, user: str) -> UserReader:
+def user_reader(store: Path | FeastPlace, project: str, online: SQLiteOnline | RedisOnline, user: str) -> UserReader:
     """Open what serving reads of the user; the views need not be at hand.
 
     Raises:
         ShortlistError: There is no registry or no online store, or the Redis connection is not set.
     """
-    files = ("registry.db", "online.db") if isinstance(online, SQLiteOnline) else ("registry.db",)
-    for name in files:
-        if not (store / name).exists():  # SQLite would make an empty one
-            raise ShortlistError(f"{store / name}: not there; run the features step first")
-    with environment(variables(store, store, project, online)), quiet():
+    place = place_of(store)
+    files = [ONLINE] if isinstance(online, SQLiteOnline) else []
+    for name in files if place.database is not None else [REGISTRY, *files]:
+        if not place.file(name).exists():  # SQLite would make an empty one
+            raise ShortlistError(f"{place.file(name)}: not there; run the features step first")
+    nothing = Path()  # of the views only the registry is read
+    with environment(variables(nothing, place, project, online)), quiet(), place.making_tables():
         return UserReader(_open(), user)
 
 

@@ -39,15 +39,17 @@ class Tracker:
     """A spec's experiment and registered model in one MLflow store.
 
     Args:
-        uri: Of the store; see `shortlist.tracking.store_access.tracking_uri`.
+        uri: Of the store; see `shortlist.tracking.store_access.tracking_place`.
         spec: Name of the spec, and so of the experiment.
+        files: Where the files of a new experiment's runs go; None: beside a SQLite store, or where a server puts them.
 
     Raises:
         TrackingError: The store cannot be opened.
     """
 
-    def __init__(self, uri: str, spec: str) -> None:
+    def __init__(self, uri: str, spec: str, files: str | None = None) -> None:
         self.uri = uri
+        self._files = files or files_beside(uri, spec)
         with calm(uri):
             self._client = _open(uri)
             self._experiment = self._experiment_of(spec)
@@ -184,8 +186,7 @@ class Tracker:
             return str(self._client.get_run(parent).info.experiment_id)
         known = self._client.get_experiment_by_name(spec)
         if known is None:
-            files = files_beside(self.uri, spec)
-            unless_there(lambda: self._client.create_experiment(spec, artifact_location=files))
+            unless_there(lambda: self._client.create_experiment(spec, artifact_location=self._files))
             known = self._client.get_experiment_by_name(spec)
         elif known.lifecycle_stage != "active":
             self._client.restore_experiment(known.experiment_id)

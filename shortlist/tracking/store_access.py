@@ -5,24 +5,57 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from filelock import FileLock
 
 from shortlist.contracts import ShortlistError
+from shortlist.objects import open_objects
+from shortlist.stores import Stores, without_secret
 
 _SQLITE: Final = "sqlite:///"
-_FOREIGN: Final = ("mlflow.", "sqlalchemy.", "requests.")
+_POSTGRES: Final = ("postgresql://", "postgresql+psycopg://")
+_SERVER: Final = ("http://", "https://")
+_FOREIGN: Final = ("mlflow.", "sqlalchemy.", "requests.", "boto3.", "botocore.")
 """Packages whose errors mean that the store is away or refuses."""
 
 
 class TrackingError(ShortlistError):
     """MLflow cannot be reached, or refuses."""
+
+
+class TrackingPlace(NamedTuple):
+    """Where a spec's MLflow store is."""
+
+    uri: str
+    """Its address; it may hold a password."""
+    files: str | None = None
+    """Where runs' files go; None: beside a SQLite store, or where a server puts them."""
+
+
+def tracking_place(stores: Stores, spec: str) -> TrackingPlace:
+    """Return where MLflow keeps a spec's runs and their files.
+
+    A database has no place for files: they go to the object store, below `mlflow/<spec>`. A server knows its own.
+
+    Raises:
+        ShortlistError: The environment variable with the address is not set, or holds none; it is not repeated.
+    """
+    uri = stores.tracking_uri
+    if uri is None:
+        return TrackingPlace(tracking_uri(stores.below("mlflow.db").parent))
+    if uri.startswith(_POSTGRES):
+        return TrackingPlace(uri, open_objects(stores).url(f"mlflow/{spec}"))
+    if not uri.startswith(_SERVER):
+        raise ShortlistError(
+            f"runtime.tracking: wanted http(s)://... or postgresql://..., but the environment variable"
+            f" {stores.tracking_variable} holds something else"
+        )
+    return TrackingPlace(uri)
 
 
 def tracking_uri(runs: Path) -> str:
@@ -51,7 +84,18 @@ def files_beside(uri: str, spec: str) -> str | None:
 
 @contextmanager
 def alone(uri: str) -> Iterator[None]:
-    """Let one process at a time make a store's tables; two that migrate a new SQLite store at once both fail."""
+    """Let one process at a time make a store's tables; two that migrate a new store at once both fail.
+
+    Raises:
+        ShortlistError: PostgreSQL cannot be reached, or refuses.
+    """
+    if uri.startswith(_POSTGRES):
+        from shortlist.state.postgres import open_postgres  # loads the driver
+
+        # MLflow alone would try for minutes to reach a database that is away; the lock says so soon.
+        with open_postgres(uri, "", "tracking", "").lock("migration"):
+            yield
+        return
     database = database_of(uri)
     if database is None:
         yield
@@ -84,6 +128,5 @@ def calm(uri: str) -> Iterator[None]:
             yield
     except Exception as error:
         if type(error).__module__.startswith(_FOREIGN):
-            address = re.sub(r"//[^@/]*@", "//***@", uri)
-            raise TrackingError(f"MLflow at {address}: {error}") from error
+            raise TrackingError(without_secret(f"MLflow at {uri}: {error}")) from error
         raise

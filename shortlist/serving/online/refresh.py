@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from shortlist.artefacts import read_json
 from shortlist.contracts import ShortlistError
-from shortlist.features.store import SERVING
+from shortlist.features.place import FeastPlace, place_of
 from shortlist.features.view_index import ViewIndex
+from shortlist.objects import local_copy
 from shortlist.serving.online.assemble import Assembler
 from shortlist.serving.online.snapshot import Snapshot, load
 
@@ -23,18 +24,22 @@ class Refresh:
     """The newest snapshot that could be read."""
 
     def __init__(
-        self, assembler: Assembler, store: Path | None, seconds: float, on_look: Callable[[bool], None] | None
+        self,
+        assembler: Assembler,
+        store: Path | FeastPlace | None,
+        seconds: float,
+        on_look: Callable[[bool], None] | None,
     ) -> None:
         """Prepare; nothing is read yet.
 
         Args:
             assembler: Knows what the model needs.
-            store: The folder in which newer views are announced; None for a model that looks nothing up.
+            store: Where newer views are announced; None for a model that looks nothing up.
             seconds: How often to look.
             on_look: Called, in the thread, at every look and before newer views are read; told whether there are any.
         """
         self._assembler = assembler
-        self._store = store
+        self._place = None if store is None else place_of(store)
         self._seconds = seconds
         self._on_look = on_look
         self._known: Mapping[str, Any] | None = None
@@ -62,12 +67,12 @@ class Refresh:
 
     def look(self) -> None:
         """Put newer views in place, if there are any; what cannot be read leaves the ones before."""
-        if self._store is None:
+        if self._place is None:
             if self._assembler.steps:
                 self._fail("the model looks features up, but the settings name no store")
             return
         try:
-            announced = read_json(self._store / SERVING)
+            announced = self._place.expected()
             if self._on_look is not None:
                 self._on_look(announced != self._known)
             if announced != self._known or self.problem is not None:
@@ -77,8 +82,9 @@ class Refresh:
             self._fail(str(error) if isinstance(error, ShortlistError) else f"{type(error).__name__}: {error}")
 
     def _put_in_place(self, announced: Mapping[str, Any]) -> None:
-        index = ViewIndex.read(Path(announced["views"]))
-        snapshot = load(self._assembler, index, datetime.fromisoformat(announced["until"]), self.current)
+        with TemporaryDirectory(prefix="shortlist-views-") as fetched:
+            index = ViewIndex.read(local_copy(announced["views"], Path(fetched)))
+            snapshot = load(self._assembler, index, datetime.fromisoformat(announced["until"]), self.current)
         self.current = snapshot
         self.published = datetime.fromisoformat(announced["published"]).timestamp()
         self._known = announced

@@ -35,7 +35,6 @@ from shortlist.serving.online.settings import ServerSettings
 from shortlist.serving.online.users import Users
 
 """Folder inside a model folder that holds what its features were fitted to."""
-_HOST: Final = "127.0.0.1"
 _GRACE_SECONDS: Final = 30
 _IDLE_SECONDS: Final = 7_200
 """Whoever keeps connections open closes them first: a request never meets a connection that is being closed."""
@@ -81,11 +80,11 @@ async def serve(settings: ServerSettings) -> None:
     Raises:
         ShortlistError: A port is taken, or the model folder is broken.
     """
-    with contextlib.closing(_socket(settings.http_port)) as http_socket:
+    with contextlib.closing(_socket(settings.host, settings.http_port)) as http_socket:
         parts = _Parts(settings)
         grpc_server = grpc.aio.server(options=_GRPC_OPTIONS)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(GRPCApp(parts.service), grpc_server)
-        _bind(grpc_server, settings.grpc_port)
+        _bind(grpc_server, settings.host, settings.grpc_port)
         http_server = _HTTPServer(_http_config(parts.service))
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,7 +109,7 @@ class _Parts:
         assembler = Assembler(plan, Signature.read(settings.model_folder / FOLDER))
         self.users = Users(settings, assembler.user, assembler.widths) if assembler.user is not None else None
         self.refresh = Refresh(
-            assembler, settings.store, settings.serving.refresh_seconds, self.users.look if self.users else None
+            assembler, settings.place, settings.serving.refresh_seconds, self.users.look if self.users else None
         )
         self.predictor = Predictor(settings)
         self.log = LogWriter(
@@ -174,28 +173,28 @@ def _http_config(service: Service) -> uvicorn.Config:
     )
 
 
-def _socket(port: int) -> socket.socket:
+def _socket(host: str, port: int) -> socket.socket:
     # By name: asyncio turns Nagle's algorithm off only for sockets that say TCP, and with it answers wait 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((_HOST, port))
+        listening.bind((host, port))
         listening.listen(2048)
     except OSError as error:
         listening.close()
-        raise _taken(port, error) from None
+        raise _taken(host, port, error) from None
     return listening
 
 
-def _bind(server: grpc.aio.Server, port: int) -> None:
+def _bind(server: grpc.aio.Server, host: str, port: int) -> None:
     try:
-        server.add_insecure_port(f"{_HOST}:{port}")
+        server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise _taken(port, error) from None
+        raise _taken(host, port, error) from None
 
 
-def _taken(port: int, error: Exception) -> ShortlistError:
-    return ShortlistError(f"port {port} of {_HOST} cannot be had: {error}; stop what uses it, or choose another")
+def _taken(host: str, port: int, error: Exception) -> ShortlistError:
+    return ShortlistError(f"port {port} of {host} cannot be had: {error}; stop what uses it, or choose another")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.config.runtime import RedisOnline, SQLiteOnline
 from shortlist.config.serving import Serving
+from shortlist.features.place import FeastPlace, place_in, place_of
+from shortlist.stores import Stores
 
 
 class ServerSettings(BaseModel):
@@ -23,12 +26,12 @@ class ServerSettings(BaseModel):
     """The blessed model folder: `preprocessing/` and `serving/`."""
     predictor: str
     """`host:port` of Triton's HTTP."""
+    host: str = "127.0.0.1"
+    """Address that both ports are on; in a pod all of its own."""
     http_port: int
-    """On 127.0.0.1."""
     grpc_port: int
-    """On 127.0.0.1."""
-    store: Path | None
-    """Folder of the spec's Feast store; None for a model that looks nothing up."""
+    store: Path | Stores | None
+    """Folder of the spec's Feast store, or the stores it is in; None for a model that looks nothing up."""
     project: str
     """Feast project."""
     online_store: SQLiteOnline | RedisOnline = SQLiteOnline()
@@ -37,3 +40,10 @@ class ServerSettings(BaseModel):
     """Folder of the prediction log; this process makes one of its own inside."""
     serving: Serving = Serving()
     """The spec's section."""
+
+    @cached_property
+    def place(self) -> FeastPlace | None:
+        """The spec's Feast store; None for a model that looks nothing up."""
+        if isinstance(self.store, Stores):
+            return place_in(self.store, self.project)
+        return None if self.store is None else place_of(self.store)

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from shortlist.config.runtime import SQLiteOnline
+from shortlist.features.place import ONLINE
 from shortlist.features.store import UserReader, user_reader
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.online.columns import Codes, Ragged, Tags, TextCodes, Vectors
@@ -49,10 +51,10 @@ class Users:
 
     def _connect(self) -> None:
         settings = self._settings
-        assert settings.store is not None
+        assert settings.place is not None
         try:
             opened = self._file()
-            reader = user_reader(settings.store, settings.project, settings.online_store, self._step.keys[0])
+            reader = user_reader(settings.place, settings.project, settings.online_store, self._step.keys[0])
         # Feast and what it stores in raise errors of many kinds; whichever it is, users' features are unknown.
         except Exception as error:
             self._reader = None
@@ -66,8 +68,10 @@ class Users:
 
     def _file(self) -> int | None:
         """Return which file SQLite reads: one that is deleted or replaced would be read for ever."""
-        assert self._settings.store is not None
-        path = self._settings.store / "online.db"
+        if not isinstance(self._settings.online_store, SQLiteOnline):
+            return None
+        assert self._settings.place is not None
+        path = self._settings.place.file(ONLINE)
         return path.stat().st_ino if path.exists() else None
 
     async def table(self, users: Sequence[int | str], codes: Sequence[int]) -> tuple[ViewTable, bool]:

@@ -1,0 +1,98 @@
+"""Whose stores they are: a bucket or a database of another cluster is refused before anything is mixed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Final
+
+from shortlist.contracts import ShortlistError
+from shortlist.objects import open_objects
+from shortlist.state.store import StateStore
+from shortlist.stores import Stores
+
+MARKER: Final = "cluster.json"
+"""In the bucket, and a record in every database: the cluster's name, the bucket, and an identity made once."""
+
+Marker = dict[str, str]
+
+
+def claim(stores: Stores) -> str:
+    """Return the identity of stores on servers; the first who asks gives them one, in the cluster's name.
+
+    Nothing is marked when any of them is another cluster's.
+
+    Returns:
+        The bucket's identity; empty where files are in a folder.
+
+    Raises:
+        ShortlistError: A store belongs to another cluster or to another bucket, or cannot be reached.
+    """
+    objects = open_objects(stores) if stores.objects else None
+    wanted = {"cluster": stores.cluster, "objects": stores.objects, "identity": uuid.uuid4().hex}
+    databases = [_database(address) for address in _addresses(stores)]
+    before = _parsed(objects.read(MARKER)) if objects is not None else None
+    if before is not None:
+        _refuse_other_cluster(before, wanted, f"runtime.objects: {stores.objects}")
+        wanted["identity"] = before["identity"]
+    for database in databases:
+        _refuse_other(database, wanted, is_new=before is None)
+    if objects is not None and not objects.create(MARKER, _text(wanted).encode()):
+        won = _parsed(objects.read(MARKER)) or wanted
+        _refuse_other_cluster(won, wanted, f"runtime.objects: {stores.objects}")
+        wanted["identity"] = won["identity"]
+    for database in databases:
+        if not database.create(MARKER, _text(wanted)):
+            _refuse_other(database, wanted, is_new=False)
+    return wanted["identity"] if objects is not None else ""
+
+
+def _addresses(stores: Stores) -> list[str]:
+    """Return the addresses of the databases, each once; an MLflow server looks after its own."""
+    tracking = stores.tracking_uri or ""
+    found = (stores.database_uri, tracking if tracking.startswith("postgresql") else None)
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _database(address: str) -> StateStore:
+    from shortlist.state.postgres import open_postgres  # loads the driver
+
+    return open_postgres(address, "", "identity", "")
+
+
+def _refuse_other(database: StateStore, wanted: Marker, is_new: bool) -> None:
+    """Refuse a database that another cluster marked, or this one for another bucket."""
+    found = _parsed(database.read(MARKER))
+    if found is None:
+        return
+    where = f"the database of {database.where(MARKER)}"
+    _refuse_other_cluster(found, wanted, where)
+    if wanted["objects"] and found["objects"] and (is_new or found["identity"] != wanted["identity"]):
+        raise ShortlistError(
+            f"{where} belongs with {found['objects']}, and {wanted['objects']} has"
+            f" {'no state yet' if is_new else 'the state of others'}. Name that bucket in runtime.objects.url, restore"
+            " it, or take an empty database."
+        )
+
+
+def _refuse_other_cluster(found: Marker, wanted: Marker, where: str) -> None:
+    if found["cluster"] != wanted["cluster"]:
+        raise ShortlistError(
+            f"{where} belongs to the cluster '{found['cluster']}', and this is '{wanted['cluster']}'"
+            " (runtime.cluster.name). Two clusters share no store: name another prefix and another database, or the"
+            " right cluster."
+        )
+
+
+def _parsed(content: str | bytes | None) -> Marker | None:
+    if content is None:
+        return None
+    try:
+        found = json.loads(content)
+        return {name: str(found[name]) for name in ("cluster", "objects", "identity")}
+    except (ValueError, KeyError, TypeError):
+        raise ShortlistError(f"{MARKER} is not one that Shortlist wrote; look who else uses these stores") from None
+
+
+def _text(marker: Marker) -> str:
+    return json.dumps(marker, indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,87 @@
+"""Two clusters' stores are never mixed: who names another's bucket or database is told, and nothing is marked."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from shortlist.contracts import ShortlistError
+from shortlist.identity import MARKER, claim
+from shortlist.objects import open_objects
+from shortlist.state.postgres import open_postgres
+from shortlist.stores import Stores
+
+
+@pytest.fixture
+def stores(s3: Any, postgres: str, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres)
+    return Stores(
+        cluster="blue",
+        objects=s3.url,
+        database_variable="SHORTLIST_DATABASE",
+        tracking_variable="MLFLOW_TRACKING_URI",
+    )
+
+
+def test_an_identity_is_made_once(stores: Stores, s3: Any, postgres: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        (identity,) = set(pool.map(claim, [stores] * 3))
+    marker = json.loads(open_objects(stores).read(MARKER) or b"")
+    assert marker == {"cluster": "blue", "identity": identity, "objects": s3.url}
+    assert json.loads(open_postgres(postgres, "", "identity", "").read(MARKER) or "") == marker
+
+
+def test_a_bucket_of_another_cluster_is_refused(stores: Stores, postgres: str) -> None:
+    claim(stores.model_copy(update={"database_variable": "", "tracking_variable": ""}))
+    green = stores.model_copy(update={"cluster": "green"})
+    with pytest.raises(ShortlistError, match=r"runtime\.objects: s3://.* belongs to the cluster 'blue'.*'green'"):
+        claim(green)
+    assert open_postgres(postgres, "", "identity", "").read(MARKER) is None
+
+
+def test_a_database_of_another_cluster_is_refused(stores: Stores) -> None:
+    claim(stores)
+    green = stores.model_copy(update={"cluster": "green", "objects": f"{stores.objects}/green"})
+    with pytest.raises(ShortlistError, match=r"the database of 127\.0\.0\.1.*belongs to the cluster 'blue'"):
+        claim(green)
+    assert open_objects(green).read(MARKER) is None
+
+
+def test_an_mlflow_database_of_another_cluster_is_refused(
+    stores: Stores, postgres: str, postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(stores)
+    monkeypatch.setenv("SHORTLIST_DATABASE", f"{postgres_server}/postgres")
+    green = stores.model_copy(update={"cluster": "green", "objects": f"{stores.objects}/green"})
+    with pytest.raises(ShortlistError, match="belongs to the cluster 'blue'"):
+        claim(green)
+
+
+def test_a_database_goes_with_one_bucket(stores: Stores) -> None:
+    claim(stores)
+    moved = stores.model_copy(update={"objects": f"{stores.objects}/moved"})
+    with pytest.raises(ShortlistError, match=r"belongs with s3://\S+/shortlist, and s3://\S+/moved has no state yet"):
+        claim(moved)
+    claim(moved.model_copy(update={"database_variable": "", "tracking_variable": ""}))  # with a database of its own
+    with pytest.raises(ShortlistError, match=r"/moved has the state of others"):
+        claim(moved)
+
+
+def test_another_ones_marker_is_not_overwritten(stores: Stores) -> None:
+    open_objects(stores).write(MARKER, b"[]")
+    with pytest.raises(ShortlistError, match=r"cluster\.json is not one that Shortlist wrote"):
+        claim(stores)
+
+
+def test_a_missing_variable_is_named(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHORTLIST_DATABASE")
+    with pytest.raises(ShortlistError, match=r"runtime\.database: the environment variable SHORTLIST_DATABASE is not"):
+        claim(stores)
+
+
+def test_a_folder_needs_no_identity() -> None:
+    assert claim(Stores(folder="/nowhere/stores")) == ""

@@ -1,0 +1,153 @@
+"""`make run PROFILE=cluster`: the same run on real PostgreSQL, Redis and S3, and the same rows as on a laptop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from models.train import KINDS
+from models.training import Origin
+from pipelines.submit import run_here
+from shortlist.artefacts import folder_digest, sha256
+from shortlist.config.load import parse_spec
+from shortlist.config.runtime import RedisOnline
+from shortlist.contracts import ShortlistError
+from shortlist.features.place import place_in
+from shortlist.features.store import user_reader
+from shortlist.objects import local_copy
+from shortlist.stores import Stores
+
+ROOT = Path(__file__).parents[2]
+SECRET = "pa55-of-the-database"  # noqa: S105 - see conftest
+
+
+def small_spec() -> dict[str, Any]:
+    """The shipped demo without the network, on few rows."""
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
+    spec["data"]["source"] |= {"rows": 8_000, "users": 300, "items": 100, "days": 6}
+    spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 500}
+    spec["models"]["xgboost"] |= {"rounds": 20, "learning_rate": 0.2}
+    spec["models"].pop("dlrm")
+    loose = {"max_calibration_error": 0.5, "max_rate_error": 1.0}  # few rows; its worth is not the point
+    spec["gates"] = {"min_auc": 0.5, "min_test_rows": 200, "bootstrap_rounds": 50, "skew_rows": 60, **loose}
+    spec["gates"]["infra"] = {"seconds": 0.5}
+    return spec
+
+
+def on_cluster(spec: dict[str, Any], url: str, name: str = "test") -> dict[str, Any]:
+    objects = {"kind": "bucket", "url": url}
+    return spec | {"runtime": {"profile": "cluster", "objects": objects, "cluster": {"name": name}}}
+
+
+@pytest.fixture
+def servers(postgres: str, redis: str, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """All three, named in the environment as a cluster's secrets would."""
+    for name, value in (
+        ("SHORTLIST_DATABASE", postgres),
+        ("MLFLOW_TRACKING_URI", postgres),
+        ("SHORTLIST_REDIS", redis),
+    ):
+        monkeypatch.setenv(name, value)
+    return s3
+
+
+def run(spec: dict[str, Any], runs: Path) -> dict[str, Any]:
+    code = run_here(parse_spec(yaml.safe_dump(spec)), None, runs)
+    latest = (runs / "latest").resolve()
+    summary: dict[str, Any] = json.loads((latest / "summary.json").read_text())
+    assert code == 0, (latest / "pipeline.log").read_text()[-3000:]
+    return summary
+
+
+def artefact(runs: Path, path: str) -> Path:
+    (found,) = runs.glob(f"cache/artefacts/*/{path}")
+    return found
+
+
+def made(runs: Path) -> dict[str, Any]:
+    """Digests of what a run made, and how far Feast's answers were from the table: by nothing."""
+    skew = json.loads((artefact(runs, "store-features/skew") / "skew.json").read_text())
+    assert (skew["historical_mismatches"], skew["online_mismatches"]) == (0, 0)
+    trees = artefact(runs, "train*/model/model.ubj")
+    return {
+        "features": folder_digest(artefact(runs, "fit-features/fitted")),
+        "table": folder_digest(artefact(runs, "build-table/table")),
+        "trees": sha256(trees),
+        "serving": folder_digest(trees.parent / "serving"),
+    }
+
+
+def test_the_cluster_profile_gives_what_the_laptop_gives(
+    servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = run(on_cluster(small_spec(), servers.url), tmp_path / "there")
+    stores = Stores.parse(json.loads((tmp_path / "there/latest/arguments.json").read_text())["stores"])
+    assert stores.folder is None and stores.epoch
+    assert not [*(tmp_path / "there/stores").glob("*.db")]  # nothing is kept on this disk
+
+    registry = Origin(name="demo", stores=str(stores)).tracker.registry
+    champion = registry.champion(tmp_path / "champion")
+    assert champion is not None and champion.version == 1
+    place = place_in(stores, "demo")
+    announced = place.expected()
+    assert announced["views"].startswith(f"{servers.url}/feast/demo/fits/")
+    monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
+    views = local_copy(announced["views"])
+    users = pl.read_parquet(views / "by_user_id.parquet")["user_id"].head(5).to_list()
+    assert (local_copy(announced["log"]) / "log.json").exists()
+    reader = user_reader(place, "demo", RedisOnline(kind="redis"), "user_id")
+    column = min(name for name in reader.columns if name.startswith("by_user_id:"))
+    assert None not in reader.rows(users, [column])[column]
+    keys = servers.keys()
+    assert {key.split("/")[1] for key in keys} == {"cluster.json", "feast", "mlflow"}
+    everything = b"".join(
+        path.read_bytes()
+        for path in (tmp_path / "there").rglob("*")
+        if path.suffix in {".json", ".log", ".html", ".jsonl"}
+    )
+    assert SECRET.encode() not in everything and b"secret-of-the-test" not in everything
+
+    for name in ("SHORTLIST_DATABASE", "MLFLOW_TRACKING_URI", "SHORTLIST_REDIS"):
+        monkeypatch.delenv(name)
+    here = run(small_spec(), tmp_path / "here")
+    timed = {"train_rows_per_s"}
+    for kind in ("xgboost", "popularity", "logistic"):
+        ours, theirs = ({k: v for k, v in one["models"][kind].items() if k not in timed} for one in (here, there))
+        assert ours == theirs
+    assert there["blessed"] == here["blessed"]
+    assert made(tmp_path / "there") == made(tmp_path / "here")
+
+
+def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
+    servers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+
+    def vanish() -> None:
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            if any('"step": "validate"' in events.read_text() for events in runs.glob("2*/events.jsonl")):
+                servers.delete_bucket()
+                return
+            time.sleep(0.05)
+
+    thief = threading.Thread(target=vanish)
+    thief.start()
+    code = run_here(parse_spec(yaml.safe_dump(on_cluster(small_spec(), servers.url))), None, runs)
+    thief.join()
+    assert code == 1
+    summary = json.loads((runs / "latest/summary.json").read_text())
+    assert summary["failed"]["step"] in {"store_features", *(f"train_{kind}" for kind in KINDS)}
+    assert summary["blessed"] is None
+    told = "".join(" ".join(capfd.readouterr()).split())  # whatever the width of the terminal
+    assert f"thereisnobucket'{servers.bucket}'" in told and "Traceback" not in told
+    assert SECRET not in told and "secret-of-the-test" not in told
+    with pytest.raises(ShortlistError, match="there is no bucket"):  # and the next run does not begin
+        run_here(parse_spec(yaml.safe_dump(on_cluster(small_spec(), servers.url))), None, runs)
