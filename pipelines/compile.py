@@ -7,16 +7,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shortlist.config.spec import Spec
+
 COMPILED = Path(__file__).parent / "compiled"
 """Folder of the committed files."""
 
 
 def pipelines() -> dict[str, Callable[..., Any]]:
     """Return every pipeline by the name of its file."""
-    from pipelines.drift_watch import drift_watch
-    from pipelines.training import training
+    from pipelines.drift_watch import drift_watch, drift_watch_wide
+    from pipelines.training import training, training_wide
 
-    return {"training": training, "drift_watch": drift_watch}
+    return {
+        "training": training,
+        "training_wide": training_wide,
+        "drift_watch": drift_watch,
+        "drift_watch_wide": drift_watch_wide,
+    }
+
+
+def training_pipeline(spec: Spec) -> str:
+    """Return the name of the training graph that a spec wants: the wide one when days are shared among pods."""
+    return "training_wide" if spec.runtime.cluster.partitions > 1 else "training"
+
+
+def watching_pipeline(spec: Spec) -> str:
+    """Return the name of the watching graph that a spec wants; see `training_pipeline`."""
+    return "drift_watch_wide" if spec.runtime.cluster.partitions > 1 else "drift_watch"
 
 
 def compile_all(folder: Path = COMPILED) -> list[Path]:

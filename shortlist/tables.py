@@ -150,17 +150,24 @@ class DayTableWriter:
         """
         if day in self._held and self._height(day):
             self._write(day, self._chunk_rows)
-        own = self._new_file(day, rows, positives)
-        try:
-            own.hardlink_to(path)
-        except OSError:  # on another disk
-            shutil.copyfile(path, own)
+        _link(path, self._new_file(day, rows, positives))
 
-    def close(self, notes: dict[str, Any] | None = None) -> DayTable:
-        """Write the rest and the index; return the table."""
+    def link_day(self, folder: Path, part: DayPart) -> None:
+        """Take all files of a day of another table as they are; see `link`."""
+        assert part.day not in self._files
+        for name in part.files:
+            _link(folder / name, self._new_file(part.day, 0, 0))
+        self._rows[part.day], self._positives[part.day] = part.rows, part.positives
+
+    def flush(self) -> None:
+        """Write what is held: the files of a day do not depend on what was appended of others."""
         for day in sorted(self._held):
             if self._height(day):
                 self._write(day, self._chunk_rows)
+
+    def close(self, notes: dict[str, Any] | None = None) -> DayTable:
+        """Write the rest and the index; return the table."""
+        self.flush()
         days = tuple(
             DayPart(day=day, rows=self._rows[day], positives=self._positives[day], files=tuple(self._files[day]))
             for day in sorted(self._files)
@@ -188,6 +195,13 @@ class DayTableWriter:
         path = self._folder / files[-1]
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def _link(path: Path, own: Path) -> None:
+    try:
+        own.hardlink_to(path)
+    except OSError:  # on another disk
+        shutil.copyfile(path, own)
 
 
 def _by_day(frame: pl.DataFrame) -> Iterator[tuple[date, pl.DataFrame]]:

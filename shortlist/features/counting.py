@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import polars as pl
 
+from shortlist.ahead import ahead
 from shortlist.contracts import Columns
 from shortlist.features.columns import Declared
 from shortlist.features.dense import plain_number
@@ -64,13 +66,18 @@ class LogCounter:
 
     def count_day(self, day: DayPart, advance: Advance) -> DayRecord:
         """Write the statistics of a day, reading it part by part; return what else is kept of it."""
+        with ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(day_digest, self.plan.declared, self.log, day)
+            return self._counted(day, digest, advance)
+
+    def _counted(self, day: DayPart, digest: Future[str], advance: Advance) -> DayRecord:
         counts = [KeyCount(view, self.scratch, self.engine) for view in self.plan.counted]
         moments: dict[str, list[Moments]] = {}
         totals: dict[str, list[float]] = {}
-        for rows in self._parts(day):
+        for rows in ahead(self._parts(day)):
             ready = countable(rows, self.plan.counted, self.plan.declared)
-            for counted in counts:
-                counted.add(count(ready, counted.view, self.engine))
+            for counted, found in zip(counts, count(ready, self.plan.counted, self.engine), strict=True):
+                counted.add(found)
             self._relieve(counts)
             _collect_into(moments, self._moments(rows))
             _collect_into(totals, sizes(ready, self.plan.counted))
@@ -81,7 +88,7 @@ class LogCounter:
             rows=day.rows,
             moments={name: total(parts) for name, parts in moments.items()},
             sizes={name: sum(parts) for name, parts in totals.items()},
-            digest=day_digest(self.plan.declared, self.log, day),
+            digest=digest.result(),
         )
 
     def _parts(self, day: DayPart) -> Iterator[pl.DataFrame]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
 from shortlist.artefacts import write_json, written_whole
 from shortlist.config.data import Data
+from shortlist.config.declared import Declared
 from shortlist.config.features import Features
 from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
@@ -19,8 +21,10 @@ from shortlist.features.fitting import Fitting
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan, plan
 from shortlist.features.split import split_days
-from shortlist.features.statics import vector_widths
+from shortlist.features.statics import vector_widths, widths_on
 from shortlist.features.statistics import refuse_large_sums
+from shortlist.features.views import ViewSize
+from shortlist.objects import local_copy
 from shortlist.tables import DayTable
 from shortlist.tracking.steps import note
 
@@ -54,39 +58,68 @@ def fit(
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
     earlier = Earlier.load(previous, planned, table)
-    days = sorted({*earlier.records, *(part.day for part in table.days)})
-    split = split_days(days, data.split)
+    split_days([*earlier.records, *table.by_day], data.split)  # too few days are told before any is counted
     with written_whole(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
-        sizes = fitting.write_statics()
-        records = fitting.count(earlier)
-        refuse_large_sums(_largest(records.values()), planned.declared)
-        fitting.write_vocabularies(split.fitted_on, earlier.folder)
-        sizes |= fitting.write_keyed(days)
-        fitting.write_index(sizes, days)
-        shutil.rmtree(fitting.scratch, ignore_errors=True)
-        moments = _moments(planned, [records[day] for day in split.fitted_on])
-        widths = vector_widths(planned.read, table, log / "side", planned.declared)
-        saved = {
-            "data": data.model_dump(mode="json"),
-            "features": features.model_dump(mode="json"),
-            "gates": gates.model_dump(mode="json") if gates is not None else None,
-            "moments": {name: asdict(each) for name, each in moments.items()},
-            "widths": widths,
-            "split": split.notes(),
-            "counting": planned.counting(),
-            "days": {day.isoformat(): record.saved() for day, record in records.items()},
-        }
-        write_json(staging / Files.FEATURES, saved)
+        sizes = fitting.write_sides(planned.statics)
+        earlier.refuse_misfit(planned, fitting.views, table)
+        counted = fitting.count(table.by_day.keys() - earlier.records.keys())
+        if earlier.counted is not None:
+            earlier.counted.copy_statistics(planned, fitting.statistics)
+        records = dict(sorted({**earlier.records, **counted}.items()))
+        widths = widths_on(table.by_day, planned.read, table, planned.declared)
+        save_fit(Declared(data, features, gates), fitting, sizes, records, [widths], earlier.folder)
+
+
+def save_fit(
+    declared: Declared,
+    fitting: Fitting,
+    sizes: Mapping[str, ViewSize],
+    records: Mapping[date, DayRecord],
+    widths: Iterable[Mapping[str, Iterable[int]]],
+    previous: Path | None,
+) -> None:
+    """Write everything that follows from the statistics of all days, which lie in the fit's folder.
+
+    Args:
+        declared: What was fitted.
+        fitting: Of the folder.
+        sizes: Of the side tables' views, which are written.
+        records: Of all days, in time order.
+        widths: What `widths_on` gave, for days that together are the log's.
+        previous: The earlier fit, whose ids stay.
+
+    Raises:
+        MisfitError: An id of the earlier fit would change.
+        DataError: Too few days, or a sum too large, or vectors of two widths.
+    """
+    planned, days = fitting.plan, list(records)
+    split = split_days(days, declared.data.split)
+    refuse_large_sums(_largest(records.values()), planned.declared)
+    fitting.write_vocabularies(split.fitted_on, previous)
+    fitting.write_index({**sizes, **fitting.write_means(), **fitting.write_keyed(days)}, days)
+    shutil.rmtree(fitting.scratch, ignore_errors=True)
+    moments = _moments(planned, [records[day] for day in split.fitted_on])
+    saved = {
+        "data": declared.data.model_dump(mode="json"),
+        "features": declared.features.model_dump(mode="json"),
+        "gates": declared.gates.model_dump(mode="json") if declared.gates is not None else None,
+        "moments": {name: asdict(each) for name, each in moments.items()},
+        "widths": vector_widths(planned.read, widths, fitting.side, planned.declared),
+        "split": split.notes(),
+        "counting": planned.counting(),
+        "days": {day.isoformat(): record.saved() for day, record in records.items()},
+    }
+    write_json(fitting.out / Files.FEATURES, saved)
 
 
 def fit_onto(
-    previous: str, data: Data, features: Features, gates: Gates, runtime: Runtime, log: Path, out: Path
+    previous: str, data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, out: Path
 ) -> bool:
     """Fit onto an earlier result when it fits, else from scratch, and tell the user why; return whether it fitted.
 
     Args:
-        previous: Path of the earlier result; empty: there is none.
+        previous: Path or address of the earlier result; empty: there is none.
         data: See `fit`, likewise the others.
         features: The operations.
         gates: Names the columns by which scores will be sliced.
@@ -96,7 +129,7 @@ def fit_onto(
     """
     if previous:
         try:
-            fit(data, features, gates, runtime, log, out, Path(previous))
+            fit(data, features, gates, runtime, log, out, local_copy(previous))
         except MisfitError as reason:
             note(f"Every day was counted again, for the earlier features do not fit: {reason}")
         else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -11,13 +11,14 @@ import polars as pl
 
 from shortlist.artefacts import write_json
 from shortlist.config.runtime import Runtime
+from shortlist.features.counted import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
-from shortlist.features.earlier import Earlier
 from shortlist.features.histories import Histories
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
 from shortlist.features.plan import Plan, View
 from shortlist.features.ranges import write_frames
+from shortlist.features.standing import StaticView
 from shortlist.features.statics import always, write_static
 from shortlist.features.view_index import INDEX, ViewColumn, ViewIndex
 from shortlist.features.view_index import View as IndexedView
@@ -44,48 +45,44 @@ class Fitting:
     @property
     def statistics(self) -> Path:
         """Folder of what was counted per day."""
-        return self.out / "statistics"
+        return self.out / STATISTICS
+
+    @property
+    def views(self) -> Path:
+        """Folder of the views."""
+        return self.out / "views"
 
     @property
     def side(self) -> Path:
         """Folder of the log's side tables."""
         return self.log.folder / "side"
 
-    def write_statics(self) -> dict[str, ViewSize]:
-        """Write the views that hold always; return their sizes by name."""
+    def write_sides(self, views: Sequence[StaticView]) -> dict[str, ViewSize]:
+        """Write views of side tables; return their sizes by name."""
+        declared, rows = self.plan.declared, self.runtime.chunk_rows
+        return {view.name: write_static(view, self.side, self._file(view), declared, rows) for view in views}
+
+    def write_means(self) -> dict[str, ViewSize]:
+        """Write the mean vectors of users' lists; return their sizes by name."""
         sizes = {}
-        for view in self.plan.statics:
-            path = self._file(view)
-            sizes[view.name] = write_static(view, self.side, path, self.plan.declared, self.runtime.chunk_rows)
         for mean in self.plan.means:
             means = self._histories().mean_vectors(mean)
             rows = write_frames(self._file(mean), (each.select(*mean.keys, always(), *mean.features) for each in means))
             sizes[mean.name] = ViewSize(rows, rows)
         return sizes
 
-    def count(self, earlier: Earlier) -> dict[date, DayRecord]:
-        """Write the statistics of every day that was not counted earlier; return the records of all days.
+    def count(self, days: Collection[date]) -> dict[date, DayRecord]:
+        """Write the statistics of some days of the log; return their records.
 
-        Raises:
-            MisfitError: The earlier fit is no beginning of this one.
+        The side tables with columns to be counted must have been written.
         """
-        earlier.refuse_changed_sides(self.plan, self.out / "views", self.log)
-        earlier.copy_statistics(self.plan, self.statistics)
-        counter = LogCounter(
-            self.plan,
-            self.log,
-            self._sides(),
-            self.statistics,
-            self.scratch,
-            self.runtime.chunk_rows,
-            self.runtime.engine,
-        )
-        new = [part for part in self.log.days if part.day not in earlier.records]
-        records = dict(earlier.records)
-        with progress("counting days", sum(part.rows for part in new)) as advance:
-            for part in new:
-                records[part.day] = counter.count_day(part, advance)
-        return dict(sorted(records.items()))
+        engine, timezone = self.runtime.engine, self.plan.declared.timezone
+        sides = [ViewFile(self._file(view), view, 0, timezone, engine) for view in self.plan.counted_sides]
+        rows = self.runtime.chunk_rows
+        counter = LogCounter(self.plan, self.log, sides, self.statistics, self.scratch, rows, engine)
+        parts = [part for part in self.log.days if part.day in days]
+        with progress("counting days", sum(part.rows for part in parts)) as advance:
+            return {part.day: counter.count_day(part, advance) for part in parts}
 
     def write_vocabularies(self, days: Sequence[date], previous: Path | None) -> None:
         """Write the vocabularies of the values seen on some days."""
@@ -117,29 +114,17 @@ class Fitting:
     def _histories(self) -> Histories:
         return Histories(self.plan.declared, self.side, self.scratch, self.runtime.chunk_rows, self.runtime.engine)
 
-    def _sides(self) -> list[ViewFile]:
-        """The side tables' columns that are counted, without the vectors and texts that are not."""
-        read = self.plan.read_for_counting
-        sides = []
-        for view in self.plan.statics:
-            wanted = tuple(name for name in view.features if name in read)
-            if wanted:
-                path = self._file(view)
-                counted = replace(view, features=wanted)
-                sides.append(ViewFile(path, counted, 0, self.plan.declared.timezone, self.runtime.engine))
-        return sides
-
     def write_index(self, sizes: Mapping[str, ViewSize], days: Sequence[date]) -> None:
         """Write `views.json`."""
         index = ViewIndex(
-            folder=self.out / "views",
+            folder=self.views,
             views=tuple(self._indexed(view, sizes[view.name]) for view in self.plan.views),
             first_day=min(days),
             last_day=max(days),
             timezone=self.plan.declared.timezone,
         )
-        (self.out / "views").mkdir(exist_ok=True)  # a log without keys has no view
-        write_json(self.out / "views" / INDEX, index.model_dump(mode="json"))
+        self.views.mkdir(exist_ok=True)  # a log without keys has no view
+        write_json(self.views / INDEX, index.model_dump(mode="json"))
 
     def _indexed(self, view: View, size: ViewSize) -> IndexedView:
         path = self._file(view)
@@ -155,4 +140,4 @@ class Fitting:
         )
 
     def _file(self, view: View) -> Path:
-        return self.out / "views" / f"{view.name}.parquet"
+        return self.views / f"{view.name}.parquet"

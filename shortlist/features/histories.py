@@ -39,7 +39,7 @@ class Histories:
         counted = KeyedView(view.keys, view.tags)
         total = KeyCount(counted, self.scratch, self.engine)
         for pairs in self._pairs(history, view.keys):
-            total.add(count(pairs, counted, self.engine))
+            total.add(*count(pairs, [counted], self.engine))
             if total.held_bytes > self.rows * 64:
                 total.spill()
         total.finish(path, self.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shortlist.config.data import Data
@@ -72,6 +72,13 @@ class Plan:
         lasts = [name for view in self.counted for name in view.lasts]
         numbers = [name for feature in self.standardised for name in feature.each]
         return tuple(dict.fromkeys([*keys, *measures, *lasts, *numbers]))
+
+    @property
+    def counted_sides(self) -> tuple[StaticView, ...]:
+        """The side tables' columns that are counted, without the vectors and texts that are not."""
+        read = self.read_for_counting
+        wanted = ((view, tuple(name for name in view.features if name in read)) for view in self.statics)
+        return tuple(replace(view, features=names) for view, names in wanted if names)
 
     def log_columns(self, read: Iterable[str]) -> tuple[str, ...]:
         """Return the columns of the valid log needed to have some columns, and to look up the others."""

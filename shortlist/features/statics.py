@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import date
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +14,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import Declared
 from shortlist.features.ranges import write_frames
 from shortlist.features.standing import StaticView
-from shortlist.features.vectors import width_of
+from shortlist.features.vectors import one_width, widths_in
 from shortlist.features.views import ALWAYS, ViewSize
 from shortlist.tables import DayTable
 
@@ -41,26 +43,41 @@ def always() -> pl.Expr:
     return pl.lit(ALWAYS, dtype=pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
 
 
-def vector_widths(read: Iterable[str], log: DayTable, side: Path, declared: Declared) -> dict[str, int]:
+def widths_on(days: Iterable[date], read: Iterable[str], log: DayTable, declared: Declared) -> dict[str, list[int]]:
+    """Return the different widths of the vectors on some days, for every vector column of the log that is read."""
+    files = log.paths(frozenset(days))
+    vectors = (name for name in read if declared.column(name).type == "vector" and declared.owner(name) is None)
+    return {name: sorted({width for file in files for width in _widths(file, name)}) for name in vectors}
+
+
+def vector_widths(
+    read: Iterable[str], on_days: Iterable[Mapping[str, Iterable[int]]], side: Path, declared: Declared
+) -> dict[str, int]:
     """Return the width of every vector column that is read.
+
+    Args:
+        read: Columns that are read.
+        on_days: What `widths_on` gave, for days that together are the log's.
+        side: Folder of the side tables.
+        declared: The declared columns.
 
     Raises:
         DataError: The vectors of a column differ in width, or there is none.
     """
+    known = list(on_days)
     widths: dict[str, int] = {}
     for name in read:
         if declared.column(name).type == "vector":
             table = declared.owner(name)
-            files = log.paths() if table is None else [side / f"{table.name}.parquet"]
-            widths[name] = width_of(pl.concat(_one_of_each_width(file, name) for file in files))
+            own = _widths(side / f"{table.name}.parquet", name) if table else chain(*(each[name] for each in known))
+            widths[name] = one_width(name, own)
             if not widths[name]:
                 raise DataError(f"vector column '{name}' holds no vector at all; leave it out of the features")
     return widths
 
 
-def _one_of_each_width(file: Path, name: str) -> pl.Series:
-    vectors = pl.read_parquet(file, columns=[name])[name].drop_nulls().cast(pl.List(pl.Float32))
-    return vectors.to_frame().unique(pl.col(name).list.len()).to_series()
+def _widths(file: Path, name: str) -> list[int]:
+    return widths_in(pl.read_parquet(file, columns=[name])[name].cast(pl.List(pl.Float32)))
 
 
 def _storable(column: Column) -> pl.Expr:

@@ -13,7 +13,7 @@ from shortlist.features.columns import Declared
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import one_row_per_tag
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
-from shortlist.frames import Engine, collect
+from shortlist.frames import Engine, collect, collect_all
 
 LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
@@ -39,12 +39,15 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
     return rows.select(columns)
 
 
-def count(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
-    """Return the statistics of some rows (of `countable`): one row per value of the key; null keys count nowhere."""
+def count(rows: pl.DataFrame, views: Sequence[KeyedView], engine: Engine) -> list[pl.DataFrame]:
+    """Return each view's statistics of some rows (of `countable`): one row per value of the key, null keys nowhere."""
+    return collect_all([_counting(rows, view) for view in views], engine)
+
+
+def _counting(rows: pl.DataFrame, view: KeyedView) -> pl.LazyFrame:
     wanted = one_row_per_tag(rows.select(*view.keys, *_carried(view)), view.tags)
     counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
-    query = wanted.lazy().drop_nulls(view.keys).group_by(view.keys).agg(*counted, *_newest(view))
-    return collect(query, engine)
+    return wanted.lazy().drop_nulls(view.keys).group_by(view.keys).agg(*counted, *_newest(view))
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:

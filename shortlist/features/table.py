@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
 import polars as pl
 
+from shortlist.ahead import ahead
 from shortlist.artefacts import read_json, written_whole
 from shortlist.config.data import Data
 from shortlist.config.features import Features
 from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError, Files
+from shortlist.features.groups import refuse_gaps
 from shortlist.features.plan import Plan, plan
 from shortlist.features.split import split_days
 from shortlist.features.transform import Transformer
 from shortlist.progress import progress
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.tables import DayPart, DayTable, DayTableWriter
 
 
 def build_table(  # noqa: PLR0913 - the sections and folders of one step
@@ -49,22 +51,58 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     table = DayTable.open(log, Files.LOG)
     _check_fit(planned, plan(data, features, gates), fitted, table)
     split = split_days([part.day for part in table.days], data.split)
-    with written_whole(out) as staging, progress("feature table", table.rows) as advance:
+    wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
+    with written_whole(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows)
-        for day, rows in _parts(table, planned, only):
-            looked_up = transformer.look_up(rows, day)
-            writer.append(looked_up.select(_beside(looked_up, planned)).hstack(transformer.compute(looked_up)))
-            advance(rows.height, str(day))
+        for part in wanted:
+            for rows in ahead(_made(table, part, transformer)):
+                writer.append(rows)
+                advance(rows.height, str(part.day))
+            writer.flush()
         writer.close({"columns": transformer.columns(), "split": split.notes()})
     return DayTable.open(out, Files.TABLE)
 
 
-def _parts(table: DayTable, planned: Plan, only: frozenset[date] | None) -> Iterator[tuple[date, pl.DataFrame]]:
-    for part in table.days:
-        for name in part.files if only is None or part.day in only else ():
-            there = pl.read_parquet_schema(table.folder / name)
-            wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
-            yield part.day, pl.read_parquet(table.folder / name, columns=wanted, hive_partitioning=False)
+def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
+    """Write one feature table of those of groups of days; no row is read.
+
+    Args:
+        groups: What `build_table` wrote for some days each.
+        log: Folder of the valid log.
+        out: Folder to write.
+
+    Returns:
+        The table, the same as if it had been built at once.
+
+    Raises:
+        DataError: A day is in two groups, or a day of the log in none; or the groups were built from different fits.
+    """
+    tables = [DayTable.open(group, Files.TABLE) for group in groups]
+    for other in tables[1:]:
+        if other.notes != tables[0].notes:
+            raise DataError(f"{other.folder} and {tables[0].folder}: built from different fits; build both again")
+    refuse_gaps({str(table.folder): list(table.by_day) for table in tables}, DayTable.open(log, Files.LOG))
+    with written_whole(out) as staging:
+        writer = DayTableWriter(staging, Files.TABLE, chunk_rows=1)  # it writes no row itself
+        for table in tables:
+            for part in table.days:
+                writer.link_day(table.folder, part)
+        writer.close(tables[0].notes)
+    return DayTable.open(out, Files.TABLE)
+
+
+def _made(table: DayTable, part: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
+    """Give the table's rows of a day, file by file of the log."""
+    for rows in _parts(table, part, transformer.plan):
+        looked_up = transformer.look_up(rows, part.day)
+        yield looked_up.select(_beside(looked_up, transformer.plan)).hstack(transformer.compute(looked_up))
+
+
+def _parts(table: DayTable, day: DayPart, planned: Plan) -> Iterator[pl.DataFrame]:
+    for name in day.files:
+        there = pl.read_parquet_schema(table.folder / name)
+        wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+        yield pl.read_parquet(table.folder / name, columns=wanted, hive_partitioning=False)
 
 
 def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import numpy as np
@@ -19,14 +20,30 @@ def width_of(vectors: pl.Series) -> int:
     Raises:
         DataError: They differ in width.
     """
+    return one_width(vectors.name, widths_in(vectors))
+
+
+def widths_in(vectors: pl.Series) -> list[int]:
+    """Return the different widths of the vectors in a column, smallest first."""
     if isinstance(vectors.dtype, pl.Array):
-        return vectors.dtype.size
-    widths = vectors.drop_nulls().list.len().unique().sort().to_list()
-    if len(widths) > 1:
-        raise DataError(
-            f"vector column '{vectors.name}': vectors of {widths[0]} and of {widths[-1]} numbers; wanted one length"
-        )
-    return int(widths[0]) if widths else 0
+        return [vectors.dtype.size]
+    return [int(width) for width in vectors.drop_nulls().list.len().unique().sort()]
+
+
+def one_width(name: str, widths: Iterable[int]) -> int:
+    """Return the one width of the vectors of a column; 0 when there is none.
+
+    Args:
+        name: Of the column.
+        widths: Of its vectors, in any order.
+
+    Raises:
+        DataError: They differ.
+    """
+    found = sorted(set(widths))
+    if len(found) > 1:
+        raise DataError(f"vector column '{name}': vectors of {found[0]} and of {found[-1]} numbers; wanted one length")
+    return found[0] if found else 0
 
 
 def matrix(vectors: pl.Series, width: int) -> Matrix:

@@ -22,7 +22,7 @@ from pipelines.watching import due, watch_here
 from shortlist.config.load import parse_spec
 from shortlist.config.spec import Spec
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.features.store import SERVING
+from shortlist.features.place import SERVING
 from shortlist.serving.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
 from shortlist.serving.places import Places
 from shortlist.tables import DayTable

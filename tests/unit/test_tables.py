@@ -104,3 +104,27 @@ def test_only_the_wanted_days_are_shared(tmp_path: Path) -> None:
 def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"2 file\(s\) cannot be shared among 3 workers, each needs one at least"):
         share_of(shared(tmp_path, 4, 4), 0, 3)
+
+
+def test_the_files_of_a_flushed_day_do_not_depend_on_other_days(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    writer = DayTableWriter(tmp_path / "t", Files.TABLE, chunk_rows=10)
+    for day, heights in ((MONDAY, (6,)), (TUESDAY, (7, 2))):  # 6 and 7 rows together are too many to hold
+        for height in heights:
+            writer.append(rows(day, 0, height))
+        writer.flush()
+    assert [(part.rows, len(part.files)) for part in writer.close().days] == [(6, 1), (9, 1)]
+
+
+def test_days_of_another_table_are_taken_as_they_are(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", rows(MONDAY, 0, 9))
+    two = written(tmp_path / "two", rows(TUESDAY, 0, 5))
+    (tmp_path / "both").mkdir()
+    writer = DayTableWriter(tmp_path / "both", Files.TABLE, chunk_rows=1)
+    for table in (two, one):
+        writer.link_day(table.folder, table.days[0])
+    joined = writer.close()
+    assert joined.days == (*one.days, *two.days)
+    assert [path.read_bytes() for path in joined.paths()] == [
+        path.read_bytes() for path in (*one.paths(), *two.paths())
+    ]

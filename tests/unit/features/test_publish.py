@@ -10,8 +10,9 @@ from shortlist.artefacts import read_json
 from shortlist.config.features import Features
 from shortlist.config.runtime import Runtime, SQLiteOnline
 from shortlist.contracts import Files, ShortlistError
+from shortlist.features.place import SERVING
 from shortlist.features.publish import publish
-from shortlist.features.store import SERVING, user_reader
+from shortlist.features.store import user_reader
 from shortlist.features.table import build_table
 
 

@@ -37,7 +37,7 @@ def statistics(frames: list[pl.DataFrame], world: Any, path: Path, spill_every: 
     path.parent.mkdir(exist_ok=True)
     kept = KeyCount(VIEW, path.parent / "scratch", "cpu")
     for number, frame in enumerate(frames):
-        kept.add(count(countable(frame, [VIEW], Declared(world.data)), VIEW, "cpu"))
+        kept.add(*count(countable(frame, [VIEW], Declared(world.data)), [VIEW], "cpu"))
         if spill_every and number % spill_every == 0:
             kept.spill()
     kept.finish(path, rows=4)

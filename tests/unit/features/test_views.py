@@ -113,7 +113,7 @@ def counted(world: Any, tmp_path: Path) -> Path:
     frame = pl.read_parquet(list((world.log(rows)).glob("day=*/*.parquet")))
     for (day,), part in frame.group_by("day"):
         kept = KeyCount(VIEW, tmp_path / "scratch", "cpu")
-        kept.add(count(countable(part, [VIEW], declared), VIEW, "cpu"))
+        kept.add(*count(countable(part, [VIEW], declared), [VIEW], "cpu"))
         kept.finish(day_file(tmp_path / "statistics", VIEW.name, day), 1_000)
     return tmp_path / "statistics"
 

@@ -1,0 +1,33 @@
+"""Kubeflow wrapper of shortlist.features.table.build_table, for a group of days."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def build_days(
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    days: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    part: dsl.Output[dsl.Dataset],
+) -> None:
+    """Turn every valid row of some days into the features its day could know."""
+    from pathlib import Path
+
+    from shortlist.config.declared import Declared
+    from shortlist.config.runtime import Runtime
+    from shortlist.features.groups import read
+    from shortlist.features.table import build_table
+    from shortlist.tracking.steps import step
+
+    with step("build_days") as this:
+        paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
+        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        this.rows = build_table(*declared, options, *paths, only=read(days)).rows
+    part.metadata["step"] = this.record

@@ -1,0 +1,31 @@
+"""Kubeflow wrapper of shortlist.features.fan_out.count_group."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def count_days(
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    days: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    counted: dsl.Output[dsl.Dataset],
+) -> None:
+    """Count the statistics of a group of days."""
+    from pathlib import Path
+
+    from shortlist.config.declared import Declared
+    from shortlist.config.runtime import Runtime
+    from shortlist.features.fan_out import count_group
+    from shortlist.features.groups import read
+    from shortlist.tracking.steps import step
+
+    with step("count_days") as this:
+        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        this.rows = count_group(declared, options, Path(valid_log.path), read(days), Path(counted.path))
+    counted.metadata["step"] = this.record

@@ -1,0 +1,41 @@
+"""Kubeflow wrapper of shortlist.features.fan_out.merge_groups."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def merge_features(
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    previous: str,
+    partitions: int,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    counted: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    fitted: dsl.Output[dsl.Dataset],
+) -> list:
+    """Make vocabularies and Feast views of what the groups counted; return the groups in which the table is built."""
+    from pathlib import Path
+
+    from shortlist.config.declared import Declared
+    from shortlist.config.runtime import Runtime
+    from shortlist.contracts import Files
+    from shortlist.features.fan_out import merge_groups
+    from shortlist.features.groups import groups_of, written
+    from shortlist.tables import DayTable
+    from shortlist.tracking.steps import step
+
+    with step("merge_features") as this:
+        log, groups = Path(valid_log.path), [Path(group.path) for group in counted]
+        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        merge_groups(declared, options, log, groups, previous, Path(fitted.path))
+        table = DayTable.open(log, Files.LOG)
+        this.rows = table.rows
+    fitted.metadata["step"] = this.record
+    return [written(group) for group in groups_of(table.days, partitions)]

@@ -1,0 +1,64 @@
+"""The steps from a valid log to the feature table: each in one pod, or over groups of days."""
+
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from components.build_days import build_days
+from components.build_table import build_table
+from components.count_days import count_days
+from components.fit_features import fit_features
+from components.group_days import group_days
+from components.join_table import join_table
+from components.merge_features import merge_features
+
+
+class Features(NamedTuple):
+    """What later steps read."""
+
+    fitted: Any
+    """Artefact: statistics, vocabularies, views."""
+    table: Any
+    """Artefact: the feature table."""
+
+
+def in_one_pod(declared: dict[str, Any], previous: Any, valid_log: Any) -> Features:
+    """Add the steps that read the whole log each.
+
+    Args:
+        declared: Parameters that say what the table holds.
+        previous: Path of earlier fitted features.
+        valid_log: Artefact.
+    """
+    fitted = fit_features(**declared, previous=previous, valid_log=valid_log).outputs["fitted"]
+    table = build_table(**declared, valid_log=valid_log, fitted=fitted)
+    return Features(fitted, table.outputs["table"])
+
+
+def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any, cluster: Any) -> Features:
+    """Add the steps that read some days each, and those that put together what they wrote: the same artefacts.
+
+    Args:
+        declared: Parameters that say what the table holds.
+        previous: Path of earlier fitted features.
+        valid_log: Artefact.
+        cluster: Says how many groups there may be.
+    """
+    grouped = group_days(**declared, cluster=cluster, previous=previous, valid_log=valid_log)
+    # The earlier features that it found may be gone when the same question is asked again.
+    grouped.set_display_name("group_days").set_caching_options(False)
+    with dsl.ParallelFor(items=grouped.outputs["Output"], name="count") as days:
+        counted = count_days(**declared, days=days, valid_log=valid_log)
+    merged = merge_features(
+        **declared,
+        previous=grouped.outputs["previous"],
+        partitions=grouped.outputs["partitions"],
+        valid_log=valid_log,
+        counted=dsl.Collected(counted.outputs["counted"]),
+    )
+    fitted = merged.outputs["fitted"]
+    with dsl.ParallelFor(items=merged.outputs["Output"], name="build") as days:
+        built = build_days(**declared, days=days, valid_log=valid_log, fitted=fitted)
+    parts = dsl.Collected(built.outputs["part"])
+    joined = join_table(code=declared["code"], valid_log=valid_log, parts=parts)
+    return Features(fitted, joined.outputs["table"])

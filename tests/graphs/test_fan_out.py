@@ -1,0 +1,144 @@
+"""The wide training graph, run for real with kfp.local: groups of days give the bytes of one pod, and die alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from pipelines.submit import run_here
+from shortlist.artefacts import folder_digest
+from shortlist.config.load import parse_spec
+from shortlist.features.groups import read
+
+ROOT = Path(__file__).parents[2]
+DOOMED = "2026-01-10"
+"""A day in the middle group."""
+# Loaded by every Python process of the graph; the step that counts the doomed day is killed once, half-way.
+KILLER = f"""
+import os, signal, sys
+
+command = " ".join(sys.orig_argv)
+if "--function_to_execute count_days" in command and "{DOOMED}" in command:
+    marker = os.environ["KILLED_ONCE"]
+
+    def watch(event, args):
+        half_way = event == "os.mkdir" and "counted.partial/statistics/" in str(args[0])
+        if half_way and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+"""
+
+
+class Run(NamedTuple):
+    """A run that ended."""
+
+    code: int
+    artefacts: Path
+    """What its tasks wrote, each task in a folder of its own."""
+    folder: Path
+
+    def groups(self, task: str) -> dict[str, str]:
+        """The days that a looped task worked on, by folder; what came from the cache has none."""
+        outputs = self.artefacts.glob(f"for-loop-*/{task}/*/*.json")
+        return {str(path.parents[2]): ",".join(days_in(json.loads(path.read_text()))) for path in outputs}
+
+
+def days_in(index: dict[str, Any]) -> list[str]:
+    days = index["days"]
+    return list(days) if isinstance(days, dict) else [part["day"] for part in days]
+
+
+def small_spec(partitions: int) -> dict[str, Any]:
+    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
+    spec["data"]["source"] |= {"rows": 12_000, "users": 400, "items": 150, "days": 8}
+    spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 1_000}
+    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 20, "learning_rate": 0.2}}
+    loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
+    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 300, "bootstrap_rounds": 60, "skew_rows": 60, **loose}
+    spec["gates"]["infra"] = {"seconds": 0.5}
+    spec["runtime"] = {**spec.get("runtime", {}), "cluster": {"partitions": partitions}}
+    return spec
+
+
+def run(partitions: int, runs: Path) -> Run:
+    before = set(runs.glob("cache/artefacts/*"))
+    code = run_here(parse_spec(yaml.safe_dump(small_spec(partitions))), None, runs)
+    (artefacts,) = set(runs.glob("cache/artefacts/*")) - before
+    return Run(code, artefacts, (runs / "latest").resolve())
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(1, tmp_path_factory.mktemp("narrow") / "runs")
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run]]:
+    """A run whose middle group is killed, and the same run asked for again."""
+    folder = tmp_path_factory.mktemp("wide")
+    (folder / "sitecustomize.py").write_text(KILLER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        patch.setenv("KILLED_ONCE", str(folder / "killed"))
+        killed = run(3, folder / "runs")
+        assert (folder / "killed").exists()
+        yield killed, run(3, folder / "runs")
+
+
+def test_a_killed_group_stops_the_run_and_leaves_nothing_half_written(wide: tuple[Run, Run]) -> None:
+    killed, _ = wide
+    assert killed.code == 1
+    assert not any(DOOMED in days for days in killed.groups("count-days").values())
+    assert not (killed.artefacts / "merge-features").exists()
+
+
+def test_only_the_groups_that_had_not_ended_are_counted_again(wide: tuple[Run, Run]) -> None:
+    _, again = wide
+    assert again.code == 0
+    first, second = (set(one.groups("count-days").values()) for one in wide)
+    assert first and not first & second  # what had ended came from the cache
+    assert any(DOOMED in days for days in second)
+    counted = [day for days in (*first, *second) for day in sorted(read(days))]
+    assert len(counted) == len(set(counted)) == 8
+    assert len(first | second) == len(again.groups("build-days")) == 3
+
+
+def test_groups_of_days_give_the_bytes_of_one_pod(narrow: Run, wide: tuple[Run, Run]) -> None:
+    killed, again = wide
+    assert narrow.code == 0
+    same = {
+        "ingest/raw_log": killed.artefacts / "ingest/raw_log",
+        "validate/valid_log": killed.artefacts / "validate/valid_log",
+        "validate/quarantine": killed.artefacts / "validate/quarantine",
+        "fit-features/fitted": again.artefacts / "merge-features/fitted",
+        "build-table/table": again.artefacts / "join-table/table",
+        **{f"train{n}/scores": again.artefacts / f"train{n}/scores" for n in ("", "-2", "-3", "-4")},
+        **{name: again.artefacts / name for name in ("store-features/skew", "freeze-reference/reference")},
+    }
+    different = {name for name, other in same.items() if contents(narrow.artefacts / name) != contents(other)}
+    assert different == set()
+    model = narrow.artefacts / "train/model"
+    times = {"model.json", "manifest.json"}  # they say when it was trained
+    weights = [path.relative_to(model) for path in model.rglob("*") if path.is_file() and path.name not in times]
+    assert weights
+    for name in weights:
+        assert (model / name).read_bytes() == (again.artefacts / "train/model" / name).read_bytes()
+
+
+def contents(folder: Path) -> str:
+    assert folder.is_dir()
+    return folder_digest(folder)
+
+
+def test_the_page_says_what_each_step_took(wide: tuple[Run, Run]) -> None:
+    _, again = wide
+    steps = json.loads((again.folder / "summary.json").read_text())["steps"]
+    assert {"merge_features", "join_table"} <= set(steps)
+    assert "Merge the statistics" in (again.folder / "report.html").read_text()
