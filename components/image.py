@@ -1,6 +1,81 @@
 """The container images that the steps run in on a cluster."""
 
 import os
+import re
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from shortlist.config.cluster import Images
+from shortlist.contracts import ShortlistError
 
 PIPELINE_IMAGE = os.environ.get("SHORTLIST_IMAGE", "shortlist/python-pipeline:0.1.0")
 """Image with this package installed; kfp.local ignores it and uses the running Python."""
+
+VARIABLES: Final = {"pipeline": "SHORTLIST_IMAGE", "gpu": "SHORTLIST_GPU_IMAGE", "triton": "SHORTLIST_TRITON_IMAGE"}
+"""Environment variables that name an image where the spec does not."""
+
+_NAME: Final = r"[a-z0-9]+([._-]+[a-z0-9]+)*"
+_REFERENCE: Final = re.compile(
+    rf"(?P<registry>[A-Za-z0-9.-]+(:\d+)?/)?{_NAME}(/{_NAME})*(:(?P<tag>\w[\w.-]{{0,127}}))?(@(?P<digest>\S+))?"
+)
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_WANTED: Final = "registry/name@sha256:<64 hex digits>"
+
+
+class References(BaseModel):
+    """The image of each kind of container; empty where nothing names one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pipeline: str
+    gpu: str
+    triton: str
+
+    def of(self, kind: str) -> str:
+        """Return an image that is needed.
+
+        Args:
+            kind: `pipeline`, `gpu` or `triton`.
+
+        Raises:
+            ShortlistError: Nothing names it.
+        """
+        found: str = getattr(self, kind)
+        if not found:
+            raise ShortlistError(
+                f"runtime.cluster.images.{kind}: this spec needs that image and nothing names it. Build it (make"
+                f" images), then write it into the spec or into {VARIABLES[kind]}, by digest."
+            )
+        return found
+
+
+def resolve(images: Images, allow_tags: bool | None = None) -> References:
+    """Return the images to use: the spec's, else the environment's, else, for `pipeline`, the one compiled in.
+
+    Args:
+        images: The spec's section.
+        allow_tags: Whether a tag is enough; None: what the section says.
+
+    Raises:
+        ShortlistError: One is no reference, or has no digest while tags are not allowed.
+    """
+    said = {kind: getattr(images, kind) or os.environ.get(VARIABLES[kind], "") for kind in VARIABLES}
+    said["pipeline"] = said["pipeline"] or PIPELINE_IMAGE
+    tags = images.allow_tags if allow_tags is None else allow_tags
+    for kind, reference in said.items():
+        if reference:
+            _check(f"runtime.cluster.images.{kind}", reference, tags)
+    return References(**said)
+
+
+def _check(where: str, reference: str, tags: bool) -> None:
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None or (parts["digest"] is not None and not _DIGEST.fullmatch(parts["digest"])):
+        raise ShortlistError(f"{where}: '{reference}' is no image reference; wanted {_WANTED}")
+    if parts["digest"] is None and not tags:
+        raise ShortlistError(
+            f"{where}: '{reference}' has no digest, so what it means can change under a running version; wanted"
+            f" {_WANTED}, as `make images` prints it after a push. To try things out:"
+            " runtime.cluster.images.allow_tags: true."
+        )

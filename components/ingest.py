@@ -15,11 +15,12 @@ def ingest(
     from shortlist.config.data import Data
     from shortlist.config.runtime import Runtime
     from shortlist.data.ingest import ingest
+    from shortlist.data.remote import at_hand
     from shortlist.tracking.steps import step
 
-    with step("ingest") as this:
+    with step("ingest") as this, at_hand(location) as files:
         declared = Data.model_validate_json(data)
-        table = ingest(declared, Path(location), Path(raw_log.path), Runtime.model_validate_json(runtime))
+        table = ingest(declared, files, Path(raw_log.path), Runtime.model_validate_json(runtime))
         this.rows = table.rows
     raw_log.metadata["step"] = this.record
     return table.rows

@@ -13,21 +13,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from monitoring.records import RetrainDecision
-from pipelines.compile import COMPILED
+from pipelines.compile import COMPILED, training_pipeline
 from pipelines.display import Display
 from pipelines.state import State
 from shortlist.artefacts import write_json
+from shortlist.config.cluster import Cluster
 from shortlist.config.data import GeneratedSource
 from shortlist.config.load import canonical_json
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.progress import EVENTS_VARIABLE
 
-TRAINING = COMPILED / "training.yaml"
-
 
 def training_arguments(
-    spec: Spec, location: str, stores: str, until: datetime | None = None, decision: RetrainDecision | None = None
+    spec: Spec,
+    location: str,
+    stores: str,
+    until: datetime | None = None,
+    decision: RetrainDecision | None = None,
+    *,
+    read_later: bool = False,
 ) -> dict[str, Any]:
     """Return the training pipeline's parameters: one per section, so that a changed section re-runs only what reads it.
 
@@ -38,6 +43,7 @@ def training_arguments(
         until: No row at or after this moment, with its timezone, is read, nor at or after the decision's.
         decision: What starts the training; None: a person does. Days that the newest features have counted are not
             counted again.
+        read_later: Whether the data are looked at by the run itself and not now, so that there is no digest of them.
 
     Raises:
         ShortlistError: The data are not there, or `until` has no timezone.
@@ -62,9 +68,12 @@ def training_arguments(
         "skew_rows": spec.gates.skew_rows,
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
-        "runtime": canonical_json(spec.runtime),
+        # Whatever Kubernetes is asked for, the data and the models are the same: no step that makes them is told.
+        "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster()})),
+        "cluster": canonical_json(spec.runtime.cluster),
+        "distributed": canonical_json(spec.runtime.cluster) if spec.runtime.cluster.workers else "",
         "location": location,
-        "input_digest": input_digest(spec.data, Path(location)),
+        "input_digest": "" if read_later else input_digest(spec.data, location),
         "stores": stores,
         "code": code_version(),
         "now": now.isoformat(timespec="seconds") if now else "",
@@ -100,12 +109,13 @@ def run_here(
     """
     location = location_of(spec, data)
     state = State.open(runs)
-    arguments = training_arguments(spec, location, state.reference, until, decision)
+    arguments = training_arguments(spec, location, state.reference_for(spec.runtime), until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
-    with Display(run / "events.jsonl", TRAINING) as display:
-        code = run_child(TRAINING, run, state, display)
+    graph = COMPILED / f"{training_pipeline(spec)}.yaml"
+    with Display(run / "events.jsonl", graph) as display:
+        code = run_child(graph, run, state, display)
     return finish(spec, run, runs, display, code, started)
 
 

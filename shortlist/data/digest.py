@@ -9,18 +9,29 @@ from shortlist.artefacts import sha256
 from shortlist.config.data import Data, GeneratedSource
 from shortlist.config.load import canonical_json
 from shortlist.data.sources import log_files, side_files
+from shortlist.objects_source import SourceFiles, is_remote
 
 
-def input_digest(data: Data, location: Path) -> str:
+def input_digest(data: Data, location: Path | str) -> str:
     """Return a digest of the names, sizes and contents of the log's and the side tables' files; 16 hexadecimal digits.
 
-    A generated log is digested by its declaration, since the declaration decides its bytes.
+    A generated log is digested by its declaration, since the declaration decides its bytes; files in an object store by
+    their listing, whose tags change with the contents.
+
+    Args:
+        data: The spec's section.
+        location: A path, or `s3://...` or `gs://...`.
 
     Raises:
         DataError: A file is missing, empty, or of unknown format.
+        ShortlistError: The object store is away or refuses.
     """
     if isinstance(data.source, GeneratedSource):
         return hashlib.sha256(canonical_json(data.source).encode()).hexdigest()[:16]
+    if isinstance(location, str) and is_remote(location):
+        listed = "".join(f"{file.name}\0{file.size}\0{file.tag}\0" for file in SourceFiles(location).listing())
+        return hashlib.sha256(listed.encode()).hexdigest()[:16]
+    location = Path(location)
     files = [("log", file) for file in log_files(data.source, location)]
     files += [(table.name, file) for table in data.side_tables for file in side_files(table, location)]
     total = hashlib.sha256()

@@ -1,0 +1,59 @@
+# Steps on the CPU, the server in front of Triton, the trigger service. Built by `make images`.
+ARG PYTHON_DIGEST
+
+FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN python -m venv /opt/shortlist
+ENV PATH=/opt/shortlist/bin:$PATH
+WORKDIR /app
+COPY requirements/run.txt requirements/cluster.txt requirements/
+# torch first and alone: asked for through another package, pip takes a build with gigabytes of CUDA.
+RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "$(grep -m1 '^torch==' requirements/run.txt)" \
+    && pip install --no-cache-dir -r requirements/cluster.txt
+# What proves a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place.
+COPY requirements/triton.txt requirements/
+RUN python -m venv /opt/triton \
+    && /opt/triton/bin/pip install --no-cache-dir --no-deps -r requirements/triton.txt
+COPY pyproject.toml README.md ./
+COPY components components
+COPY feature_repo feature_repo
+COPY models models
+COPY monitoring monitoring
+COPY pipelines pipelines
+COPY shortlist shortlist
+# In place, so that the code's digest is the one of the checkout it was built from.
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+    && python -m compileall -q components feature_repo models monitoring pipelines shortlist
+# The folder of Triton's backends is made here, since nobody may write there later. It is named after a file's time, which
+# a copy between stages keeps to the second only.
+RUN find /opt/triton -name libtriton_python.so -exec touch --date='2026-01-01 00:00:00 UTC' {} + \
+    && SHORTLIST_TRITON_VENV=/opt/triton python -c 'from shortlist.serving.stack.triton_home import find_triton; find_triton()'
+
+FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST}
+ARG CODE_VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="shortlist-pipeline" \
+      org.opencontainers.image.description="Shortlist: steps on the CPU, server, trigger service" \
+      org.opencontainers.image.version="${CODE_VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim"
+# XGBoost needs OpenMP's runtime, which the slim image leaves out.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=builder /opt/shortlist /opt/shortlist
+COPY --from=builder /opt/triton /opt/triton
+COPY --from=builder /app /app
+# The root may be read-only: everything is written below /tmp, which a pod mounts. With no compiler in the image, torch
+# runs its networks as written.
+ENV PATH=/opt/shortlist/bin:$PATH \
+    HOME=/tmp \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    OMP_WAIT_POLICY=PASSIVE \
+    TORCHDYNAMO_DISABLE=1 \
+    SHORTLIST_TRITON_VENV=/opt/triton
+WORKDIR /tmp
+USER 1000:1000
+ENTRYPOINT ["shortlist"]
+CMD ["--help"]

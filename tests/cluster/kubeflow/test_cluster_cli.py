@@ -1,0 +1,88 @@
+"""The commands of a cluster as a user gives them: what they print, and their exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kfp_server import Fault, KubeflowServer
+
+from pipelines.cli import main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    changes: Callable[..., list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Run:
+    """Return the command line: exit code, output, errors."""
+    runs = tmp_path_factory.mktemp("runs")
+
+    def shortlist(command: str, *options: str, schedule: dict[str, str] | None = None) -> tuple[int, str, str]:
+        sets = [part for change in changes(schedule) for part in ("--set", change)]
+        monkeypatch.setattr(sys, "argv", ["shortlist", command, "demo", *sets, "--runs", str(runs), *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capfd.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return shortlist
+
+
+def test_submit_starts_once(run: Run, server: KubeflowServer) -> None:
+    code, said, wrong = run("submit", "--host", server.url)
+    assert (code, wrong) == (0, "")
+    assert said.startswith("started run demo-training-")
+    assert f"{server.url}/#/runs/details/{server.there['runs'][0]['run_id']}" in said
+    assert run("submit", "--host", server.url)[1].startswith("already started: run demo-training-")
+    assert len(server.there["runs"]) == 1
+
+
+def test_a_dry_run_asks_the_cluster_nothing(run: Run, server: KubeflowServer) -> None:
+    code, said, _ = run("submit", "--host", server.url, "--dry-run")
+    assert code == 0
+    assert said.startswith("would start run demo-training-")
+    assert not server.asked
+    code, said, _ = run("schedule", "--host", server.url, "--dry-run", schedule={"watch": "0 * * * *"})
+    assert (code, said) == (0, "new: drift-watch at '0 * * * *' UTC\n")
+    assert not server.changes
+
+
+def test_schedule_says_what_it_did(run: Run, server: KubeflowServer) -> None:
+    both = {"watch": "0 * * * *", "retrain": "0 3 * * 0"}
+    code, said, wrong = run("schedule", "--host", server.url, schedule=both)
+    assert (code, wrong) == (0, "")
+    assert said.splitlines() == ["new: retraining at '0 3 * * 0' UTC", "new: drift-watch at '0 * * * *' UTC"]
+    assert run("schedule", "--host", server.url, schedule={})[1].count("no longer declared") == 2
+
+
+def test_a_refusal_is_one_message_and_exit_code_2(run: Run, server: KubeflowServer) -> None:
+    server.faults.append(Fault(".*create_run", status=403, message="not authorized", times=9))
+    code, said, wrong = run("submit", "--host", server.url)
+    assert (code, said) == (2, "")
+    assert wrong == f"{server.url} answers 403: the token's owner may not do this: not authorized\n"
+
+
+def test_no_host_is_said(run: Run) -> None:
+    assert run("submit") == (
+        2,
+        "",
+        "HOST: where is Kubeflow Pipelines? e.g. HOST=http://127.0.0.1:8888 after a port-forward\n",
+    )
+
+
+def test_images_needs_something_that_builds(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["shortlist", "images"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "nothing here builds container images" in capfd.readouterr().err

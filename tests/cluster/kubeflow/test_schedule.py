@@ -1,0 +1,239 @@
+"""What the clock starts on a cluster is what the spec declares, and no moment is missed or happens twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from croniter import croniter
+from kfp_schema import check_cron
+from kfp_server import Fault, KubeflowServer
+
+from pipelines.cluster_compile import Compiled
+from pipelines.cron import six_fields
+from pipelines.kubeflow import Kubeflow
+from pipelines.kubeflow_calls import KubeflowError
+from pipelines.schedule import Clock, apply, plan, told, wanted
+from shortlist.config.spec import Spec
+from shortlist.contracts import ShortlistError
+
+BOTH = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
+NOON = datetime(2026, 11, 21, 12, 4, tzinfo=UTC)
+
+
+class ServerClock(Clock):
+    """The server's own time: what waits lets recurring runs start."""
+
+    def __init__(self, server: KubeflowServer) -> None:
+        self.server = server
+        self.started: list[tuple[datetime, str]] = []
+
+    def now(self) -> datetime:
+        return self.server.now
+
+    def sleep(self, seconds: float) -> None:
+        self.started += self.server.pass_time(self.server.now + timedelta(seconds=seconds))
+
+
+@pytest.fixture
+def clock(server: KubeflowServer) -> ServerClock:
+    server.now = NOON
+    return ServerClock(server)
+
+
+Apply = Callable[..., list[str]]
+
+
+@pytest.fixture
+def schedule(
+    server: KubeflowServer,
+    clock: ServerClock,
+    make_spec: Callable[..., Spec],
+    compile_spec: Callable[[Spec], Compiled],
+) -> Apply:
+    """Return `make schedule`."""
+
+    def make(schedule: dict[str, str], *, dry_run: bool = False, **cluster: Any) -> list[str]:
+        spec = make_spec(schedule=schedule, **cluster)
+        compiled = compile_spec(spec)
+        kubeflow = Kubeflow(server.url, "team-a", pause=0.001)
+        declared = wanted(spec, "", compiled)
+        return told(plan(spec, declared, kubeflow)) if dry_run else apply(spec, declared, compiled, kubeflow, clock)
+
+    return make
+
+
+def there(server: KubeflowServer) -> dict[str, dict[str, Any]]:
+    """Return the recurring runs by name, each of which there is one of."""
+    found = server.there["recurring_runs"]
+    assert len({one["display_name"] for one in found}) == len(found)
+    return {one["display_name"]: one for one in found}
+
+
+def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> None:
+    assert schedule(BOTH) == ["new: retraining at '0 3 * * *' UTC", "new: drift-watch at '*/15 * * * *' UTC"]
+    made = there(server)
+    assert set(made) == {"demo-retraining", "demo-drift-watch"}
+    assert made["demo-retraining"]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
+    assert made["demo-drift-watch"]["trigger"] == {"cron_schedule": {"cron": "0 0,15,30,45 * * * *"}}
+    for one in made.values():
+        assert (one["no_catchup"], one["max_concurrency"], one["status"]) == (True, "1", "ENABLED")
+        assert one["service_account"] == "shortlist-pipeline"
+        parameters = one["runtime_config"]["parameters"]
+        assert (parameters["input_digest"], parameters["now"], parameters["previous"]) == ("", "", "newest")
+    assert made["demo-retraining"]["runtime_config"]["parameters"]["trigger"] == "schedule"
+
+
+def test_nothing_that_the_clock_starts_is_answered_from_a_cache(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    for version in server.there["pipeline_versions"]:
+        components = version["pipeline_spec"]["components"]
+        tasks = [task for one in components.values() for task in one.get("dag", {}).get("tasks", {}).values()]
+        steps = [task for task in tasks if "executorLabel" in components[task["componentRef"]["name"]]]
+        assert steps
+        assert not any(task.get("cachingOptions", {}).get("enableCache") for task in steps)
+
+
+def test_what_is_unchanged_is_left_alone(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    before = {name: one["recurring_run_id"] for name, one in there(server).items()}
+    server.asked.clear()
+    assert [line.partition(":")[0] for line in schedule(BOTH)] == ["unchanged", "unchanged"]
+    assert not server.changes
+    assert {name: one["recurring_run_id"] for name, one in there(server).items()} == before
+
+
+def test_what_changes_is_replaced_and_the_rest_is_not(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    before = there(server)
+    said = schedule({**BOTH, "retrain": "30 4 * * 7"})
+    assert said == ["changed: retraining at '30 4 * * 7' UTC", "unchanged: drift-watch at '*/15 * * * *' UTC"]
+    after = there(server)
+    assert after["demo-retraining"]["trigger"]["cron_schedule"]["cron"] == "0 30 4 * * 0"
+    assert after["demo-retraining"]["status"] == "ENABLED"
+    assert after["demo-drift-watch"] == before["demo-drift-watch"]
+
+
+def test_new_code_or_settings_replace_it_too(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    before = {one["recurring_run_id"] for one in there(server).values()}
+    schedule(BOTH, ttl_hours=1)
+    assert not before & {one["recurring_run_id"] for one in there(server).values()}
+
+
+def test_what_is_no_longer_declared_goes(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    assert schedule({"watch": BOTH["watch"]})[1] == "no longer declared: retraining at '0 0 3 * * *'"
+    assert set(there(server)) == {"demo-drift-watch"}
+    schedule({})
+    assert there(server) == {}
+    assert schedule({}) == ["nothing is scheduled"]
+
+
+def test_what_belongs_to_others_is_never_touched(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    schedule(BOTH, name="blue")  # another cluster's, in the same Kubeflow
+    server._add("recurring_runs", {**server.there["recurring_runs"][0], "description": "nightly report of somebody"})
+    assert len(server.there["recurring_runs"]) == 5
+    schedule({})
+    left = [one["description"] for one in server.there["recurring_runs"]]
+    assert len(left) == 3
+    assert not any(told.startswith("shortlist default/demo ") for told in left)
+
+
+def test_a_dry_run_changes_nothing(server: KubeflowServer, schedule: Apply) -> None:
+    assert schedule(BOTH, dry_run=True)[0] == "new: retraining at '0 3 * * *' UTC"
+    assert not server.changes
+
+
+def test_what_a_person_paused_stays_paused(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    server._change("recurring_runs", "disable", there(server)["demo-retraining"]["recurring_run_id"])
+    assert schedule(BOTH)[0] == "unchanged: retraining at '0 3 * * *' UTC; it is paused"
+    changed = {**BOTH, "retrain": "0 5 * * *"}
+    assert schedule(changed)[0] == "changed: retraining at '0 5 * * *' UTC; it stays paused"
+    assert schedule(changed)[0] == "unchanged: retraining at '0 5 * * *' UTC; it is paused"
+    assert there(server)["demo-retraining"]["status"] == "DISABLED"
+
+
+def test_one_with_a_run_in_progress_is_kept_until_that_ends(server: KubeflowServer, schedule: Apply) -> None:
+    schedule(BOTH)
+    old = there(server)["demo-retraining"]
+    run = {"experiment_id": old["experiment_id"], "recurring_run_id": old["recurring_run_id"], "display_name": "r"}
+    server._add("runs", {**run, "state": "RUNNING"})
+    changed = {**BOTH, "retrain": "0 5 * * *"}
+    schedule(changed)
+    assert old in server.there["recurring_runs"]
+    assert old["status"] == "DISABLED"
+    server.there["runs"][0]["state"] = "SUCCEEDED"
+    schedule(changed)
+    assert old not in server.there["recurring_runs"]
+    assert there(server)["demo-retraining"]["status"] == "ENABLED"
+
+
+STEPS = ["recurring_run_service_create_recurring_run", "recurring_run_service_disable_recurring_run"]
+STEPS += ["recurring_run_service_enable_recurring_run", "recurring_run_service_delete_recurring_run"]
+
+
+@pytest.mark.parametrize("step", [None, *STEPS])
+@pytest.mark.parametrize("seconds", [-8, -1, 1, 40])
+def test_no_moment_is_missed_and_none_happens_twice(
+    server: KubeflowServer, schedule: Apply, clock: ServerClock, step: str | None, seconds: int
+) -> None:
+    """Replaced shortly before or after its moment, at once or killed at any step and asked again after the moment."""
+    schedule({"watch": "0,30 * * * *"})
+    clock.started = server.pass_time(NOON.replace(minute=30) + timedelta(seconds=seconds))
+    if step is not None:
+        server.faults.append(Fault(step, times=99))
+        with pytest.raises(KubeflowError):
+            schedule({"watch": "0,30 * * * *"}, ttl_hours=1)
+        server.faults.clear()
+    schedule({"watch": "0,30 * * * *"}, ttl_hours=1)
+    clock.started += server.pass_time(NOON.replace(hour=14, minute=10))
+    moments = [moment.strftime("%H:%M") for moment, _ in clock.started]
+    assert moments == ["12:30", "13:00", "13:30", "14:00"]
+    assert len(server.there["recurring_runs"]) == 1
+
+
+def test_what_is_killed_is_finished_later(server: KubeflowServer, schedule: Apply, clock: ServerClock) -> None:
+    """With the old one off and the new one not yet on, the moment that passes meanwhile is made up for."""
+    schedule({"watch": "0,30 * * * *"})
+    server.faults.append(Fault(STEPS[2], times=99))
+    with pytest.raises(KubeflowError):
+        schedule({"watch": "0,30 * * * *"}, ttl_hours=1)
+    server.faults.clear()
+    assert server.pass_time(NOON.replace(minute=45)) == []
+    assert schedule({"watch": "0,30 * * * *"}, ttl_hours=1)[0].startswith("changed")
+    started = server.pass_time(NOON.replace(hour=13, minute=10))
+    assert [moment.strftime("%H:%M") for moment, _ in started] == ["12:30", "13:00"]
+
+
+def test_one_that_runs_every_minute_is_not_waited_for(clock: ServerClock) -> None:
+    before = clock.now()
+    clock.wait_for_a_quiet_moment(["0 * * * * *"])
+    assert clock.now() == before
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["30 2 * * 1-5", "*/15 * * * 7", "0 0 1 jan *", "5 4 * * sun", "7 */6 1-10,20 * *", "0 0 */2 * 1", "@daily"],
+)
+def test_kubeflow_reads_the_same_moments(expression: str) -> None:
+    written = six_fields(expression)
+    check_cron(written)
+    here, there = croniter(expression, NOON), croniter(written, NOON, second_at_beginning=True)
+    assert [here.get_next(datetime) for _ in range(50)] == [there.get_next(datetime) for _ in range(50)]
+
+
+@pytest.mark.parametrize("expression", ["0 0 L * *", "0 0 * * 5#2", "0 0 * * L5"])
+def test_what_kubeflow_cannot_say_is_refused(expression: str) -> None:
+    with pytest.raises(ShortlistError, match=r"names a last day or an nth weekday, which Kubeflow's cron cannot say"):
+        six_fields(expression)
+
+
+@pytest.mark.parametrize("expression", ["0 3 * * *", "0 0 3 * * 7", "0 60 * * * *"])
+def test_the_server_refuses_what_kubeflow_would(expression: str) -> None:
+    with pytest.raises(Exception, match="not a supported format"):
+        check_cron(expression)

@@ -1,0 +1,308 @@
+"""A training on a cluster: started once, by the real client, whatever the network and the server do meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp_server import Fault, KubeflowServer, running
+
+from pipelines.cluster import Submission, prepare, start
+from pipelines.cluster_compile import Compiled
+from pipelines.kubeflow import Kubeflow
+from pipelines.kubeflow_calls import KubeflowError
+from shortlist.config.spec import Spec
+from shortlist.contracts import ShortlistError
+from shortlist.stores import Stores
+
+TOKEN = "t0ken-that-nobody-may-see"  # noqa: S105 - of the server in this file
+
+
+@pytest.fixture(scope="module")
+def spec(make_spec: Callable[..., Spec]) -> Spec:
+    return make_spec()
+
+
+@pytest.fixture(scope="module")
+def submission(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Submission:
+    return prepare(spec, "", tmp_path_factory.mktemp("compiled"))
+
+
+def client(server: KubeflowServer, **options: Any) -> Kubeflow:
+    return Kubeflow(server.url, "team-a", **{"seconds": 20, "pause": 0.001, **options})
+
+
+def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    done = start(submission, spec, client(server))
+    assert done.new
+    assert str(done).startswith(f"started run {submission.name} (")
+    (pipeline,), (version,), (run,) = (server.there[name] for name in ("pipelines", "pipeline_versions", "runs"))
+    assert pipeline["display_name"] == "demo-training"
+    assert version["display_name"] == f"demo-training-{submission.compiled.digest}"
+    assert run["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
+    assert run["service_account"] == "shortlist-pipeline"
+    stores = Stores.parse(run["runtime_config"]["parameters"]["stores"])
+    assert stores == Stores(
+        cluster="default",
+        objects="s3://models/shortlist",
+        tracking_variable="MLFLOW_TRACKING_URI",
+        database_variable="SHORTLIST_DATABASE",
+    )
+
+
+def test_asked_twice_it_is_started_once(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    first = start(submission, spec, client(server))
+    server.there["runs"][0]["state"] = "RUNNING"
+    second = start(submission, spec, client(server))
+    assert not second.new
+    assert second.run_id == first.run_id
+    assert str(second) == f"already started: run {first.name} ({first.run_id}) is RUNNING: {first.page}."
+    assert len(server.there["runs"]) == len(server.there["pipeline_versions"]) == 1
+
+
+def test_a_failed_run_is_started_again_only_when_that_is_said(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
+    start(submission, spec, client(server))
+    server.there["runs"][0]["state"] = "FAILED"
+    assert "is FAILED" in (said := str(start(submission, spec, client(server))))
+    assert said.endswith("Start it again with AGAIN=2.")
+    second = prepare(spec, "", submission.compiled.folder.parent, again=2)
+    assert second.name == f"{submission.name}-2"
+    assert [start(second, spec, client(server)).new for _ in range(2)] == [True, False]
+    assert len(server.there["pipeline_versions"]) == 1
+
+
+def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    clients = [client(server) for _ in range(2)]
+    both_looked = threading.Barrier(2, timeout=20)
+    looked = threading.local()
+    handle = server.handle
+
+    def handle_together(method: str, target: str, *rest: Any) -> Any:
+        if method == "POST" and target.endswith("/runs") and not getattr(looked, "yes", False):
+            looked.yes = True
+            both_looked.wait()
+        return handle(method, target, *rest)
+
+    server.handle = handle_together  # type: ignore[method-assign]
+    done: list[Any] = []
+    threads = [threading.Thread(target=lambda one=one: done.append(start(submission, spec, one))) for one in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (run,) = server.there["runs"]
+    assert {one.run_id for one in done} == {run["run_id"]}
+
+
+def test_other_data_or_another_declaration_is_another_run(
+    submission: Submission, make_spec: Any, tmp_path: Path
+) -> None:
+    other = prepare(make_spec(ttl_hours=1), "", tmp_path)
+    assert other.name != submission.name
+    assert prepare(make_spec(), "", submission.compiled.folder.parent).name == submission.name
+
+
+@pytest.mark.parametrize(
+    "operation", ["healthz.*", ".*_list_experiments", ".*create_pipeline", "upload.*", ".*create_run"]
+)
+@pytest.mark.parametrize(
+    "fault", [{"status": 500}, {"status": 503}, {"after": True}, {"drop": True}, {"drop": True, "after": True}]
+)
+def test_what_fails_in_passing_is_asked_again_and_done_once(
+    server: KubeflowServer, spec: Spec, submission: Submission, operation: str, fault: dict[str, Any]
+) -> None:
+    server.faults.append(Fault(operation, **fault))
+    assert start(submission, spec, client(server)).name == submission.name
+    assert server.faults[0].times == 0
+    assert [len(server.there[kind]) for kind in ("experiments", "pipelines", "pipeline_versions", "runs")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+
+
+def test_somebody_else_makes_the_pipeline_meanwhile(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    def make_it_first(name: str) -> None:
+        if name == "pipeline_service_create_pipeline" and not server.there["pipelines"]:
+            server._add("pipelines", {"name": "demo-training", "display_name": "demo-training"})
+
+    server.before = make_it_first  # so ours is answered 409
+    assert start(submission, spec, client(server)).new
+    assert len(server.there["pipelines"]) == 1
+
+
+def test_a_server_that_keeps_failing_is_given_up(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    server.faults.append(Fault(".*create_run", status=500, message="cannot talk to Argo", times=99))
+    with pytest.raises(KubeflowError, match=r"answers 500: cannot talk to Argo"):
+        start(submission, spec, client(server))
+    assert not server.there["runs"]
+
+
+def test_an_unreachable_host_is_said(spec: Spec) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(
+        KubeflowError, match=rf"http://127\.0\.0\.1:{port}: no answer from Kubeflow Pipelines .*Is the address"
+    ):
+        Kubeflow(f"http://127.0.0.1:{port}", "team-a", pause=0.001)
+
+
+def test_the_default_namespace_is_given_up_as_fast(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(KubeflowError, match="no answer"):
+        Kubeflow("http://127.0.0.1:1", "kubeflow", pause=0.001)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_login_page_is_told_from_the_api(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
+    server.page = "<html><body>Log in</body></html>"
+    with pytest.raises(KubeflowError, match=r"something else than Kubeflow Pipelines' API, such as a login page"):
+        start(submission, spec, client(server))
+
+
+@pytest.mark.parametrize("host", ["ml-pipeline:8888", "ftp://host", "https://me:secret@host"])
+def test_what_is_no_address_is_said_without_its_secret(host: str) -> None:
+    with pytest.raises(KubeflowError, match=r"HOST: got .*, wanted http\(s\)://host") as raised:
+        Kubeflow(host, "team-a")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_wrong_token_is_refused_and_printed_nowhere(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHORTLIST_KFP_TOKEN", TOKEN)
+    with (
+        running(token=TOKEN[::-1]) as server,
+        pytest.raises(KubeflowError, match="does not accept the token") as raised,
+    ):
+        client(server)  # the server repeats the token in its answer
+    captured = capfd.readouterr()
+    for text in (str(raised.value), repr(raised.value), caplog.text, captured.out, captured.err):
+        assert TOKEN not in text
+    assert raised.value.status == 401
+    assert raised.value.__cause__ is None
+
+
+def test_not_even_a_part_of_the_token_is_printed(spec: Spec, submission: Submission) -> None:
+    with running(token=TOKEN) as server:
+        server.faults.append(Fault(".*create_run", status=403, message="x" * 295 + TOKEN, times=9))
+        with pytest.raises(KubeflowError) as raised:
+            start(submission, spec, client(server, token=TOKEN))
+    assert TOKEN[:3] not in str(raised.value)
+
+
+def test_a_missing_token_is_said_and_the_right_one_works(spec: Spec, submission: Submission, tmp_path: Path) -> None:
+    with running(token=TOKEN) as server:
+        with pytest.raises(
+            KubeflowError, match=r"answers 401: it wants a token\. Put a fresh one into SHORTLIST_KFP_TOKEN"
+        ):
+            client(server)
+        assert start(submission, spec, client(server, token=TOKEN)).new
+
+
+def test_inside_a_cluster_the_pods_own_token_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
+    with running(token=TOKEN) as server:
+        client(server)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (403, "User is not authorized to create runs", r"answers 403: the token's owner may not do this"),
+        (
+            500,
+            'pods "x" is forbidden: exceeded quota: gpus',
+            r"a quota refuses it: .*Nothing was started\. Raise the quota",
+        ),
+        (429, "RESOURCE_EXHAUSTED: too many runs", r"a quota refuses it"),
+    ],
+)
+def test_what_is_refused_is_not_asked_again(
+    server: KubeflowServer, spec: Spec, submission: Submission, status: int, message: str, said: str
+) -> None:
+    server.faults.append(Fault(".*create_run", status=status, message=message, times=99))
+    with pytest.raises(KubeflowError, match=said):
+        start(submission, spec, client(server))
+    assert server.asked.count("run_service_create_run") == 1
+    assert not server.there["runs"]
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
+    server.faults.append(Fault("run_service_create_run", seconds=1.0, after=True, status=200, times=1))
+    done = start(submission, spec, client(server, seconds=0.2))
+    assert len(server.there["runs"]) == 1  # the answer was lost; the next look found the run
+    assert not done.new
+
+
+def test_users_who_are_kept_apart_get_their_namespace(spec: Spec, submission: Submission) -> None:
+    with running(multi_user=True) as server:
+        assert start(submission, spec, client(server)).new
+        assert [one["namespace"] for kind in ("experiments", "pipelines") for one in server.there[kind]] == [
+            "team-a"
+        ] * 2
+
+
+def test_what_another_page_of_a_listing_holds_is_found(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
+    experiment = client(server).experiment(spec.runtime.cluster.kfp_experiment)
+    for number in range(150):
+        server._add("recurring_runs", {"experiment_id": experiment, "display_name": f"other-{number}"})
+    assert len(client(server).recurring_runs(experiment)) == 150
+
+
+def test_parameters_that_do_not_fit_the_graph_are_refused_by_the_server(
+    server: KubeflowServer, spec: Spec, submission: Submission
+) -> None:
+    broken = Submission(submission.compiled, "training", {**submission.arguments, "spce": "x"}, "run")
+    with pytest.raises(KubeflowError, match="answers 400: parameter spce is not of this pipeline"):
+        start(broken, spec, client(server))
+
+
+def test_fields_that_the_api_does_not_have_are_refused_by_the_server(server: KubeflowServer) -> None:
+    kubeflow = client(server)
+    with pytest.raises(KubeflowError, match="unknown field 'no_catch_up' of V2beta1RecurringRun"):
+        kubeflow.recur({"experiment_id": kubeflow.experiment("e"), "description": "x", "no_catch_up": True})
+
+
+def test_data_on_this_machine_is_refused(make_spec: Any, tmp_path: Path) -> None:
+    kuairand = make_spec("kuairand", tasks={})
+    with pytest.raises(ShortlistError, match=r"DATA: '/data/log' is on this machine, and no pod can read it; copy"):
+        prepare(kuairand, "/data/log", tmp_path)
+    with pytest.raises(ShortlistError, match=r"spec 'kuairand' reads files: say where they are, e\.g\. DATA=s3://"):
+        prepare(kuairand, "", tmp_path)
+
+
+def test_data_that_only_the_run_may_read_are_never_answered_from_a_cache(make_spec: Any, tmp_path: Path) -> None:
+    made = prepare(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
+    assert made.graph == "retraining"
+    assert (made.arguments["location"], made.arguments["input_digest"]) == ("s3://logs/kuairand", "")
+
+
+def test_a_laptops_stores_are_refused(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec()
+    laptop = spec.model_copy(update={"runtime": type(spec.runtime)()})
+    with pytest.raises(ShortlistError, match=r"runtime: got online_store: sqlite, tracking: sqlite, .*pods share none"):
+        prepare(laptop, "", tmp_path)
+
+
+def test_a_compiled_graph_that_kubeflow_could_not_read_is_refused(server: KubeflowServer, tmp_path: Path) -> None:
+    kubeflow = client(server)
+    (tmp_path / "graph.yaml").write_text("root: {dags: {}}")
+    with pytest.raises(KubeflowError, match="answers 400: not a pipeline"):
+        kubeflow.version(kubeflow.pipeline("demo"), "demo-1", tmp_path / "graph.yaml")
+
+
+def test_the_compiled_files_are_written_once(submission: Submission, spec: Spec) -> None:
+    assert Compiled.of(spec, submission.compiled.folder.parent) == submission.compiled

@@ -1,0 +1,96 @@
+"""A log in an object store: its digest from the listing, and the same table as from a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shortlist.config.data import Data
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import DataError, ShortlistError
+from shortlist.data.digest import input_digest
+from shortlist.data.ingest import ingest
+from shortlist.data.remote import at_hand
+from shortlist.objects_source import SourceFiles, is_remote
+
+LOG = "label,x\n0,1\n1,2\n"
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "files", "path": "log.csv", "format": "csv"},
+        "columns": [
+            {"name": "label", "type": "integer", "known": "after"},
+            {"name": "x", "type": "number"},
+        ],
+        "label": "label",
+        "clock": {"kind": "row_order"},
+    }
+)
+
+
+@pytest.fixture
+def put(s3: Any) -> Any:
+    client = s3.client()
+
+    def upload(name: str, text: str) -> None:
+        client.put_object(Bucket=s3.bucket, Key=f"logs/{name}", Body=text.encode())
+
+    return upload
+
+
+def test_the_digest_follows_names_and_contents_and_nothing_else(s3: Any, put: Any) -> None:
+    url = f"s3://{s3.bucket}/logs"
+    put("log.csv", LOG)
+    first = input_digest(DATA, url)
+    assert input_digest(DATA, url) == input_digest(DATA, url + "/") == first
+    put("_SUCCESS", "")
+    assert input_digest(DATA, url) == first
+    put("log.csv", LOG.replace(",2\n", ",3\n"))  # as long as before
+    second = input_digest(DATA, url)
+    put("more.csv", LOG)
+    assert len({first, second, input_digest(DATA, url)}) == 3
+
+
+def test_the_table_is_the_one_made_from_a_disk(s3: Any, put: Any, tmp_path: Path) -> None:
+    put("log.csv", LOG)
+    (tmp_path / "log.csv").write_text(LOG)
+    tables = []
+    for name, location in (
+        ("disk", str(tmp_path)),
+        ("folder", f"s3://{s3.bucket}/logs"),
+        ("file", f"s3://{s3.bucket}/logs/log.csv"),
+    ):
+        with at_hand(location) as files:
+            tables.append(ingest(DATA, files, tmp_path / name, Runtime()).scan().collect())
+        assert files.exists() == (name == "disk")
+    assert all(table.equals(tables[0]) for table in tables)
+    assert tables[0].height == 2
+
+
+def test_files_that_change_while_they_are_read_are_refused(s3: Any, put: Any, tmp_path: Path) -> None:
+    put("log.csv", LOG)
+    source = SourceFiles(f"s3://{s3.bucket}/logs")
+    get = source._files.get_file
+
+    def get_and_change(*arguments: str) -> None:
+        get(*arguments)
+        put("log.csv", LOG + "1,2\n")
+
+    source._files.get_file = get_and_change
+    with pytest.raises(DataError, match="the files changed while they were read"):
+        source.fetch(tmp_path)
+
+
+def test_what_is_not_there_is_said(s3: Any) -> None:
+    with pytest.raises(DataError, match=r"logs/nothing: no file is there"):
+        input_digest(DATA, f"s3://{s3.bucket}/logs/nothing")
+    s3.delete_bucket()
+    with pytest.raises(ShortlistError, match=r"there is no bucket .* correct DATA"):
+        input_digest(DATA, f"s3://{s3.bucket}/logs")
+
+
+def test_an_address_of_another_kind_is_refused() -> None:
+    assert not is_remote("data/log.csv")
+    with pytest.raises(DataError, match=r"https://host/log\.csv: got an address of another kind; wanted s3://"):
+        is_remote("https://host/log.csv")

@@ -1,0 +1,175 @@
+"""The images are small, repeatable, hold no secret and run as nobody; each rule is shown refusing something."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from dockerfile_parse import DockerfileParser
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "deploy/docker").glob("*.Dockerfile"))
+DIGEST = r"@(\$\{\w+_DIGEST\}|sha256:[0-9a-f]{64})"
+SECRET = re.compile(r"pass(word|wd)?|secret|token|credential|api_?key|private", re.IGNORECASE)
+LABELS = ("title", "description", "version", "revision", "base.name")
+
+
+class Line(NamedTuple):
+    """An instruction."""
+
+    stage: int
+    """0 before the first FROM."""
+    word: str
+    value: str
+
+
+def lines_of(text: str) -> list[Line]:
+    stage, lines = 0, []
+    for one in DockerfileParser(fileobj=BytesIO(text.encode()), env_replace=False).structure:
+        stage += one["instruction"] == "FROM"
+        if one["instruction"] != "COMMENT":
+            lines.append(Line(stage, one["instruction"], one["value"]))
+    return lines
+
+
+def problems(text: str) -> Iterator[str]:
+    """Give what is wrong with a Dockerfile."""
+    lines = lines_of(text)
+    bases = [line.value for line in lines if line.word == "FROM"]
+    last = [line for line in lines if line.stage == len(bases)]
+    names = {base.partition(" AS ")[2] for base in bases}
+    if len(bases) < 2:
+        yield "one stage"
+    for base in bases:
+        image = base.partition(" ")[0]
+        if image != "scratch" and image not in names and not re.search(rf"{DIGEST}$", image):
+            yield f"base without digest: {image}"
+        if re.search(r":latest\b", image):
+            yield f"latest: {image}"
+    for line in lines:
+        if line.word == "ARG" and re.fullmatch(r"\w+_DIGEST=.*", line.value):
+            yield f"a digest with a default: {line.value}"
+        if line.word == "ADD":
+            yield f"ADD: {line.value}"
+        if line.word in ("ARG", "ENV"):
+            yield from (f"secret: {word}" for word in shlex.split(line.value) if SECRET.search(word.partition("=")[0]))
+        if line.word == "COPY" and line.value.split()[0] in (".", "./"):
+            yield "copies whatever lies around"
+        if line.word == "RUN":
+            yield from _problems_of_run(line, in_last=line in last)
+    users = [line.value for line in last if line.word == "USER"]
+    if not users or not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", users[-1]):
+        yield f"user: {users[-1:]}"
+    labels = " ".join(line.value for line in last if line.word == "LABEL")
+    yield from (f"label: {name}" for name in LABELS if f"org.opencontainers.image.{name}=" not in labels)
+    starts = [line.value for line in last if line.word == "ENTRYPOINT"]
+    if not starts or not starts[-1].startswith("["):
+        yield "a shell in front of the program, which then hears no signal"
+
+
+def _problems_of_run(line: Line, *, in_last: bool) -> Iterator[str]:
+    if "pip install" in line.value and "--no-cache-dir" not in line.value:
+        yield "pip keeps its cache"
+    if "apt-get" in line.value and "rm -rf /var/lib/apt/lists/*" not in line.value:
+        yield "apt's lists stay"
+    if "apt-get install" in line.value and "--no-install-recommends" not in line.value:
+        yield "recommended packages"
+    if re.search(r"(curl|wget)[^|&]*\|", line.value):
+        yield "runs what it downloads"
+    if in_last and re.search(r"\b(gcc|g\+\+|build-essential|make|pip install|nvcc)\b", line.value):
+        yield "builds in the last stage"
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_every_image_has_its_file() -> None:
+    assert names(FILES) == ["gpu.Dockerfile", "pipeline.Dockerfile", "triton.Dockerfile"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_it_is_in_order(path: Path) -> None:
+    assert list(problems(path.read_text())) == []
+
+
+PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("@${PYTHON_DIGEST}", "", "base without digest: docker.io/library/python:3.11-slim"),
+        ("3.11-slim@${PYTHON_DIGEST}", "latest", "latest: docker.io/library/python:latest"),
+        ("ARG PYTHON_DIGEST", "ARG PYTHON_DIGEST=sha256:0", "a digest with a default: PYTHON_DIGEST=sha256:0"),
+        ("USER 1000:1000", "", "user: []"),
+        ("USER 1000:1000", "USER 0", "user: ['0']"),
+        ("USER 1000:1000", "USER shortlist", "user: ['shortlist']"),
+        ("USER 1000:1000", "USER 1000\nUSER root", "user: ['root']"),
+        ("COPY shortlist shortlist", "COPY . .", "copies whatever lies around"),
+        ("COPY shortlist shortlist", "ADD https://host/x.tar.gz /", "ADD: https://host/x.tar.gz /"),
+        ("ARG REVISION", "ARG REVISION\nARG PIP_TOKEN", "secret: PIP_TOKEN"),
+        ("HOME=/tmp", "HOME=/tmp AWS_SECRET_ACCESS_KEY=x", "secret: AWS_SECRET_ACCESS_KEY=x"),
+        ("--no-cache-dir", "", "pip keeps its cache"),
+        (" \\\n    && rm -rf /var/lib/apt/lists/*", "", "apt's lists stay"),
+        ("--no-install-recommends ", "", "recommended packages"),
+        ("libgomp1", "libgomp1 gcc", "builds in the last stage"),
+        ("WORKDIR /tmp", "RUN curl https://host/x | sh", "runs what it downloads"),
+        ('image.revision="${REVISION}"', 'image.url="x"', "label: revision"),
+        (
+            'ENTRYPOINT ["shortlist"]',
+            "ENTRYPOINT shortlist",
+            "a shell in front of the program, which then hears no signal",
+        ),
+    ],
+)
+def test_each_rule_refuses(old: str, new: str, said: str) -> None:
+    assert old in PIPELINE
+    assert said in list(problems(PIPELINE.replace(old, new)))
+
+
+def test_one_stage_is_refused() -> None:
+    assert "one stage" in list(problems(PIPELINE[PIPELINE.rindex("FROM") :]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_what_is_copied_is_there_and_let_in(path: Path) -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    for line in lines_of(path.read_text()):
+        if line.word == "COPY" and not line.value.startswith("--from"):
+            for source in line.value.split()[:-1]:
+                assert (ROOT / source).exists()
+                assert f"!{source.partition('/')[0]}" in ignored
+
+
+def test_what_the_package_needs_is_copied() -> None:
+    copied = {source for line in lines_of(PIPELINE) if line.word == "COPY" for source in line.value.split()}
+    assert {"components", "feature_repo", "models", "monitoring", "pipelines", "shortlist"} <= copied
+
+
+def test_the_server_is_newer_than_its_known_flaws() -> None:
+    text = (ROOT / "deploy/docker/triton.Dockerfile").read_text()
+    releases = re.findall(r"tritonserver:(\d+)\.(\d+)-py3", text)
+    assert releases
+    assert all((int(year), int(month)) > (26, 5) for year, month in releases)
+
+
+def test_the_versions_on_a_gpu_are_those_of_everything_else() -> None:
+    def pins(name: str) -> dict[str, str]:
+        found = re.findall(r"^([\w.-]+)(?:\[.*\])?==(\S+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE)
+        return {package.lower().replace("_", "-"): version for package, version in found}
+
+    run, cluster, gpu = pins("run.txt"), pins("cluster.txt"), pins("gpu.txt")
+    for package in gpu.keys() & (run | cluster).keys():
+        assert gpu[package] == (run | cluster)[package]
+    assert gpu["xgboost"] == run["xgboost-cpu"]
+    assert gpu["cudf-cu13"] == gpu["cudf-polars-cu13"]
+    assert not [
+        package for package in gpu if package.startswith("cuda") and not gpu[package].startswith(("13.", "0.", "1."))
+    ]
