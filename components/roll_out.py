@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.deployment: the blessed version reaches traffic, where there is a stack to serve it."""
+"""Kubeflow wrapper of models.deployment and its twin: the blessed version reaches traffic, where somebody serves it."""
 
 from kfp import dsl
 
@@ -6,16 +6,33 @@ from components.image import PIPELINE_IMAGE
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def roll_out(version: str, name: str, serving: str, gates: str, runtime: str, stores: str, key: str, code: str) -> str:
+def roll_out(
+    version: str,
+    name: str,
+    serving: str,
+    gates: str,
+    runtime: str,
+    cluster: str,
+    stores: str,
+    key: str,
+    code: str,
+) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
-    from models.deployment import Deployer
+    from models.deployers import deployer_of
     from models.training import Origin
     from monitoring.book import book_of
+    from shortlist.config.cluster import Cluster
+    from shortlist.config.gates import Gates
+    from shortlist.config.runtime import Runtime
+    from shortlist.config.serving import Serving
     from shortlist.tracking.steps import note, step
 
     with step("roll_out"):
-        deployer = Deployer.parse(Origin(name=name, stores=stores), serving, gates, runtime)
-        ending = deployer.after_training(version)
+        where = Runtime.model_validate_json(runtime).model_copy(
+            update={"cluster": Cluster.model_validate_json(cluster)}
+        )
+        sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
+        ending = deployer_of(Origin(name=name, stores=stores), *sections, where).after_training(version)
         note(ending.sentence)
         if key:  # a decision started this training, and waits to hear of it
             book_of(stores, name).finish(key, ending.state, ending.version, ending.sentence)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from models.registry import promote
 from models.training import Origin
-from shortlist.artefacts import read_json
 from shortlist.config.data import Data
 from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.config.serving import ReplayTraffic, Serving
 from shortlist.contracts import Files, ShortlistError
+from shortlist.features.place import FeastPlace, place_in
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.store import SERVING
+from shortlist.objects import local_copy
 from shortlist.serving.places import Places
 from shortlist.serving.proof.live import reasons_to_hold
 from shortlist.serving.rollout.commands import RollOut
 from shortlist.serving.rollout.here import LocalFleet
 from shortlist.serving.rollout.phases import Phase
 from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import Rollouts
+from shortlist.serving.rollout.rollouts import rollouts_of
 from shortlist.serving.rollout.tools import Tools
 from shortlist.serving.rollout.watcher import Watcher
 from shortlist.serving.stack.deployment import Deployment
@@ -32,6 +33,7 @@ from shortlist.serving.traffic.background import replay_folder, replaying
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.example import example_request
 from shortlist.serving.traffic.replay import ReplaySettings, describe, replay
+from shortlist.stores import Stores
 
 OnChange = Callable[[RolloutRecord], None]
 
@@ -58,21 +60,18 @@ class Deployer:
     """
 
     def __init__(self, origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> None:
-        stores = Path(origin.stores.partition("#")[0])
+        self._stores = Stores.parse(origin.stores)
         self.name = origin.name
-        self.places = Places.of(stores.parent, origin.name)
-        self.rollouts = Rollouts(self.places.rollouts, origin.name)
+        self.places = Places.of(self._stores.runs, origin.name)
+        self.rollouts = rollouts_of(origin.stores, origin.name)
         self._origin = origin
         self._serving = serving
         self._gates = gates
         self._runtime = runtime
-        self._store = stores / "feast" / origin.name
 
-    @classmethod
-    def parse(cls, origin: Origin, serving: str, gates: str, runtime: str) -> Self:
-        """Return a deployer from the sections as a graph's parameters hold them."""
-        sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
-        return cls(origin, *sections, Runtime.model_validate_json(runtime))
+    @cached_property
+    def _feast(self) -> FeastPlace:
+        return place_in(self._stores, self.name)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
         """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.
@@ -91,7 +90,9 @@ class Deployer:
         first = registry.version_of("champion") or registry.version_of("candidate")
         if first is None:
             raise ShortlistError(f"spec '{self.name}' has no blessed model to serve yet; make run SPEC={self.name}")
-        stack = Stack.up(self.places, self.name, self._serving, self._runtime.online_store, self.name, port)
+        logs = self._stores.objects if self._stores.has_remote_log else ""
+        online = self._runtime.online_store
+        stack = Stack.up(self.places, self.name, self._serving, online, self.name, port, log_objects=logs)
         route = stack.record.route
         if route is not None:
             stack.wait_ready(route.stable, 90)
@@ -154,7 +155,7 @@ class Deployer:
             models=self._origin.tracker.registry,
             observe=lambda record: Watcher(stack, record, self._serving.log.sampling),
             prove=lambda deployment: self._prove(stack, deployment),
-            store=self._store if (self._store / SERVING).exists() else None,
+            store=self._store(),
             on_change=on_change,
         )
         return RollOut(self.rollouts, self._serving.canary, tools)
@@ -226,5 +227,12 @@ class Deployer:
             stack.places.versions / f"v{version}" / "model" / Files.PREPROCESSING
         ).plan.declared.data
 
+    def _store(self) -> Path | Stores | None:
+        """Return where servers find users' rows and the views; None when nothing was ever put there."""
+        if self._feast.announced() is None:
+            return None
+        plain = self._feast.folder is not None and not self._feast.shares and self._feast.database is None
+        return self._feast.folder if plain else self._stores
+
     def _log_folder(self) -> Path:
-        return Path(read_json(self._store / SERVING)["log"])
+        return local_copy(self._feast.expected()["log"])

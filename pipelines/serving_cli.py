@@ -11,8 +11,17 @@ from pipelines.cli_options import RunsOption, SpecArgument, find_spec
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
+    from models.cluster_deployment import ClusterDeployer
     from models.deployment import Deployer
+    from models.training import Origin
+    from shortlist.config.spec import Spec
     from shortlist.serving.rollout.record import RolloutRecord
+
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", help="stack (this machine) or cluster (KServe); what the spec says by default."),
+]
+_TARGETS = {"stack": "stack", "cluster": "kserve"}
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -64,23 +73,24 @@ def stop(
 def deploy_canary(
     spec: SpecArgument,
     version: Annotated[int | None, typer.Option(help="Registered version; the newest blessed one by default.")] = None,
+    target: TargetOption = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
     from shortlist.serving.rollout.terminal import watched
 
-    deployer = _deployer(spec, runs)
+    deployer = _on_target(spec, target, runs)
     with watched() as on_change:
         rollout = deployer.canary(version, on_change)
     raise typer.Exit(_conclude(deployer, rollout))
 
 
 @commands.command(name="canary-status")
-def canary_status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """Show the rollout under way, or the last one."""
     from shortlist.serving.rollout.terminal import line
 
-    deployer = _deployer(spec, runs)
+    deployer = _on_target(spec, target, runs)
     latest = deployer.rollouts.latest()
     if latest is None:
         raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={spec}")
@@ -93,9 +103,9 @@ def canary_status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
 
 
 @commands.command()
-def promote(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """Make the newest blessed candidate (or what is being rolled out) the champion, without waiting for evidence."""
-    deployer = _deployer(spec, runs)
+    deployer = _on_target(spec, target, runs)
     done = deployer.promote()
     if isinstance(done, int):
         typer.echo(f"{deployer.name}: version {done} is the champion")
@@ -104,9 +114,9 @@ def promote(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
 
 
 @commands.command()
-def rollback(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
     """End the rollout under way, or return to the champion before."""
-    deployer = _deployer(spec, runs)
+    deployer = _on_target(spec, target, runs)
     _conclude(deployer, deployer.rollback())
 
 
@@ -141,22 +151,43 @@ def export_(
     if form not in forms:
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(forms)}")
     loaded = load_spec(find_spec(spec))
-    origin = Origin(name=loaded.name, stores=str(existing(runs).stores))
+    origin = Origin(name=loaded.name, stores=existing(runs).reference_for(loaded.runtime))
     typer.echo(f"{out}: version {release(origin, version, forms[form], loaded.serving.batching, out)} ({form})")
 
 
 def _deployer(spec: str, runs: Path) -> Deployer:
     from models.deployment import Deployer
-    from models.training import Origin
-    from pipelines.state import existing
     from shortlist.config.load import load_spec
 
     loaded = load_spec(find_spec(spec))
-    origin = Origin(name=loaded.name, stores=str(existing(runs).stores))
-    return Deployer(origin, loaded.serving, loaded.gates, loaded.runtime)
+    return Deployer(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
 
 
-def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
+def _on_target(spec: str, target: str | None, runs: Path) -> Deployer | ClusterDeployer:
+    """Return what drives the servers that the spec names; refuse another target than the spec's."""
+    from models.deployers import deployer_of
+    from shortlist.config.load import load_spec
+
+    if target is not None and target not in _TARGETS:
+        raise ShortlistError(f"--target: got '{target}'; wanted {' or '.join(_TARGETS)}")
+    loaded = load_spec(find_spec(spec))
+    declared = loaded.runtime.target
+    if target is not None and _TARGETS[target] != declared:
+        raise ShortlistError(
+            f"--target: got '{target}', but spec '{loaded.name}' says runtime.target: {declared}; its versions and"
+            " their rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
+        )
+    return deployer_of(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+
+
+def _origin(spec: Spec, runs: Path) -> Origin:
+    from models.training import Origin
+    from pipelines.state import existing
+
+    return Origin(name=spec.name, stores=existing(runs).reference_for(spec.runtime))
+
+
+def _conclude(deployer: Deployer | ClusterDeployer, rollout: RolloutRecord) -> int:
     """Print the verdict and where its evidence is; return the exit code."""
     from rich.console import Console
 
@@ -167,8 +198,8 @@ def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
 
     console = Console(highlight=False)
     console.print(verdict_table(rollout))
-    folder = deployer.rollouts.folder_of(rollout.id)
-    console.print(f"\nPage: {folder / PAGE}\nEvidence: {folder / EVIDENCE}", soft_wrap=True)
+    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.where(rollout.id, EVIDENCE)
+    console.print(f"\nPage: {page}\nEvidence: {evidence}", soft_wrap=True)
     return 0 if rollout.state.phase is Phase.PROMOTED else 1
 
 

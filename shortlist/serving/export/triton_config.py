@@ -81,7 +81,7 @@ def ensemble_config(
 
 def as_text(config: ModelConfig) -> str:
     """Return a configuration as Triton reads it."""
-    from google.protobuf import text_format  # type: ignore[import-untyped] # it has no stubs
+    from google.protobuf import text_format
 
     return str(text_format.MessageToString(config))
 

@@ -21,7 +21,7 @@ _WARMING = 10
 _TRIES = 3
 
 
-def reasons_to_hold(port: int, model: str, data: Data, log: Path, limits: Infra) -> list[str]:
+def reasons_to_hold(port: int, model: str, data: Data, log: Path, limits: Infra, host: str = "127.0.0.1") -> list[str]:
     """Return what speaks against a version whose servers run; empty when they bear the load.
 
     Answers that are too slow are measured again, twice at most: users share the machine, and a moment in which it was
@@ -33,11 +33,12 @@ def reasons_to_hold(port: int, model: str, data: Data, log: Path, limits: Infra)
         data: The log's declaration.
         log: Folder of the valid log; requests are made of its newest day.
         limits: The load, and the longest answers allowed.
+        host: Of the server.
     """
     sessions = list(itertools.islice(Sessions(data, log, 1, limits.rows_per_request), _SESSIONS))
     slow: list[str] = []
     for _ in range(_TRIES):
-        ledger = asyncio.run(_load(port, model, sessions, limits))
+        ledger = asyncio.run(_load(Endpoint(host=host, port=port, model=model), sessions, limits))
         failed = len(ledger) - int(ledger.answered.sum())
         if failed or not len(ledger):
             return [f"{failed} of {len(ledger)} requests were not answered"]
@@ -58,8 +59,8 @@ def _too_slow(ledger: Ledger, limits: Infra) -> list[str]:
     ]
 
 
-async def _load(port: int, model: str, sessions: list[Session], limits: Infra) -> Ledger:
-    async with connect(Endpoint(port=port, model=model)) as client:
+async def _load(endpoint: Endpoint, sessions: list[Session], limits: Infra) -> Ledger:
+    async with connect(endpoint) as client:
         asks = [client.prepare(session.inputs) for session in sessions]
         await Load(client, itertools.islice(endless(asks, "warming"), _WARMING)).closed(1)
         due = math.ceil(limits.requests_per_second * limits.seconds)

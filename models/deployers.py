@@ -1,0 +1,25 @@
+"""Which servers a spec's versions are brought to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from models.training import Origin
+from shortlist.config.gates import Gates
+from shortlist.config.runtime import Runtime
+from shortlist.config.serving import Serving
+
+if TYPE_CHECKING:
+    from models.cluster_deployment import ClusterDeployer
+    from models.deployment import Deployer
+
+
+def deployer_of(origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> Deployer | ClusterDeployer:
+    """Return what drives the servers that `runtime.target` names."""
+    if runtime.target == "kserve":
+        from models.cluster_deployment import ClusterDeployer  # loads Kubernetes' client
+
+        return ClusterDeployer(origin, serving, gates, runtime)
+    from models.deployment import Deployer  # loads what runs Envoy and Triton here
+
+    return Deployer(origin, serving, gates, runtime)

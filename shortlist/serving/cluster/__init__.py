@@ -1,0 +1,1 @@
+"""Versions on KServe behind a Gateway: the same rollout, another fleet."""

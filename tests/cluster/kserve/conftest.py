@@ -1,0 +1,32 @@
+"""A fake cluster for the tests of the rollout on KServe, and a spec with two blessed versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kserve_world import World
+from kube_server import SCHEMAS, KubeServer, running
+
+
+@pytest.fixture
+def kube() -> Iterator[KubeServer]:
+    """A Kubernetes API server."""
+    if not SCHEMAS.is_dir():
+        pytest.skip(f"the schemas of KServe and the Gateway API are not here ({SCHEMAS})")
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(kube: KubeServer, tmp_path: Path) -> World:
+    """Version 1 serves everybody, version 2 is the blessed candidate."""
+    made = World(tmp_path, kube.url)
+    made.serve(1)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shortlist.serving.rollout.controller.write_page", lambda record, out: None)

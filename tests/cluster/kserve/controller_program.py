@@ -1,0 +1,89 @@
+"""Controllers that die: a JSON line on stdin for each, its fate on stdout.
+
+Each controller is a process of its own, forked from this one, which has imported everything already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from kserve_world import Script, World  # noqa: E402
+
+from shortlist.serving.rollout.record import RolloutRecord  # noqa: E402
+
+
+def dying(phase: str, times: int) -> Callable[[RolloutRecord], None]:
+    """Return what kills this process as soon as a phase has been written down so many times."""
+    left = [times]
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase.value == phase:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return on_change
+
+
+def run(order: dict[str, Any]) -> str:
+    world = World(Path(order["folder"]), order["url"])
+    world.observe = lambda _: Script(order.get("bad_step"))
+    if order.get("phase"):
+        world.on_change = dying(order["phase"], order.get("times", 1))
+    if order.get("request"):  # dies in the middle of a call: it was sent, the answer is never read
+        die_at_request(order["request"])
+    rolling = world.roll_out()
+    return rolling.canary().state.phase.value
+
+
+def die_at_request(number: int) -> None:
+    import urllib3.connectionpool as pool
+
+    real, left = pool.HTTPConnectionPool._get_conn, [number]
+
+    def counted(self: Any, timeout: float | None = None) -> Any:
+        connection = real(self, timeout)
+        left[0] -= 1
+        if left[0] == 0:
+            read = connection.getresponse
+
+            def never() -> Any:
+                read()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            connection.getresponse = never
+        return connection
+
+    pool.HTTPConnectionPool._get_conn = counted
+
+
+def main() -> None:
+    for line in sys.stdin:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                said = run(json.loads(line))
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        _, status = os.waitpid(child, 0)
+        fate = f"killed by {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else said
+        sys.stdout.write(json.dumps(fate) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

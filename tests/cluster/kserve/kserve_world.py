@@ -1,0 +1,151 @@
+"""A spec with blessed versions in a folder, and everything that rolls them out on a cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+from shortlist.artefacts import folder_digest, write_manifest
+from shortlist.config.cluster import Autoscaling, Cluster, Images
+from shortlist.config.runtime import Runtime
+from shortlist.config.serving import Canary, Serving
+from shortlist.evaluation.blessing import bless, write_blessing
+from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.records import Measures
+from shortlist.objects_folder import FolderObjects
+from shortlist.serving.cluster.api import KubernetesAPI
+from shortlist.serving.cluster.fleet import KubeFleet
+from shortlist.serving.export.signature import MODEL_FILE, Signature
+from shortlist.serving.rollout.commands import RollOut
+from shortlist.serving.rollout.fleet import Observer
+from shortlist.serving.rollout.observations import Observation, Requests, Track
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import Rollouts
+from shortlist.serving.rollout.tools import Tools
+from shortlist.serving.stack.deployment import Deployment, Route
+from shortlist.tracking.registry import Alias, RegisteredModel
+
+SPEC = "demo"
+DIGEST = "sha256:" + "0" * 64
+IMAGES = Images(pipeline=f"registry/shortlist@{DIGEST}", triton=f"registry/triton@{DIGEST}")
+CLUSTER = Cluster(name="eu-1", namespace="ml", images=IMAGES, autoscaling=Autoscaling(min_replicas=1, max_replicas=2))
+POLICY = Canary(steps=(5, 50, 100), interval_seconds=1, deadline_seconds=60, drain_seconds=0)
+
+
+class FolderModels:
+    """A registry with real folders and real blessings; aliases in a file, for many processes."""
+
+    name = "shortlist-demo"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, version: int) -> None:
+        model = self.folder / str(version) / "model"
+        (model / "serving").mkdir(parents=True)
+        (model / "model.json").write_text(f'{{"version": {version}}}')
+        Signature(model=SPEC, kind="xgboost", numbers=("price",)).write(model / "serving")
+        (model / "serving" / MODEL_FILE).write_bytes(b"\x08\x0a\x12\x04test:" + b"\x3a\x02\x0a\x00" * version)
+        digests = write_manifest(model)
+        gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
+        report = GateReport.of("xgboost", folder_digest(model), gates)
+        measures = Measures(model="xgboost", role="candidate", validation_log_loss=0.5)
+        write_blessing(model.parent / "blessing.json", bless([report], [measures]))
+
+    def version_of(self, alias: Alias) -> int | None:
+        path = self.folder / f"{alias}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def fetch(self, version: int, to: Path | None = None) -> RegisteredModel:
+        return RegisteredModel(
+            version=version, run_id="run", kind="xgboost", folder=self.folder / str(version) / "model"
+        )
+
+    def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
+        return self.folder / str(version) / "blessing.json"
+
+    def set_alias(self, alias: Alias, version: int) -> None:
+        (self.folder / f"{alias}.json").write_text(json.dumps(version))
+
+
+class Script:
+    """A judge who is content with every step but one."""
+
+    def __init__(self, bad_step: int | None = None) -> None:
+        self.bad_step = bad_step
+
+    def look(self, step: int, at_step_seconds: float) -> Observation:
+        bad = step == self.bad_step
+        return Observation(
+            decision="roll_back" if bad else "proceed",
+            reason="4 % of the answers failed" if bad else f"step {step} is fine",
+            stable=Track(requests=90, users=80),
+            canary=Track(requests=10, users=9),
+        )
+
+    def total(self) -> Requests:
+        return Requests(total=100, logged=100)
+
+
+class World:
+    """What a controller works with, in any process that knows the folder and the server."""
+
+    def __init__(self, folder: Path, url: str, **changes: Any) -> None:
+        self.folder, self.url = folder, url
+        self.cluster: Cluster = changes.get("cluster", CLUSTER)
+        self.patience: float = changes.get("patience", 5.0)
+        self.ready_seconds: float = changes.get("ready_seconds", 5.0)
+        self.models = FolderModels(folder / "registry")
+        self.objects = FolderObjects(folder / "objects")
+        self.rollouts = Rollouts(folder / "rollouts", SPEC)
+        self.observe: Callable[[RolloutRecord], Observer] = lambda _: Script()
+        self.reasons: Sequence[str] = ()
+        self.on_change: Callable[[RolloutRecord], None] = lambda _: None
+        if not (folder / "registry").exists():
+            self.models.add(1)
+            self.models.add(2)
+            self.models.set_alias("champion", 1)
+            self.models.set_alias("candidate", 2)
+
+    def fleet(self) -> KubeFleet:
+        configuration = client.Configuration(host=self.url)
+        api = KubernetesAPI(client.ApiClient(configuration), self.cluster.namespace, self.patience, 0.02)
+        serving = Serving(canary=POLICY)
+        return KubeFleet(
+            api, self.objects, SPEC, Runtime(cluster=self.cluster), serving,
+            ready_seconds=self.ready_seconds, accepted_seconds=1.0,
+        )  # fmt: skip
+
+    def deployment(self, version: int) -> Deployment:
+        folder = self.models.fetch(version).folder
+        return Deployment(
+            version=version, kind="xgboost", model_folder=folder, digest=folder_digest(folder), store=None
+        )
+
+    def serve(self, version: int) -> None:
+        fleet = self.fleet()
+        fleet.deploy(self.deployment(version))
+        fleet.wait_ready(version)
+        fleet.route(Route(stable=version))
+
+    def name(self, version: int) -> str:
+        return self.fleet().owner.version_name(version, self.deployment(version).digest)
+
+    def roll_out(self, policy: Canary = POLICY) -> RollOut:
+        """A new controller, as a new process would have."""
+        tools = Tools(
+            fleet=self.fleet(),
+            models=self.models,
+            observe=self.observe,
+            prove=lambda _: self.reasons,
+            on_change=self.on_change,
+            patience_seconds=0.01,
+            poll_seconds=0.01,
+            sleep=lambda seconds: time.sleep(min(seconds, 0.02)),
+        )
+        return RollOut(self.rollouts, policy, tools)

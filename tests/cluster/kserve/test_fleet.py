@@ -1,0 +1,374 @@
+"""Versions and routes on a cluster: made once, never changed, never mixed up."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from kserve_world import CLUSTER, DIGEST, World
+from kube_server import Behaviour, Fault, KubeServer, Object
+
+from shortlist.artefacts import IntegrityError
+from shortlist.config.cluster import Images
+from shortlist.serving.cluster.errors import ClusterError, ForeignError
+from shortlist.serving.cluster.fetch import fetch
+from shortlist.serving.cluster.owner import DIGEST_ANNOTATION
+from shortlist.serving.cluster.published import model_key
+from shortlist.serving.stack.deployment import Route
+
+ROLLOUT = "20261121-120000-demo-0000"
+FIVE = Route(stable=1, canary=2, percent=5, rollout=ROLLOUT, step=0)
+FIFTY = Route(stable=1, canary=2, percent=50, rollout=ROLLOUT, step=1)
+
+
+def both(world: World) -> None:
+    world.fleet().deploy(world.deployment(2))
+    world.fleet().wait_ready(2)
+
+
+def test_a_version_is_deployed_once_and_gets_its_share(world: World, kube: KubeServer) -> None:
+    fleet = world.fleet()
+    assert fleet.serving() == Route(stable=1)
+    both(world)
+    made = kube.object("InferenceService", world.name(2))
+    both(world)
+    assert kube.object("InferenceService", world.name(2)) == made  # asked twice, made once
+    fleet.verify(2)
+    fleet.route(FIVE)
+    fleet.route(FIVE)
+    assert len([one for one in kube.sent if f"{world.name(2)}-transformer" in one.weights]) == 1
+    assert kube.sent[-1].weights == {f"{world.name(1)}-transformer": 95, f"{world.name(2)}-transformer": 5}
+    assert (fleet.serving(), kube.wrong) == (FIVE, [])
+
+
+def test_every_share_of_the_users_is_marked_as_envoy_marks_it_on_one_machine(world: World, kube: KubeServer) -> None:
+    both(world)
+    world.fleet().route(FIVE)
+    canary = next(one for one in kube.sent[-1].headers if one["name"] == f"{world.name(2)}-transformer")
+    asked, told = (
+        {each["name"]: each["value"] for each in one[kind]["set"]}
+        for one, kind in zip(canary["filters"], ("requestHeaderModifier", "responseHeaderModifier"), strict=True)
+    )
+    marks = {"x-shortlist-track": "canary", "x-shortlist-version": "2"}
+    assert told == marks
+    assert asked == marks | {"x-shortlist-rollout": ROLLOUT, "x-shortlist-step": "0"}
+
+
+def test_a_version_without_users_gets_none_before_it_is_ready(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(ready_after=1_000)
+    world.fleet().deploy(world.deployment(2))
+    with pytest.raises(ClusterError, match=r"demo-v2-.*-transformer: not ready, so nobody is sent there"):
+        world.fleet().route(FIVE)
+    assert world.fleet().serving() == Route(stable=1)
+
+
+def test_a_version_that_does_not_become_ready_says_what_the_cluster_says(kube: KubeServer, tmp_path: Path) -> None:
+    world = World(tmp_path, kube.url, ready_seconds=0.3)
+    kube.behaviour[world.name(2)] = Behaviour(ready_after=1_000)
+    kube.events = [event(world.name(2), "FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu")]
+    world.fleet().deploy(world.deployment(2))
+    with pytest.raises(ClusterError) as caught:
+        world.fleet().wait_ready(2)
+    assert "is not ready after 0.3 s; the cluster says:" in str(caught.value)
+    assert "PredictorReady is False: Deployment waiting for pods" in str(caught.value)
+    assert "event FailedScheduling: 0/3 nodes are available: 3 Insufficient cpu" in str(caught.value)
+
+
+def test_a_version_that_never_will_be_ready_is_not_waited_for(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(failing=True)
+    world.fleet().deploy(world.deployment(2))
+    began = time.monotonic()
+    with pytest.raises(ClusterError, match=r"never becomes ready(.|\n)*digest differs(.|\n)*CrashLoopBackOff"):
+        world.fleet().wait_ready(2)
+    assert time.monotonic() - began < world.ready_seconds
+    health = world.fleet().health(2)
+    assert (health.ready, health.fatal) == (False, ("kserve-container",))
+
+
+def test_a_version_that_is_being_deleted_is_made_anew(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.behaviour[world.name(2)] = Behaviour(gone_after=0.4)
+    before = kube.object("InferenceService", world.name(2))["metadata"]["uid"]
+    world.fleet().retire(2)
+    both(world)
+    assert kube.object("InferenceService", world.name(2))["metadata"]["uid"] != before
+
+
+def test_retiring_twice_or_what_never_was_does_no_harm(world: World, kube: KubeServer) -> None:
+    both(world)
+    for version in (2, 2, 7):
+        world.fleet().retire(version)
+    assert kube.named("InferenceService") == [world.name(1)]
+
+
+def test_a_version_with_users_is_not_retired(world: World, kube: KubeServer) -> None:
+    with pytest.raises(ClusterError, match="users are still sent to it; it stays"):
+        world.fleet().retire(1)
+    assert kube.named("InferenceService") == [world.name(1)]
+
+
+def test_nobody_is_sent_anywhere_after_the_first_model_was_taken_back(world: World, kube: KubeServer) -> None:
+    world.fleet().withdraw()
+    world.fleet().withdraw()
+    assert (world.fleet().serving(), kube.named("HTTPRoute")) == (None, [])
+
+
+# --- refused
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (Images(pipeline=f"a@{DIGEST}", triton="triton:26"), r"images\.triton: got 'triton:26'; wanted it by digest"),
+        (Images(pipeline="shortlist:latest", triton=f"b@{DIGEST}"), r"images\.pipeline: got 'shortlist:latest'"),
+        (Images(pipeline=f"a@{DIGEST}"), r"images\.triton: no image is declared"),
+    ],
+)  # fmt: skip
+def test_an_image_without_digest_is_refused_before_anything_is_made(
+    kube: KubeServer, tmp_path: Path, images: Images, message: str
+) -> None:
+    world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
+    with pytest.raises(ClusterError, match=message):
+        world.fleet().deploy(world.deployment(2))
+    assert (kube.named("InferenceService"), world.objects.keys("versions/")) == ([], [])
+
+
+def test_a_version_that_is_there_stays_though_the_spec_names_its_image_otherwise_now(
+    world: World, kube: KubeServer
+) -> None:
+    """A way back must not fail because somebody edited the spec meanwhile."""
+    images = Images(pipeline="shortlist:latest", triton="triton:latest")
+    later = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
+    later.fleet().deploy(later.deployment(1))
+    later.fleet().verify(1)
+
+
+def test_tags_are_taken_where_the_spec_allows_them(kube: KubeServer, tmp_path: Path) -> None:
+    images = Images(pipeline="shortlist:1", triton="triton:1", allow_tags=True)
+    world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"images": images}))
+    world.fleet().deploy(world.deployment(2))
+    assert kube.named("InferenceService") == [world.name(2)]
+
+
+def test_a_quota_that_is_used_up_is_said_and_nothing_is_left(world: World, kube: KubeServer) -> None:
+    quota = "exceeded quota: models, requested: count/inferenceservices=1, used: 1, limited: 1"
+    kube.faults = [Fault("403", "POST", "inferenceservices", message=quota)]
+    with pytest.raises(ClusterError, match=rf"refused \(403\): {quota}"):
+        world.fleet().deploy(world.deployment(2))
+    assert kube.named("InferenceService") == [world.name(1)]
+
+
+def test_two_clusters_never_touch_each_others_objects(world: World, kube: KubeServer) -> None:
+    """The same namespace, the same spec, another `runtime.cluster.name`: a wrong kubectl context, most often."""
+    before = kube.object("HTTPRoute", "shortlist-demo")
+    other = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1"}))
+    for call in (
+        other.fleet().serving,
+        other.fleet().withdraw,
+        lambda: other.fleet().route(Route(stable=1)),
+        lambda: other.fleet().retire(1),
+        lambda: other.fleet().deploy(other.deployment(1)),
+    ):
+        with pytest.raises(ForeignError, match="belongs to cluster 'eu-1', spec 'demo', and this is cluster 'us-1'"):
+            call()
+    assert kube.object("HTTPRoute", "shortlist-demo") == before
+
+
+def test_two_clusters_that_share_a_prefix_notice(world: World, kube: KubeServer) -> None:
+    other = World(world.folder, kube.url, cluster=CLUSTER.model_copy(update={"name": "us-1", "namespace": "other"}))
+    with pytest.raises(ForeignError, match="was published by cluster 'eu-1', and this is cluster 'us-1'"):
+        other.fleet().deploy(other.deployment(1))
+
+
+def test_a_route_that_somebody_else_made_is_left_alone(world: World, kube: KubeServer) -> None:
+    world.fleet().withdraw()
+    theirs = {
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "shortlist-demo", "namespace": "ml"},
+        "spec": {"rules": [{"backendRefs": [{"name": "theirs", "port": 80, "weight": 1, "filters": [{}, {}]}]}]},
+    }  # fmt: skip
+    kube.put(theirs)
+    before = kube.object("HTTPRoute", "shortlist-demo")
+    for call in (world.fleet().serving, world.fleet().withdraw, lambda: world.fleet().route(Route(stable=1))):
+        with pytest.raises(ForeignError, match="was not made by Shortlist and is left alone"):
+            call()
+    assert kube.object("HTTPRoute", "shortlist-demo") == before
+
+
+def test_a_gateway_that_does_not_take_the_route_is_an_error(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.takes_routes = False
+    with pytest.raises(
+        ClusterError, match=r"the gateway has not taken it after 1 s: Accepted is False: NoMatchingParent"
+    ):
+        world.fleet().route(FIVE)
+
+
+# --- somebody else at the same object
+
+
+def test_a_controller_that_writes_annotations_is_no_reason_to_stop(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.faults = [Fault("conflict", "PUT", "httproutes", times=2)]
+    world.fleet().route(FIVE)
+    route = kube.object("HTTPRoute", "shortlist-demo")
+    assert route["metadata"]["annotations"]["touched"] == "yes"  # theirs is kept
+    assert [method for method, path in kube.requests if "httproutes" in path].count("PUT") == 3
+    assert world.fleet().serving() == FIVE
+
+
+def test_a_route_that_somebody_moved_by_hand_is_not_overwritten(world: World, kube: KubeServer) -> None:
+    both(world)
+    world.fleet().route(FIVE)
+    kube.edit("HTTPRoute", "shortlist-demo", swap_weights)
+    before = kube.object("HTTPRoute", "shortlist-demo")
+    for call in (
+        world.fleet().serving,
+        lambda: world.fleet().route(FIFTY),
+        lambda: world.fleet().route(Route(stable=2)),
+    ):
+        with pytest.raises(ForeignError, match=r"somebody else changed it \(now: .*; asked for: 5 % at version 2"):
+            call()
+    assert kube.object("HTTPRoute", "shortlist-demo") == before
+
+
+def test_the_way_back_is_free_whoever_moved_what(world: World, kube: KubeServer) -> None:
+    both(world)
+    world.fleet().route(FIVE)
+    kube.edit("HTTPRoute", "shortlist-demo", swap_weights)
+    world.fleet().route(Route(stable=1))
+    assert kube.sent[-1].weights == {f"{world.name(1)}-transformer": 100}
+
+
+def test_a_move_between_reading_and_writing_is_seen(world: World, kube: KubeServer) -> None:
+    """The conflict is somebody's other weights: reading again shows them, and nothing is overwritten."""
+    both(world)
+    world.fleet().route(FIVE)
+    moved: list[str] = []
+
+    def by_hand(method: str, path: str) -> None:
+        if method == "PUT" and not moved:
+            moved.append(path)
+            kube.edit("HTTPRoute", "shortlist-demo", swap_weights)
+
+    kube.on_request = by_hand
+    with pytest.raises(ForeignError, match="somebody else changed it"):
+        world.fleet().route(FIFTY)
+    assert moved
+
+
+# --- an API that fails
+
+
+@pytest.mark.parametrize("what", ["500", "503", "429", "lost before", "lost after"])
+def test_a_fault_that_passes_changes_nothing(world: World, kube: KubeServer, what: str) -> None:
+    for method, path in (("POST", "inferenceservices"), ("GET", "inferenceservices"), ("PUT", "httproutes")):
+        kube.faults.append(Fault(what, method, path))
+    both(world)
+    world.fleet().route(FIVE)
+    assert (world.fleet().serving(), kube.wrong) == (FIVE, [])
+    assert kube.named("InferenceService") == sorted([world.name(1), world.name(2)])
+    kube.faults = [Fault(what, "DELETE", "inferenceservices")]
+    world.fleet().route(Route(stable=1))
+    world.fleet().retire(2)
+    assert kube.named("InferenceService") == [world.name(1)]
+
+
+def test_an_api_that_is_away_for_less_than_the_patience_is_waited_for(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.down(1.0)
+    world.fleet().route(FIVE)
+    assert world.fleet().serving() == FIVE
+
+
+def test_an_api_that_is_away_for_longer_is_a_clear_error(world: World, kube: KubeServer) -> None:
+    both(world)
+    impatient = World(world.folder, kube.url, patience=0.5)
+    kube.down(60)
+    with pytest.raises(ClusterError, match=r"did not answer for 0\.5 s .*Users' routes stay as they were") as caught:
+        impatient.fleet().route(FIVE)
+    assert kube.url in str(caught.value)
+    kube.down(0)
+    assert world.fleet().serving() == Route(stable=1)
+
+
+def test_an_object_that_the_api_finds_invalid_is_not_asked_for_again(world: World, kube: KubeServer) -> None:
+    kube.faults = [Fault("422", "POST", "inferenceservices", message="spec.predictor: Invalid value", times=9)]
+    with pytest.raises(ClusterError, match=r"refused \(422\): spec.predictor: Invalid value"):
+        world.fleet().deploy(world.deployment(2))
+    assert kube.faults[0].times == 8
+
+
+# --- what is served is what was judged
+
+
+def test_files_that_were_swapped_in_the_bucket_are_found(world: World, kube: KubeServer) -> None:
+    both(world)
+    fleet, deployment = world.fleet(), world.deployment(2)
+    key = model_key(fleet.owner, 2, deployment.digest)
+    fleet.verify(2)
+    world.objects.write(f"{key}/added.txt", b"x")
+    with pytest.raises(IntegrityError, match=r"'added.txt' is missing or was added"):
+        fleet.verify(2)
+
+
+def test_a_record_that_was_swapped_in_the_bucket_is_found(world: World, kube: KubeServer) -> None:
+    both(world)
+    fleet, deployment = world.fleet(), world.deployment(2)
+    key = model_key(fleet.owner, 2, deployment.digest)
+    record = json.loads(world.objects.read(f"{key}/published.json") or b"")
+    record["sha256"]["model.json"] = "0" * 64
+    world.objects.write(f"{key}/published.json", json.dumps(record).encode())
+    with pytest.raises(IntegrityError, match=r"but .* was deployed; somebody replaced it"):
+        fleet.verify(2)
+
+
+def test_a_pod_refuses_files_that_are_not_its_own(world: World, tmp_path: Path) -> None:
+    fleet = world.fleet()
+    right = world.deployment(1).digest
+    key = model_key(fleet.owner, 1, right)
+    assert fetch(world.objects, key, right, tmp_path / "pod/model") == tmp_path / "pod/model"
+    with pytest.raises(IntegrityError, match=r"but this pod serves 0000; nothing is started"):
+        fetch(world.objects, key, "0000", tmp_path / "other/model")
+
+
+def test_a_version_that_somebody_edited_is_not_routed_to(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.edit("InferenceService", world.name(2), lambda one: one["spec"]["predictor"]["model"].update(image="evil:1"))
+    with pytest.raises(IntegrityError, match="somebody changed it since it was made"):
+        world.fleet().verify(2)
+
+
+def test_a_version_under_a_digest_that_is_not_its_own_is_not_taken_over(world: World, kube: KubeServer) -> None:
+    both(world)
+    kube.edit("InferenceService", world.name(2), lambda one: annotate(one, DIGEST_ANNOTATION, "f" * 16))
+    with pytest.raises(IntegrityError, match="serves digest ffffffffffffffff, and version 2 has digest"):
+        world.fleet().deploy(world.deployment(2))
+    with pytest.raises(IntegrityError, match="its digest was changed to ffffffffffffffff"):
+        world.fleet().verify(2)
+
+
+def test_a_model_folder_that_changed_after_it_was_judged_is_not_published(world: World, kube: KubeServer) -> None:
+    deployment = world.deployment(2)
+    (deployment.model_folder / "model.json").write_text("{}")
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        world.fleet().deploy(deployment)
+    assert kube.named("InferenceService") == [world.name(1)]
+
+
+def annotate(one: Object, name: str, value: str) -> None:
+    one["metadata"]["annotations"][name] = value
+
+
+def swap_weights(route: Object) -> None:
+    for backend in route["spec"]["rules"][0]["backendRefs"]:
+        backend["weight"] = 100 - backend["weight"] if backend["weight"] in (5, 95) else 50
+
+
+def event(name: str, reason: str, message: str) -> Object:
+    return {
+        "metadata": {"name": f"{name}.1", "namespace": "ml"}, "involvedObject": {"name": name}, "type": "Warning",
+        "reason": reason, "message": message, "lastTimestamp": "2026-11-21T12:00:00Z",
+    }  # fmt: skip

@@ -1,0 +1,243 @@
+"""The judge of the laptop judges on a cluster: logs from the object store, and what Prometheus knows of the gateway."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import prometheus_server
+import pytest
+from kserve_world import World
+from kube_server import Behaviour, KubeServer
+from prometheus_server import PrometheusServer
+
+from shortlist.config.serving import KPI, Canary, Guardrails
+from shortlist.contracts import ShortlistError
+from shortlist.serving.cluster.observer import KubeObserver
+from shortlist.serving.cluster.prometheus import BlindError, Prometheus
+from shortlist.serving.cluster.served_requests import ServedRequests
+from shortlist.serving.places import Places
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+
+POLICY = Canary(
+    steps=(50, 100), interval_seconds=0.05, deadline_seconds=60, drain_seconds=0, min_requests=100, min_users=50,
+    kpi=KPI(max_drop=0.5), guardrails=Guardrails(max_p99_ms=200),
+)  # fmt: skip
+USERS = 400
+
+
+@pytest.fixture
+def prometheus() -> Iterator[PrometheusServer]:
+    with prometheus_server.running() as server:
+        yield server
+
+
+class Traffic:
+    """What servers, users and the gateway leave behind of a step, as soon as it is watched."""
+
+    def __init__(self, world: World, prometheus: PrometheusServer) -> None:
+        self.world, self.prometheus = world, prometheus
+        self.steps = 0
+        self.logs = True
+        self.slow_ms = 5.0
+        self.scores_of_canary = 0.0
+        self.bad_at_gateway: Callable[[], None] = lambda: None
+        world.on_change = self.on_change
+
+    def on_change(self, record: RolloutRecord) -> None:
+        if record.state.phase is not Phase.WATCHING or len(record.steps) <= self.steps:
+            return
+        self.steps += 1
+        split = USERS if record.state.percent == 100 else USERS // 2
+        self.now = datetime.now(UTC)
+        if self.logs:
+            self.write(record, range(split), "canary", 2)
+            self.write(record, range(split, USERS), "stable", 1)
+        for track, count in (("stable", USERS - split), ("canary", split)):
+            self.prometheus.tell(track, count)
+        self.bad_at_gateway()
+
+    def write(self, record: RolloutRecord, users: range, track: str, version: int) -> None:
+        if not users:
+            return
+        step, now = record.state.step, self.now
+        ids = [f"{record.id}-{step}-{user}" for user in users]
+        rng = np.random.default_rng(step)
+        scores = rng.uniform(0.2, 0.8, (len(users), 3)) + (self.scores_of_canary if track == "canary" else 0)
+        rows = pl.DataFrame(
+            {
+                "time": [now] * len(ids), "request_id": ids, "user": [f"u{user}" for user in users],
+                "track": track, "rollout": record.id, "step": pl.Series([step] * len(ids), dtype=pl.Int32),
+                "version": version, "status": pl.Series([200] * len(ids), dtype=pl.Int16),
+                "latency_ms": pl.Series([self.slow_ms] * len(ids), dtype=pl.Float32), "degraded": False,
+                "scores": pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
+            }
+        )  # fmt: skip
+        best = scores.argmax(axis=1)
+        labels = pl.Series([user % 3 == 0 for user in users]).cast(pl.Int8)
+        outcomes = pl.DataFrame({
+            "time": [now] * len(ids), "request_id": ids, "item": pl.Series([None] * len(ids), dtype=pl.Int64),
+            "row": pl.Series(best).cast(pl.Int32), "label": labels,
+        })  # fmt: skip
+        for kind, frame in (("predictions", rows), ("outcomes", outcomes)):
+            content = BytesIO()
+            frame.write_parquet(content)
+            key = f"logs/demo/{kind}/{now.date()}/pod-{track}-{step}/part-000000.parquet"
+            self.world.objects.write(key, content.getvalue())
+
+
+@pytest.fixture
+def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
+    places = Places.of(tmp_path / "runs", "demo")
+    world.observe = lambda record: KubeObserver(
+        world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, places, sampling=1.0, settled_seconds=0
+    )
+    return Traffic(world, prometheus)
+
+
+def test_a_good_candidate_is_promoted_on_the_clusters_own_evidence(
+    world: World, traffic: Traffic, kube: KubeServer
+) -> None:
+    record = world.roll_out(POLICY).canary()
+    assert record.state.phase is Phase.PROMOTED, record.state.reason
+    first = record.steps[0].last
+    assert first is not None
+    assert (first.canary.users, first.stable.users, first.canary.requests) == (200, 200, 200)
+    assert {check.name: check.passed for check in first.checks}["gateway"] is True
+    assert kube.wrong == []
+
+
+def test_the_counts_of_the_whole_rollout_are_right(world: World, traffic: Traffic) -> None:
+    record = world.roll_out(POLICY).canary()
+    assert record.requests is not None
+    assert (record.requests.total, record.requests.lost, record.requests.logged) == (800, 0, 800)
+
+
+def test_errors_that_reached_no_server_roll_back(world: World, traffic: Traffic) -> None:
+    """The pods of the canary are unreachable for some: no log knows of it, the gateway does."""
+    traffic.bad_at_gateway = lambda: traffic.prometheus.tell("canary", 200, failed=40)
+    record = world.roll_out(POLICY).canary()
+    assert record.state.phase is Phase.ROLLED_BACK
+    assert "40 of 240 answers failed at this step" in record.state.reason
+    assert record.requests is not None
+    assert record.requests.failed_canary == 40
+
+
+def test_answers_that_are_slow_on_the_way_roll_back(world: World, traffic: Traffic) -> None:
+    traffic.bad_at_gateway = lambda: traffic.prometheus.tell("canary", 200, slow=30)
+    record = world.roll_out(POLICY).canary()
+    assert record.state.phase is Phase.ROLLED_BACK
+    assert "30 of 200 answers took longer than 200 ms at the gateway" in record.state.reason
+
+
+def test_answers_that_are_slow_inside_the_server_roll_back(world: World, traffic: Traffic) -> None:
+    traffic.slow_ms = 900.0
+    record = world.roll_out(POLICY).canary()
+    assert (record.state.phase, "p99 latency" in record.state.reason) == (Phase.ROLLED_BACK, True)
+
+
+def test_scores_that_are_spread_otherwise_roll_back(world: World, traffic: Traffic) -> None:
+    traffic.scores_of_canary = 0.5
+    record = world.roll_out(POLICY).canary()
+    assert "population stability index" in record.state.reason
+
+
+def test_a_pod_that_crashed_rolls_back(world: World, traffic: Traffic, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(restarts=1)
+    assert "its servers crashed 1 time(s)" in world.roll_out(POLICY).canary().state.reason
+
+
+# --- nothing seen is never a success: hold, then back at the deadline
+
+
+def no_prometheus(traffic: Traffic) -> None:
+    traffic.prometheus.broken = "503"
+
+
+def nonsense(traffic: Traffic) -> None:
+    traffic.prometheus.broken = "<html>a login page</html>"
+
+
+def knows_nothing(traffic: Traffic) -> None:
+    traffic.bad_at_gateway = traffic.prometheus.clusters.clear
+
+
+def knows_half(traffic: Traffic) -> None:
+    """One of the gateway's pods is not scraped, say."""
+    traffic.bad_at_gateway = lambda: traffic.prometheus.tell("canary", 40)
+
+
+def no_logs(traffic: Traffic) -> None:
+    traffic.logs = False
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (no_prometheus, "Prometheus at .* does not answer"),
+        (nonsense, "is not Prometheus'"),
+        (knows_nothing, "Prometheus knows 0 requests of the canary at this step, its log 200"),
+        (knows_half, "Prometheus knows 40 requests of the canary at this step, its log 200"),
+        (no_logs, "no users"),
+    ],
+)
+def test_what_cannot_be_seen_holds_and_then_goes_back(
+    world: World, traffic: Traffic, spoil: Callable[[Traffic], None], reason: str
+) -> None:
+    spoil(traffic)
+    record = world.roll_out(POLICY.model_copy(update={"deadline_seconds": 0.8})).canary()
+    assert record.state.phase is Phase.ROLLED_BACK
+    assert record.state.reason.startswith("at 50 %: undecided after ")
+    assert re.search(reason, record.state.reason), record.state.reason
+
+
+def test_a_store_that_is_away_for_a_moment_only_holds(
+    world: World, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = type(world.objects).keys, [3]
+
+    def keys(self: object, prefix: str) -> list[str]:
+        if prefix.startswith("logs/") and left[0]:
+            left[0] -= 1
+            raise ShortlistError("s3://bucket: does not answer")
+        return real(self, prefix)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(world.objects), "keys", keys)
+    assert world.roll_out(POLICY).canary().state.phase is Phase.PROMOTED
+    assert left == [0]
+
+
+def test_an_error_of_prometheus_is_no_number(prometheus: PrometheusServer) -> None:
+    asking = Prometheus(prometheus.url, 0.1)
+    with pytest.raises(BlindError, match="does not answer"):
+        asking.by("le", "up")  # a question that it does not understand: 400
+    prometheus.broken = '{"status": "success", "data": {"resultType": "matrix", "result": []}}'
+    with pytest.raises(BlindError, match="wanted a vector"):
+        asking.by("le", "up")
+
+
+def test_rows_that_other_pods_may_still_be_shipping_are_held_back(
+    tmp_path: Path,
+) -> None:
+    """One track's newest rows without the other's would look like a wrong split of the users."""
+    now = datetime.now(UTC)
+    for pod, age in (("early", 60), ("late", 1)):
+        folder = tmp_path / "predictions" / pod
+        folder.mkdir(parents=True)
+        row = {
+            "time": [now - timedelta(seconds=age)], "request_id": [pod], "user": ["u"], "track": ["stable"],
+            "rollout": ["r"], "step": [0], "status": [200], "latency_ms": [1.5],
+        }  # fmt: skip
+        pl.DataFrame(row).write_parquet(folder / "part-000000.parquet")
+    held = ServedRequests(tmp_path / "predictions", "r", settled_seconds=30)
+    assert [line for frame in held.read() for line in frame["id"]] == ["early"]
+    assert [line for frame in held.read() for line in frame["id"]] == []
+    held._settled = timedelta(0)  # time goes by
+    (frame,) = held.read()
+    assert frame.select("id", "us", "status").rows() == [("late", 1_500, 200)]

@@ -1,0 +1,229 @@
+"""What a rollout writes fits the published schemas of KServe and the Gateway API; what is wrong does not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from kserve_world import CLUSTER, DIGEST
+from kube_server import SCHEMAS, Object
+
+from shortlist.config.cluster import Cluster, Secret, Task, Toleration
+from shortlist.config.runtime import RedisOnline
+from shortlist.config.serving import Serving
+from shortlist.serving.cluster.errors import ClusterError
+from shortlist.serving.cluster.manifests import Version, inference_service
+from shortlist.serving.cluster.owner import ASKED_ANNOTATION, Owner, holds
+from shortlist.serving.cluster.routing import PLACES, SHARES, http_route, sent_to, shares
+from shortlist.serving.cluster.settings import VARIABLE, server_settings, settings_in_pod
+from shortlist.serving.stack.deployment import Deployment, Route
+from shortlist.stores import Stores
+
+OWNER = Owner(cluster="eu-1", namespace="ml", spec="demo")
+FULL = CLUSTER.model_copy(
+    update={
+        "secrets": (Secret(name="stores", variables={"SHORTLIST_DATABASE": "database"}),),
+        "hostname": "rank.example.org",
+        "serving": Task(
+            cpu="4", memory="8Gi", gpus=1, node_selector={"pool": "gpu"},
+            tolerations=(Toleration(key="nvidia.com/gpu", effect="NoSchedule"),),
+        ),
+    }
+)  # fmt: skip
+ROUTES = (
+    Route(stable=4),
+    Route(stable=4, canary=5, percent=5, rollout="20261121-120000-demo-0000", step=0),
+    Route(stable=4, canary=5, percent=100, rollout="20261121-120000-demo-0000", step=3),
+)
+
+
+def version(**changes: Any) -> Version:
+    deployment = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0123456789abcdef", store=Stores(
+        cluster="eu-1", objects="s3://models/shortlist", tracking_variable="MLFLOW_TRACKING_URI",
+        database_variable="SHORTLIST_DATABASE",
+    ))  # fmt: skip
+    settings = server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
+    known = {"owner": OWNER, "version": 5, "digest": deployment.digest, "repository": "f" * 16,
+             "source": "s3://models/shortlist", "settings": settings}  # fmt: skip
+    return Version.model_validate({**known, **changes})
+
+
+def route(asked: Route, cluster: Cluster = FULL) -> Object:
+    return http_route(OWNER, cluster, asked, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=15)
+
+
+def problems(name: str, body: Object) -> list[str]:
+    path = SCHEMAS / name
+    if not path.is_file():
+        pytest.skip(f"the schemas of KServe and the Gateway API are not here ({SCHEMAS})")
+    return [error.message for error in Draft202012Validator(json.loads(path.read_text())).iter_errors(body)]
+
+
+SERVICE = "serving.kserve.io_v1beta1_InferenceService.json"
+ROUTE = "gateway.networking.k8s.io_v1_HTTPRoute.json"
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, FULL])
+def test_the_inference_service_fits_kserves_schema(cluster: Cluster) -> None:
+    assert problems(SERVICE, inference_service(version(), cluster)) == []
+
+
+@pytest.mark.parametrize("asked", ROUTES)
+def test_the_route_fits_the_gateway_apis_schema(asked: Route) -> None:
+    assert problems(ROUTE, route(asked)) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda spec: spec["predictor"].update(minReplica=1), "minReplica"),
+        (lambda spec: spec["predictor"]["model"].update(image=7), "7 is not of type 'string'"),
+        (lambda spec: spec["transformer"]["containers"][0].pop("name"), "'name' is a required property"),
+        (lambda spec: spec.update(canaryTraffic=5), "canaryTraffic"),
+    ],
+)
+def test_an_inference_service_that_is_wrong_does_not_fit(spoil: Callable[[Any], object], message: str) -> None:
+    body = inference_service(version(), FULL)
+    spoil(body["spec"])
+    assert message in "; ".join(problems(SERVICE, body))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda rule: rule["backendRefs"][0].update(weights=5), "weights"),
+        (lambda rule: rule["backendRefs"][0].update(weight=-1), "-1 is less than the minimum of 0"),
+        (lambda rule: rule["matches"][0].update(method="FETCH"), "'FETCH' is not one of"),
+        (lambda rule: rule["timeouts"].update(request="45"), "'45' does not match"),
+    ],
+)
+def test_a_route_that_is_wrong_does_not_fit(spoil: Callable[[Any], object], message: str) -> None:
+    body = route(ROUTES[1])
+    spoil(body["spec"]["rules"][0])
+    assert message in "; ".join(problems(ROUTE, body))
+
+
+def test_nothing_runs_with_rights_or_without_limits() -> None:
+    spec = inference_service(version(), FULL)["spec"]
+    for pod in (spec["predictor"], spec["transformer"]):
+        assert (pod["automountServiceAccountToken"], pod["securityContext"]["runAsNonRoot"]) == (False, True)
+        for container in (*pod["initContainers"], *pod.get("containers", []), *filter(None, [pod.get("model")])):
+            security, resources = container["securityContext"], container["resources"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert not security["allowPrivilegeEscalation"]
+            assert resources["limits"] == resources["requests"]
+            assert re.fullmatch(r"registry/(shortlist|triton)@" + DIGEST, container["image"])
+
+
+def test_every_pod_verifies_its_files_before_anything_starts() -> None:
+    spec = inference_service(version(), FULL)["spec"]
+    predictor, transformer = (spec[name]["initContainers"][0]["args"] for name in ("predictor", "transformer"))
+    key = "versions/demo/v5-0123456789abcdef"
+    assert predictor[:4] == ["--source", "s3://models/shortlist", "--key", f"{key}/repository-{'f' * 16}"]
+    assert predictor[4:6] == ["--digest", "f" * 16]
+    assert transformer[2:6] == ["--key", f"{key}/model", "--digest", "0123456789abcdef"]
+
+
+def test_secrets_are_named_and_never_held() -> None:
+    text = json.dumps(inference_service(version(), FULL))
+    reference = {"name": "SHORTLIST_DATABASE", "valueFrom": {"secretKeyRef": {"name": "stores", "key": "database"}}}
+    assert json.dumps(reference) in text
+    assert "postgresql://" not in text
+
+
+def test_a_pods_server_reads_what_the_manifest_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    container = inference_service(version(), FULL)["spec"]["transformer"]["containers"][0]
+    told = next(one["value"] for one in container["env"] if one["name"] == VARIABLE)
+    monkeypatch.setenv(VARIABLE, told)
+    # KServe adds these three (pkg/apis/serving/v1beta1/transformer_custom.go)
+    host = "demo-v5-01234567-predictor.ml"
+    added = ["--model_name", "demo-v5-01234567", "--predictor_host", host, "--http_port", "8080"]
+    settings = settings_in_pod([*container["args"], *added])
+    assert (settings.model, settings.version, settings.host) == ("demo", 5, "0.0.0.0")  # noqa: S104
+    assert settings.predictor == "demo-v5-01234567-predictor.ml:80"
+    assert settings.http_port == container["ports"][0]["containerPort"]
+    assert isinstance(settings.store, Stores)
+    assert str(settings.model_folder) == "/mnt/shortlist/model"
+
+
+@pytest.mark.parametrize(
+    ("told", "message"), [("", "is no JSON object"), ("[]", "is no JSON object"), ("{}", "model: ")]
+)
+def test_a_pod_without_settings_says_so(monkeypatch: pytest.MonkeyPatch, told: str, message: str) -> None:
+    monkeypatch.setenv(VARIABLE, told)
+    with pytest.raises(ClusterError, match=rf"SHORTLIST_SERVER: .*{message}"):
+        settings_in_pod(["--predictor_host", "here"])
+
+
+def test_features_in_files_of_this_machine_are_refused() -> None:
+    deployment = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0" * 16, store="/runs/stores/feast")
+    with pytest.raises(ClusterError, match="features are in files of this machine, and no pod sees them"):
+        server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
+
+
+@pytest.mark.parametrize("spec", ["d", "demo", "a" * 41])
+@pytest.mark.parametrize("number", [1, 123_456])
+def test_names_leave_room_for_what_kserve_adds(spec: str, number: int) -> None:
+    owner = Owner(cluster="c", namespace="shortlist-production", spec=spec)
+    name = owner.version_name(number, "0123456789abcdef")
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert max(len(f"{name}-transformer"), len(f"{name}-{owner.namespace}")) <= 63
+
+
+# --- who gets the canary
+
+
+def places(asked: Route) -> list[str]:
+    """Return the track at each of the hundred places that a user's hash can have."""
+    return [track for track, _, weight in shares(asked) for _ in range(weight)]
+
+
+@pytest.mark.parametrize("rollout", [f"2026112{day}-120000-demo-0000" for day in range(8)])
+def test_a_share_grows_and_nobody_who_has_the_canary_loses_it(rollout: str) -> None:
+    before: set[int] = set()
+    for percent in (1, 5, 25, 50, 90, 100):
+        found = places(Route(stable=4, canary=5, percent=percent, rollout=rollout))
+        canary = {place for place, track in enumerate(found) if track == "canary"}
+        assert (len(found), len(canary)) == (SHARES, percent)
+        assert before <= canary
+        before = canary
+
+
+def test_a_place_never_changes_its_track() -> None:
+    """The gateway counts by place."""
+    for percent in (0, 1, 5, 50, 99, 100):
+        for number in range(50):
+            tracks = [track for track, _, _ in shares(Route(stable=4, canary=5, percent=percent, rollout=f"r{number}"))]
+            assert {track: tuple(i for i, one in enumerate(tracks) if one == track) for track in PLACES} == PLACES
+
+
+def test_other_rollouts_have_other_guinea_pigs() -> None:
+    chosen = [places(Route(stable=4, canary=5, percent=5, rollout=f"r{number}")) for number in range(400)]
+    often = [sum(found[place] == "canary" for found in chosen) for place in range(SHARES)]
+    assert min(often) > 0  # everybody's turn comes: 5 % of 400 rollouts is 20
+    assert max(often) < 60
+
+
+def test_weights_always_add_up_and_carry_filters() -> None:
+    for asked in ROUTES:
+        body = route(asked)
+        backends = body["spec"]["rules"][0]["backendRefs"]
+        assert sum(sent_to(body).values()) == SHARES
+        kinds = {tuple(one["type"] for one in each["filters"]) for each in backends}
+        assert kinds == {("RequestHeaderModifier", "ResponseHeaderModifier")}
+
+
+def test_what_the_cluster_adds_is_no_change_and_what_somebody_changes_is() -> None:
+    body = inference_service(version(), FULL)
+    asked = json.loads(body["metadata"]["annotations"][ASKED_ANNOTATION])
+    live = copy.deepcopy(body["spec"])
+    live["predictor"]["model"]["imagePullPolicy"] = "Always"
+    assert holds(live, asked)
+    live["transformer"]["containers"].append({"name": "extra"})
+    assert not holds(live, asked)

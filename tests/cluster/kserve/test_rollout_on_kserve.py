@@ -1,0 +1,298 @@
+"""The rollout that runs on one machine runs on a cluster: the same machine, judge and promises, whatever fails.
+
+`test_fault_table` is the table of docs/rollout.md: for every fault what became of the rollout, and in all of them no
+user was ever sent to a version that was not ready, and never to nobody while something served.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kserve_world import IMAGES, Script, World
+from kube_server import Behaviour, Fault, KubeServer
+
+from shortlist.serving.rollout.phases import Phase
+from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.serving.rollout.rollouts import RolloutError
+from shortlist.serving.stack.deployment import Route
+
+
+def shares_of(kube: KubeServer, service: str) -> list[int]:
+    return [one.weights.get(f"{service}-transformer", 0) for one in kube.sent]
+
+
+def is_promoted(world: World, kube: KubeServer) -> bool:
+    state = world.fleet().serving(), world.models.version_of("champion"), kube.named("InferenceService"), kube.wrong
+    return state == (Route(stable=2), 2, [world.name(2)], [])
+
+
+def is_back(world: World, kube: KubeServer) -> bool:
+    state = world.fleet().serving(), world.models.version_of("champion"), kube.named("InferenceService"), kube.wrong
+    return state == (Route(stable=1), 1, [world.name(1)], [])
+
+
+def test_a_good_candidate_is_promoted_step_by_step(world: World, kube: KubeServer) -> None:
+    record = world.roll_out().canary()
+    assert record.state.phase is Phase.PROMOTED
+    assert is_promoted(world, kube)
+    # 5, 50, 100 % as the canary, then everybody on the stable track
+    assert shares_of(kube, world.name(2)) == [0, 5, 50, 100, 100]
+
+
+def test_a_candidate_that_breaches_a_guardrail_is_rolled_back(world: World, kube: KubeServer) -> None:
+    world.observe = lambda _: Script(bad_step=1)
+    record = world.roll_out().canary()
+    assert (record.state.phase, record.state.reason) == (Phase.ROLLED_BACK, "4 % of the answers failed")
+    assert shares_of(kube, world.name(2)) == [0, 5, 50, 0]
+    assert is_back(world, kube)
+
+
+def test_the_first_model_ever_gets_everybody(kube: KubeServer, tmp_path: Path) -> None:
+    world = World(tmp_path, kube.url)
+    (world.models.folder / "champion.json").unlink()
+    assert world.roll_out().canary().state.phase is Phase.PROMOTED
+    assert is_promoted(world, kube)
+
+
+def test_a_rollback_returns_to_the_version_before(world: World, kube: KubeServer) -> None:
+    world.roll_out().canary()
+    assert world.roll_out().rollback().state.phase is Phase.PROMOTED
+    assert is_back(world, kube)
+
+
+def test_a_promotion_by_hand_takes_one_step(world: World, kube: KubeServer) -> None:
+    assert world.roll_out().promote().state.phase is Phase.PROMOTED
+    assert shares_of(kube, world.name(2)) == [0, 100]
+
+
+# --- the fault table
+
+
+def quota(world: World, kube: KubeServer) -> None:
+    kube.faults = [Fault("403", "POST", "inferenceservices", message="exceeded quota: models", times=99)]
+
+
+def tagged(world: World, kube: KubeServer) -> None:
+    images = IMAGES.model_copy(update={"triton": "registry/triton:latest"})
+    world.cluster = world.cluster.model_copy(update={"images": images})
+
+
+def never_ready(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(ready_after=1_000)
+
+
+def failing(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(failing=True)
+
+
+def slow_to_start(world: World, kube: KubeServer) -> None:
+    kube.behaviour[world.name(2)] = Behaviour(ready_after=0.7)
+
+
+def slow_to_go(world: World, kube: KubeServer) -> None:
+    kube.default = Behaviour(gone_after=0.01)
+
+
+def proof_fails(world: World, kube: KubeServer) -> None:
+    world.reasons = ["p99 90 ms > 40 ms"]
+
+
+def conflicts(world: World, kube: KubeServer) -> None:
+    kube.faults = [Fault("conflict", "PUT", "httproutes", times=5)]
+
+
+def lost_answers(world: World, kube: KubeServer) -> None:
+    paths = (("POST", "inferenceservices"), ("PUT", "httproutes"), ("DELETE", "inferenceservices"))
+    kube.faults = [Fault("lost after", *path) for path in paths]
+
+
+def errors(world: World, kube: KubeServer) -> None:
+    kube.faults = [Fault("500", times=2), Fault("429", "PUT"), Fault("503", "PUT")]
+
+
+def down_a_while(world: World, kube: KubeServer) -> None:
+    """The API is away for a tenth of the patience, right when the first users are to be sent."""
+    when(kube, "PUT", lambda: kube.down(0.5))
+
+
+def evicted(world: World, kube: KubeServer) -> None:
+    """Somebody deletes the candidate while users are sent to it."""
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.WATCHING and record.state.step == 1:
+            kube.behaviour[world.name(2)] = Behaviour(ready_after=1_000)
+            kube.edit("InferenceService", world.name(2), lambda one: one["spec"]["predictor"].update(minReplicas=0))
+
+    world.on_change = on_change
+
+
+def by_hand(world: World, kube: KubeServer) -> None:
+    """Somebody moves the weights with kubectl at the first step."""
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.WATCHING and record.state.step == 0:
+            kube.edit("HTTPRoute", "shortlist-demo", everybody_half)
+
+    world.on_change = on_change
+
+
+FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
+    "quota used up": (quota, "back", "exceeded quota: models"),
+    "image without digest": (tagged, "back", "wanted it by digest"),
+    "never ready": (never_ready, "back", "is not ready after"),
+    "fails to load": (failing, "back", "never becomes ready"),
+    "slow to start": (slow_to_start, "promoted", ""),
+    "slow to be deleted": (slow_to_go, "promoted", ""),
+    "too slow under load": (proof_fails, "back", "p99 90 ms > 40 ms"),
+    "conflicts": (conflicts, "promoted", ""),
+    "answers lost": (lost_answers, "promoted", ""),
+    "500, 429, 503": (errors, "promoted", ""),
+    "API away, within patience": (down_a_while, "promoted", ""),
+    "candidate edited": (evicted, "back", "somebody changed it since it was made"),
+    "weights moved by hand": (by_hand, "back", "somebody else changed it"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_table(kube: KubeServer, tmp_path: Path, fault: str) -> None:
+    spoil, ends, reason = FAULTS[fault]
+    world = World(tmp_path, kube.url, ready_seconds=2.0)
+    world.serve(1)
+    spoil(world, kube)
+    record = world.roll_out().canary()
+    assert reason in record.state.reason, record.state.reason
+    if ends == "promoted":
+        wait_gone(kube, world.name(1))
+        assert is_promoted(world, kube)
+    else:
+        assert is_back(world, kube)
+    assert all(one.weights for one in kube.sent)
+
+
+def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tmp_path: Path) -> None:
+    """Away for longer than the patience, in the middle: the rollout stays unfinished, the next controller ends it."""
+    world = World(tmp_path, kube.url, patience=0.3)
+    world.serve(1)
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.SHIFTING and record.state.step == 1:
+            kube.down(600)
+
+    world.on_change = on_change
+    with pytest.raises(RolloutError, match=r"SendAll failed 4 times .*Nothing is forgotten") as caught:
+        world.roll_out().canary()
+    assert "did not answer for 0.3 s" in str(caught.value)
+    assert shares_of(kube, world.name(2)) == [0, 5]
+    kube.down(0)
+    world.on_change = lambda _: None
+    record = world.roll_out().canary()
+    assert (record.state.phase, is_back(world, kube)) == (Phase.ROLLED_BACK, True)
+
+
+def test_a_foreign_route_ends_a_rollout_before_it_begins(world: World, kube: KubeServer) -> None:
+    kube.edit("HTTPRoute", "shortlist-demo", lambda one: one["metadata"]["annotations"].update(THEIRS))
+    before = kube.object("HTTPRoute", "shortlist-demo")
+    with pytest.raises(ValueError, match="belongs to cluster 'us-1'"):
+        world.roll_out().canary()
+    assert (kube.object("HTTPRoute", "shortlist-demo"), world.rollouts.ids()) == (before, [])
+
+
+# --- a controller that dies
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Callable[[dict[str, Any]], str]]:
+    """Give a function that runs one controller in a process of its own and returns its fate."""
+    command = [sys.executable, str(Path(__file__).parent / "controller_program.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def run(order: dict[str, Any]) -> str:
+            stdin.write(json.dumps(order) + "\n")
+            stdin.flush()
+            return str(json.loads(stdout.readline()))
+
+        try:
+            yield run
+        finally:
+            stdin.close()
+
+
+@pytest.fixture
+def controllers(world: World, zygote: Callable[[dict[str, Any]], str]) -> Callable[..., str]:
+    return lambda **order: zygote({"folder": str(world.folder), "url": world.url, **order})
+
+
+THEIRS = {"shortlist/cluster": "us-1"}
+ON_THE_WAY = ("verifying", "starting", "proving", "shifting", "watching", "promoting", "draining", "promoted")
+BACK = ("rolling_back", "rolled_back")
+
+
+def test_a_controller_killed_in_any_phase_is_gone_on_with(
+    controllers: Callable[..., Any], world: World, kube: KubeServer
+) -> None:
+    """One controller after the other dies by SIGKILL in the next phase; the last one ends what the first began."""
+    for phase in ON_THE_WAY[:-1]:
+        assert controllers(phase=phase) == "killed by 9", phase
+        assert kube.wrong == [], phase
+        assert sum(kube.sent[-1].weights.values()) == 100, phase
+    assert controllers() == "promoted"
+    assert is_promoted(world, kube)
+    assert len(world.rollouts.ids()) == 1
+
+
+@pytest.mark.parametrize("phase", BACK)
+def test_a_controller_killed_on_the_way_back_is_gone_on_with(
+    controllers: Callable[..., Any], world: World, kube: KubeServer, phase: str
+) -> None:
+    assert controllers(phase=phase, bad_step=1) == "killed by 9"
+    if phase == "rolling_back":
+        assert controllers() == "rolled_back"
+    assert is_back(world, kube)
+
+
+def test_a_controller_killed_in_the_middle_of_any_call_is_gone_on_with(
+    controllers: Callable[..., Any], world: World, kube: KubeServer
+) -> None:
+    """It dies between a request and its answer, at every seventh call; nobody knows whether the call got through."""
+    for number in range(3, 200, 7):
+        said = controllers(request=number)
+        assert kube.wrong == [], number
+        assert sum(kube.sent[-1].weights.values()) == 100, number
+        if said != "killed by 9":
+            break
+    assert said == "promoted"
+    assert is_promoted(world, kube)
+
+
+def when(kube: KubeServer, method: str, happen: Callable[[], None]) -> None:
+    """Let something happen at the first request of a method."""
+    done: list[str] = []
+
+    def on_request(got: str, path: str) -> None:
+        if got == method and not done:
+            done.append(path)
+            happen()
+
+    kube.on_request = on_request
+
+
+def wait_gone(kube: KubeServer, name: str) -> None:
+    import time
+
+    deadline = time.monotonic() + 5
+    while name in kube.named("InferenceService") and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def everybody_half(route: dict[str, Any]) -> None:
+    for backend in route["spec"]["rules"][0]["backendRefs"]:
+        backend["weight"] = 1
