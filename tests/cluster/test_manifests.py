@@ -1,0 +1,490 @@
+"""Every manifest is what its kind's schema says, and keeps to the rules: no root, no tags, no secrets, few rights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from monitoring.alerts import ALARM
+from pipelines import trigger_service, watch_job
+from pipelines.kubeflow_start import read_specs
+from shortlist.config.spec import Spec
+from shortlist.serving.cluster.manifests import RUNTIME
+from shortlist.serving.cluster.pods import SERVICE_ACCOUNT
+from shortlist.serving.online.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "k8s"
+SCHEMAS = ROOT.parent / "shared" / "schemas"
+KUBERNETES = "1.34"
+CORE = {"v1", "apps/v1", "batch/v1", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"}
+"""What Kubernetes' own schemas describe."""
+OVERLAYS = ("dev", "production")
+DIGEST = "@sha256:" + "c0ffee" * 10 + "c0de"
+OWN = yaml.safe_load((Path(__file__).parent / "crds.yaml").read_text())
+
+Object = dict[str, Any]
+
+
+def rendered(folder: Path) -> list[Object]:
+    """Return what `kubectl apply -k` would send."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed, which renders the overlays (kubectl kustomize)")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, f"deprecated or unknown to kustomize: {done.stderr}"
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def overlays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Object]]:
+    """The overlays as users apply them: in production the images are set first, as its first lines say."""
+    deploy = tmp_path_factory.mktemp("deploy") / "k8s"
+    shutil.copytree(DEPLOY, deploy)
+    file = deploy / "overlays" / "production" / "kustomization.yaml"
+    said = yaml.safe_load(file.read_text())
+    for image in said["images"]:
+        image["digest"] = DIGEST.removeprefix("@")
+    file.write_text(yaml.safe_dump(said))
+    gateway_class = yaml.safe_load((DEPLOY / "gateway-class.yaml").read_text())
+    return {name: [gateway_class, *rendered(deploy / "overlays" / name)] for name in OVERLAYS}
+
+
+@pytest.fixture(params=OVERLAYS)
+def objects(request: pytest.FixtureRequest, overlays: dict[str, list[Object]]) -> list[Object]:
+    return overlays[request.param]
+
+
+def key_of(found: Object) -> str:
+    return f"{found['apiVersion']}/{found['kind']}"
+
+
+def name_of(found: Object) -> str:
+    return f"{found['kind']} {found['metadata']['name']}"
+
+
+def published_schema(found: Object) -> Object | None:
+    file = SCHEMAS / f"{key_of(found).replace('/', '_')}.json"
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def check(found: Object) -> None:
+    """Raise for an object that is not what its kind's schema says, or whose kind has none."""
+    if found["apiVersion"] in CORE:
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+        return
+    whole = published_schema(found)
+    if whole is not None:
+        Draft202012Validator(whole).validate(found)
+        return
+    if key_of(found) not in OWN and key_of(found).startswith(("serving.", "gateway.networking.")):
+        pytest.skip(f"../shared/schemas is absent, which has the schema of {key_of(found)}")
+    Draft202012Validator(OWN[key_of(found)]).validate(found["spec"])
+
+
+def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
+    """Give name, pod's spec and pod's labels of everything that runs."""
+    for found in objects:
+        match found["kind"]:
+            case "Deployment":
+                template = found["spec"]["template"]
+            case "CronJob":
+                template = found["spec"]["jobTemplate"]["spec"]["template"]
+            case "ServingRuntime":
+                template = {"metadata": {}, "spec": found["spec"]}
+            case _:
+                continue
+        yield name_of(found), template["spec"], template["metadata"].get("labels", {})
+
+
+def containers(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
+    """Give name, container and its pod's spec."""
+    for name, pod, _ in pods(objects):
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            yield f"{name} {container['name']}", container, pod
+
+
+# What the rules find; each gives a sentence per breach.
+
+
+def roots(objects: list[Object]) -> list[str]:
+    said = []
+    for name, container, pod in containers(objects):
+        security = {**pod.get("securityContext", {}), **container.get("securityContext", {})}
+        wanted = {
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        said += [f"{name}: {field}" for field, value in wanted.items() if security.get(field) != value]
+        said += [f"{name}: runAsUser"] * (not security.get("runAsUser"))
+        said += [f"{name}: privileged"] * bool(security.get("privileged"))
+    for name, pod, _ in pods(objects):
+        said += [f"{name}: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.get(field)]
+        said += [f"{name}: hostPath" for volume in pod.get("volumes", []) if "hostPath" in volume]
+    return said
+
+
+def loose_images(objects: list[Object]) -> list[str]:
+    """Return the images that can mean another one tomorrow, or that nobody has set."""
+    said = []
+    for name, container, _ in containers(objects):
+        digest = re.fullmatch(r"[^@]+@sha256:([0-9a-f]{64})", container["image"])
+        if digest is None or set(digest[1]) == {"0"}:
+            said.append(f"{name}: {container['image']}")
+    return said
+
+
+def unlimited(objects: list[Object]) -> list[str]:
+    said = []
+    for name, container, _ in containers(objects):
+        for kind in ("requests", "limits"):
+            amounts = container.get("resources", {}).get(kind, {})
+            said += [f"{name}: {kind}.{what}" for what in ("cpu", "memory") if what not in amounts]
+    return said
+
+
+def secrets(objects: list[Object]) -> list[str]:
+    """Return what holds a secret instead of naming one."""
+    said = [name_of(found) for found in objects if found["kind"] == "Secret"]
+    for name, container, _ in containers(objects):
+        given = {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
+        said += [f"{name}: {variable}" for variable, value in given.items() if _tells(variable, value)]
+    for found in objects:
+        if found["kind"] == "ConfigMap":
+            said += [f"{name_of(found)}: {key}" for key, value in found["data"].items() if _tells(key, value)]
+    return said
+
+
+def _tells(name: str, value: str) -> bool:
+    by_name = re.search(r"(?i)(password|token|secret|access_key|credential)(?!.*_PATH$)", name)
+    in_value = re.search(r"AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE KEY|://[^/\s]*:[^/\s]*@|(?i:password) *[:=]", value)
+    return bool(by_name or in_value)
+
+
+def rights(objects: list[Object]) -> list[str]:
+    """Return the rights that nobody here needs."""
+    said = []
+    for found in objects:
+        if found["kind"] in {"ClusterRole", "ClusterRoleBinding"}:
+            said.append(name_of(found))
+        for rule in found.get("rules", []) if found["kind"] == "Role" else []:
+            words = [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
+            said += [f"{name_of(found)}: *"] * ("*" in words)
+            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"])
+            said += [
+                f"{name_of(found)}: {verb}" for verb in rule["verbs"] if verb in {"escalate", "bind", "impersonate"}
+            ]
+            said += [f"{name_of(found)}: {one}" for one in rule["resources"] if one.endswith(("/exec", "/attach"))]
+    for name, pod, _ in pods(objects):
+        if not name.startswith("ServingRuntime"):  # its InferenceService says so
+            said += [f"{name}: token"] * (pod.get("automountServiceAccountToken") is not False)
+    return said
+
+
+def test_every_manifest_is_what_its_schema_says(objects: list[Object]) -> None:
+    for found in objects:
+        check(found)
+
+
+def test_each_object_is_there_once_and_in_the_namespace(objects: list[Object]) -> None:
+    names = [(key_of(found), found["metadata"]["name"]) for found in objects]
+    assert len(names) == len(set(names))
+    for found in objects:
+        wanted = None if found["kind"] in {"Namespace", "GatewayClass"} else "shortlist"
+        assert found["metadata"].get("namespace") == wanted, name_of(found)
+
+
+def _set(path: str, value: Any) -> Callable[[Object], None]:
+    def change(found: Object) -> None:
+        *parents, last = path.split(".")
+        for part in parents:
+            found = found[int(part)] if isinstance(found, list) else found[part]
+        if isinstance(found, list):
+            found[int(last)] = value
+        else:
+            found[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("Deployment", _set("spec.template.spec.containers.0.resource", {})),
+        ("Deployment", _set("spec.replicas", "one")),
+        ("CronJob", _set("spec.concurencyPolicy", "Forbid")),
+        ("Service", _set("spec.ports.0.target", 80)),
+        ("NetworkPolicy", _set("spec.podSelectors", {})),
+        ("PodDisruptionBudget", _set("spec.minAvailabel", 1)),
+        ("Role", _set("rules.0.verb", ["get"])),
+        ("RoleBinding", _set("roleref", {})),
+        ("ServiceAccount", _set("automountServiceAccountTokens", False)),
+        ("Namespace", _set("metadata.label", {})),
+        ("ConfigMap", _set("data.key", 1)),
+        ("ServingRuntime", _set("spec.supportedModelFormat", [])),
+        ("Gateway", _set("spec.listeners.0.protocoll", "HTTP")),
+        ("HTTPRoute", _set("spec.rules.0.matches.0.path.kind", "Exact")),
+        ("GatewayClass", _set("spec.controller", "eg")),
+        ("BackendTrafficPolicy", _set("spec.loadBalancer.consistentHash.headers", [])),
+        ("BackendTrafficPolicy", _set("spec.retry.retryOn.triggers.0", "reset-before-request")),
+        ("ClientTrafficPolicy", _set("spec.headers.earlyRequestHeader", {})),
+        ("EnvoyProxy", _set("spec.telemetry.accessLogs", {})),
+        ("HTTPRouteFilter", _set("spec.directResponse.status", 503)),
+        ("PodMonitor", _set("spec.podMetricsEndpoints.0.relabeling", [])),
+        ("AlertmanagerConfig", _set("spec.receivers.0.webhookConfigs.0.httpConfig.bearerToken", "secret")),
+        ("PrometheusRule", _set("spec.groups.0.rules.0.expression", "up == 0")),
+    ],
+)
+def test_a_misspelt_field_is_refused(
+    kind: str, change: Callable[[Object], None], overlays: dict[str, list[Object]]
+) -> None:
+    sound = next(found for found in overlays["production"] if found["kind"] == kind)
+    broken = json.loads(json.dumps(sound))
+    change(broken)
+    check(sound)
+    with pytest.raises(
+        Exception, match=r"(?i)unexpected|not of type|not one of|not valid|unknown|additional"
+    ) as problem:
+        check(broken)
+    assert "ValidationError" in type(problem.value).__name__
+
+
+def test_every_kind_has_its_misspelling(overlays: dict[str, list[Object]]) -> None:
+    (marks,) = test_a_misspelt_field_is_refused.pytestmark  # type: ignore[attr-defined]
+    tried = {kind for kind, _ in marks.args[1]}
+    assert {found["kind"] for objects in overlays.values() for found in objects} == tried
+
+
+def test_nothing_runs_as_root(objects: list[Object]) -> None:
+    assert roots(objects) == []
+
+
+def test_production_runs_images_by_digest(overlays: dict[str, list[Object]]) -> None:
+    assert loose_images(overlays["production"]) == []
+
+
+def test_production_as_it_is_shipped_runs_nothing() -> None:
+    found = loose_images(rendered(DEPLOY / "overlays" / "production"))
+    assert len(found) == 3
+    assert all(re.search(r"@sha256:0{64}$", each) for each in found)
+
+
+def test_everything_that_runs_says_how_much_it_needs(objects: list[Object]) -> None:
+    assert unlimited(objects) == []
+
+
+def test_no_manifest_holds_a_secret(objects: list[Object]) -> None:
+    assert secrets(objects) == []
+
+
+def test_nobody_may_more_than_is_needed(objects: list[Object]) -> None:
+    assert rights(objects) == []
+
+
+def test_the_rules_find_what_is_wrong(overlays: dict[str, list[Object]]) -> None:
+    objects: list[Object] = json.loads(json.dumps(overlays["production"]))
+    deployment = next(found for found in objects if found["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    pod["securityContext"]["runAsUser"] = 0
+    pod["automountServiceAccountToken"] = True
+    pod["hostNetwork"] = True
+    pod["volumes"].append({"name": "disk", "hostPath": {"path": "/"}})
+    container["securityContext"]["readOnlyRootFilesystem"] = False
+    container["image"] = "shortlist:latest"
+    container["resources"].pop("limits")
+    container["env"].append({"name": "SHORTLIST_DATABASE", "value": "postgresql://me:pass@host/db"})
+    objects.append({"kind": "Secret", "metadata": {"name": "s"}})
+    objects.append({"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "password: x"}})
+    objects.append(
+        {
+            "kind": "Role",
+            "metadata": {"name": "r"},
+            "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]}],
+        }
+    )
+    objects.append({"kind": "ClusterRole", "metadata": {"name": "all"}})
+    where = "Deployment shortlist-trigger"
+    assert roots(objects) == [
+        f"{where} trigger: readOnlyRootFilesystem",
+        f"{where} trigger: runAsUser",
+        f"{where}: hostNetwork",
+        f"{where}: hostPath",
+    ]
+    assert loose_images(objects) == [f"{where} trigger: shortlist:latest"]
+    assert unlimited(objects) == [f"{where} trigger: limits.cpu", f"{where} trigger: limits.memory"]
+    assert secrets(objects) == ["Secret s", f"{where} trigger: SHORTLIST_DATABASE", "ConfigMap c: a"]
+    assert rights(objects) == ["Role r: *", "Role r: secrets", "ClusterRole all", f"{where}: token"]
+
+
+def bound(objects: list[Object], account: str) -> set[tuple[str, str]]:
+    """Return resource and verb of everything that an account may do."""
+    roles = {found["metadata"]["name"]: found["rules"] for found in objects if found["kind"] == "Role"}
+    return {
+        (resource, verb)
+        for binding in objects
+        if binding["kind"] == "RoleBinding" and account in {subject["name"] for subject in binding["subjects"]}
+        for rule in roles[binding["roleRef"]["name"]]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_each_account_may_what_its_work_needs(objects: list[Object]) -> None:
+    rollout = {("inferenceservices", verb) for verb in ("get", "list", "create", "delete")}
+    rollout |= {("httproutes", verb) for verb in ("get", "create", "update", "delete")}
+    rollout |= {("pods", "list"), ("events", "list")}
+    assert bound(objects, "shortlist-rollout") == rollout
+    steps = {("trainjobs", verb) for verb in ("create", "get", "list", "watch", "delete")}
+    steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
+    steps |= {(what, verb) for what in ("pods", "configmaps") for verb in ("get", "list", "watch")}
+    assert bound(objects, "shortlist-pipeline") == steps | rollout
+    assert bound(objects, "shortlist-server") == bound(objects, "shortlist-trigger") == set()
+
+
+def test_whatever_runs_has_an_account_and_a_network_policy_of_its_own(objects: list[Object]) -> None:
+    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
+    policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
+    assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
+    for name, pod, labels in pods(objects):
+        if name.startswith("ServingRuntime"):
+            continue
+        assert pod["serviceAccountName"] in accounts - {"default"}
+        chosen = [one for one in policies if one["podSelector"].get("matchLabels", {}).items() <= labels.items()]
+        assert any(one["podSelector"].get("matchLabels") for one in chosen), name
+    for policy in policies:
+        for rule in policy.get("ingress", []):
+            assert rule.get("from"), "an ingress rule without peers lets everybody in"
+        for rule in policy.get("egress", []):
+            assert rule.get("to"), "an egress rule without peers lets everything out"
+
+
+def test_everything_that_is_named_is_there(objects: list[Object]) -> None:
+    known = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    for name, pod, _ in pods(objects):
+        for volume in pod.get("volumes", []):
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in known, name
+        for container in pod["containers"]:
+            for source in container.get("envFrom", []):
+                if "configMapRef" in source:
+                    assert ("ConfigMap", source["configMapRef"]["name"]) in known, name
+    for found in objects:
+        if found["kind"] == "RoleBinding":
+            assert ("Role", found["roleRef"]["name"]) in known
+            assert all(("ServiceAccount", one["name"]) in known for one in found["subjects"])
+        for target in found.get("spec", {}).get("targetRefs", []) if "spec" in found else []:
+            assert (target["kind"], target["name"]) in known
+        if found["kind"] == "HTTPRoute":
+            assert all(("Gateway", one["name"]) in known for one in found["spec"]["parentRefs"])
+            for rule in found["spec"]["rules"]:
+                for each in rule["filters"]:
+                    assert (each["extensionRef"]["kind"], each["extensionRef"]["name"]) in known
+
+
+def test_the_gateway_knows_the_headers_that_the_servers_know(objects: list[Object]) -> None:
+    by_kind = {found["kind"]: found["spec"] for found in objects if "spec" in found}
+    assert by_kind["BackendTrafficPolicy"]["loadBalancer"]["consistentHash"]["header"] == {"name": USER_HEADER}
+    ours = {TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER}
+    assert set(by_kind["ClientTrafficPolicy"]["headers"]["earlyRequestHeaders"]["remove"]) == ours
+    telemetry = by_kind["EnvoyProxy"]["telemetry"]
+    assert telemetry["metrics"] == {"prometheus": {}}, "another name of the clusters mixes the tracks' numbers"
+    logged = telemetry["accessLog"]["settings"][0]["format"]["json"]
+    assert {f"%REQ({header.upper()})%" for header in ours} <= set(logged.values())
+
+
+def test_triton_takes_no_model_from_outside(objects: list[Object]) -> None:
+    (runtime,) = (found["spec"] for found in objects if found["kind"] == "ServingRuntime")
+    (container,) = runtime["containers"]
+    assert {"--model-control-mode=none", "--disable-auto-complete-config"} <= set(container["args"])
+    assert [port["containerPort"] for port in container["ports"]] == [8080, 9000, 8002]
+    assert runtime["multiModel"] is False
+
+
+def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:
+    (rule,) = (found["spec"] for found in objects if found["kind"] == "PrometheusRule")
+    source = (ROOT / "deploy" / "monitoring" / "alert_rules.yaml").read_text()
+    written = yaml.safe_load((DEPLOY / "base" / "prometheus-rule.yaml").read_text())
+    assert written["spec"] == yaml.safe_load(source), "prometheus-rule.yaml is old; make manifests writes it"
+    assert _without_breaks(rule) == _without_breaks(written["spec"])  # kustomize folds long texts its own way
+
+
+def _without_breaks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_breaks(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_breaks(each) for each in value]
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def test_alertmanager_sends_the_alarm_where_the_receiver_listens(objects: list[Object]) -> None:
+    named = {found["kind"]: found for found in objects}
+    (sent,) = named["AlertmanagerConfig"]["spec"]["receivers"][0]["webhookConfigs"]
+    service = named["Service"]["metadata"]
+    assert sent["url"] == f"http://{service['name']}.{service['namespace']}/alerts"
+    assert named["AlertmanagerConfig"]["spec"]["route"]["matchers"][0]["value"] == ALARM
+    (deployment,) = (found for found in objects if found["kind"] == "Deployment")
+    secrets_of_pod = [one["secret"] for one in deployment["spec"]["template"]["spec"]["volumes"] if "secret" in one]
+    credentials = sent["httpConfig"]["authorization"]["credentials"]
+    assert [one["secretName"] for one in secrets_of_pod] == [credentials["name"]]
+
+
+def test_the_programs_take_the_arguments_that_the_manifests_give(objects: list[Object]) -> None:
+    parsers = {"pipelines.trigger_service": trigger_service.parser(), "pipelines.watch_job": watch_job.parser()}
+    for name, container, _ in containers(objects):
+        if container["image"].partition("@")[0].partition(":")[0].endswith("pipeline"):
+            *_, module = container["command"]
+            asked = vars(parsers.pop(module).parse_args(container["args"]))
+            mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert str(asked["specs"]) in mounted, name
+    assert not parsers
+
+
+def test_the_runbook_names_every_secret_that_something_reads(objects: list[Object], tmp_path: Path) -> None:
+    read = {("shortlist-webhook", "token")}  # Alertmanager does
+    for _, container, pod in containers(objects):
+        variables = [one["valueFrom"]["secretKeyRef"] for one in container.get("env", []) if "valueFrom" in one]
+        read |= {(one["name"], one["key"]) for one in variables}
+        volumes = [one["secret"] for one in pod.get("volumes", []) if "secret" in one]
+        read |= {(one["secretName"], item["key"]) for one in volumes for item in one["items"]}
+    for spec in specs_of(objects, tmp_path):
+        for secret in spec.runtime.cluster.secrets:
+            read |= {(secret.name, key) for key in secret.variables.values()}
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    made = {
+        (name, key)
+        for name, rest in re.findall(r"create secret generic (\S+)((?: --from-file=\w+)+)", runbook)
+        for key in re.findall(r"--from-file=(\w+)", rest)
+    }
+    assert read == made
+
+
+def specs_of(objects: list[Object], folder: Path) -> list[Spec]:
+    specs = next(each for each in objects if each["kind"] == "ConfigMap" and "specs" in each["metadata"]["name"])
+    for name, text in specs["data"].items():
+        (folder / name).write_text(text)
+    return list(read_specs(folder).values())
+
+
+def test_the_specs_of_the_cluster_are_valid_and_for_a_cluster(objects: list[Object], tmp_path: Path) -> None:
+    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
+    for spec in specs_of(objects, tmp_path):
+        runtime, cluster = spec.runtime, spec.runtime.cluster
+        assert (runtime.profile, cluster.namespace, cluster.gateway) == ("cluster", "shortlist", "shortlist")
+        assert cluster.service_account in accounts
+        assert SERVICE_ACCOUNT in accounts
+        assert ("ServingRuntime", RUNTIME) in {(found["kind"], found["metadata"]["name"]) for found in objects}
