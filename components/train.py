@@ -18,6 +18,7 @@ def train(
     key: str,
     until: str,
     earlier: str,
+    cluster: str,
     code: str,
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Input[dsl.Dataset],
@@ -36,7 +37,8 @@ def train(
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
         cause = Cause.parse(trigger, key, reasons, until)
-        origin = Origin(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause, earlier=earlier)
+        made_of = {"input_digest": input_digest, "code": code, "cause": cause, "earlier": earlier}
+        origin = Origin(name=name, stores=stores, cluster=cluster, **made_of)
         done = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
         this.rows = done.rows
     model.metadata.update({"step": this.record, "mlflow_run": done.run, "begun": done.begun})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from models.ranker import OnEpoch, Ranker
+from models.job import Job
+from models.ranker import Ranker
 from models.record import TrainedModel, read_record
 from models.scores import score
 from shortlist.artefacts import IntegrityError
@@ -22,6 +24,15 @@ KINDS: Final = {
     "popularity": ("models.popularity", "PopularityRanker"),
 }
 """Module and class of every kind of model; imported when asked for, for torch and XGBoost are slow to load."""
+
+
+class Spread(NamedTuple):
+    """Several processes that train a model together."""
+
+    world: int
+    """How many."""
+    run: Callable[[Job, Path], None]
+    """run(job, out_model) has them train and writes the model's folder, whole or not at all."""
 
 
 def ranker_class(kind: str) -> type[Ranker[Any]]:
@@ -51,7 +62,7 @@ def load_ranker(folder: Path) -> Ranker[Any]:
 
 def train(
     kind: str, section: Section | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
-    on_epoch: OnEpoch | None = None, champion: Path | None = None,
+    champion: Path | None = None, spread: Spread | None = None,
 ) -> TrainedModel:  # fmt: skip
     """Train a model, write its folder, and write the scores of validation and test days into another.
 
@@ -62,14 +73,18 @@ def train(
         runtime: Engine, memory budget and seed.
         out_model: Model folder to write.
         out_scores: Folder that gets `scores.parquet`.
-        on_epoch: Called after every epoch (every tree) with its line of the history.
         champion: Folder of a model of the same kind and features to start from.
+        spread: The processes that train it together; None: this one does.
 
     Raises:
         ShortlistError: The table, the section and the champion do not go together, or training went astray.
     """
-    ranker = ranker_class(kind)(section or Section())
-    record = ranker.fit(table, runtime, on_epoch, champion)
-    ranker.save(out_model)
+    if spread is None:
+        ranker = ranker_class(kind)(section or Section())
+        ranker.fit(table, runtime, champion=champion)
+        ranker.save(out_model)
+    else:
+        spread.run(Job.of(kind, section or Section(), table, runtime, champion, spread.world), out_model)
+        ranker = load_ranker(out_model)
     score(ranker, table, out_scores)
-    return record
+    return ranker.record

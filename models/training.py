@@ -14,6 +14,7 @@ from models.inputs import split_of
 from models.packing import pack
 from models.ranker import MisfitError
 from models.record import TrainedModel
+from models.spreading import spread_of
 from models.train import ranker_class, train
 from shortlist.artefacts import folder_digest, written_whole
 from shortlist.config.base import Section
@@ -23,11 +24,12 @@ from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.evaluation.figures import write_plots
 from shortlist.evaluation.report import training_plots
+from shortlist.stores import Stores
 from shortlist.tables import DayTable
 from shortlist.tracking.lineage import Cause, Continued, Lineage, git_commit
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
-from shortlist.tracking.store_access import tracking_uri
+from shortlist.tracking.store_access import tracking_place
 
 
 class Origin(BaseModel):
@@ -38,7 +40,7 @@ class Origin(BaseModel):
     name: str
     """Name of the spec."""
     stores: str
-    """Where MLflow keeps its files; what follows a `#` only tells two stores at one place apart."""
+    """Where everything is that outlives a run; see `shortlist.stores`."""
     input_digest: str = ""
     """Of the raw log."""
     code: str = ""
@@ -47,11 +49,14 @@ class Origin(BaseModel):
     """Why it was started."""
     earlier: str = ""
     """MLflow run of the model to go on from, where its section says so; empty: none."""
+    cluster: str = ""
+    """`runtime.cluster` as JSON, which may declare that several processes train; empty: one does."""
 
     @property
     def tracker(self) -> Tracker:
         """The spec's MLflow store."""
-        return Tracker(tracking_uri(Path(self.stores.partition("#")[0])), self.name)
+        place = tracking_place(Stores.parse(self.stores), self.name)
+        return Tracker(place.uri, self.name, place.files)
 
 
 class Tracked(NamedTuple):
@@ -122,12 +127,13 @@ def _train(
     kind: str, section: Section, runtime: Runtime, origin: Origin, made: Made, out_model: Path, out_scores: Path
 ) -> tuple[TrainedModel, Continued | None]:
     """Go on from the earlier model where it fits, else start from scratch and say why."""
+    spread = spread_of(kind, origin.cluster, origin.stores)
     if origin.earlier and isinstance(section, XGBoostModel | DLRMModel):
         try:
             with Beginning.fetched(origin.earlier, origin.tracker) as begun:
                 lessons = begun.lessons(section, made.table, made.fitted)
-                record = train(kind, section, lessons, runtime, out_model, out_scores, champion=begun.folder)
+                record = train(kind, section, lessons, runtime, out_model, out_scores, begun.folder, spread)
                 return record, begun.told(section, record)
         except MisfitError as reason:
             note(f"{kind} was trained from scratch: {reason}")
-    return train(kind, section, made.table, runtime, out_model, out_scores), None
+    return train(kind, section, made.table, runtime, out_model, out_scores, spread=spread), None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pyarrow.parquet as pq
 import xgboost as xgb
 
 from models.inputs import LearningTable, Part
@@ -22,7 +23,7 @@ Matrix = Callable[[tuple[Part, ...], xgb.DMatrix | None], xgb.DMatrix]
 @contextmanager
 def binned_matrices(learning: LearningTable, runtime: Runtime, max_bin: int) -> Iterator[Matrix]:
     """Give a function that bins parts of the table: in memory, or in files when its floats exceed the budget."""
-    size = 4 * len(float_names(learning.features)) * learning.rows("train", "validation")
+    size = 4 * len(float_names(learning.features)) * _own_rows(learning, "train", "validation")
     out_of_core = size > runtime.memory_budget_mib * 2**20
     with tempfile.TemporaryDirectory(prefix="shortlist-xgboost-") as scratch:
 
@@ -44,7 +45,7 @@ def exact_matrices(learning: LearningTable, runtime: Runtime) -> Iterator[Matrix
     Raises:
         MisfitError: The rows do not fit the memory budget.
     """
-    rows, width = learning.rows("train", "validation"), len(float_names(learning.features))
+    rows, width = _own_rows(learning, "train", "validation"), len(float_names(learning.features))
     if 4 * width * rows > runtime.memory_budget_mib * 2**20:
         raise MisfitError(
             f"{rows:,} rows of {width} floats are more than runtime.memory_budget_mib ({runtime.memory_budget_mib})"
@@ -52,7 +53,7 @@ def exact_matrices(learning: LearningTable, runtime: Runtime) -> Iterator[Matrix
         )
 
     def matrix(parts: tuple[Part, ...], like: xgb.DMatrix | None) -> xgb.DMatrix:
-        values, labels = np.empty((learning.rows(*parts), width), np.float32), []
+        values, labels = np.empty((_own_rows(learning, *parts), width), np.float32), []
         filled = 0
         for frame in learning.frames(*parts):
             values[filled : filled + frame.height] = float_matrix(frame, learning.features)
@@ -61,6 +62,11 @@ def exact_matrices(learning: LearningTable, runtime: Runtime) -> Iterator[Matrix
         return xgb.DMatrix(values, np.concatenate(labels), feature_names=float_names(learning.features))
 
     yield matrix
+
+
+def _own_rows(learning: LearningTable, *parts: Part) -> int:
+    """Return the rows that this process reads: of several workers, each has its own."""
+    return sum(pq.read_metadata(path).num_rows for path in learning.paths(*parts))
 
 
 class _Pieces(xgb.DataIter):  # type: ignore[misc] # untyped

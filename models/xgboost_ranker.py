@@ -16,6 +16,7 @@ from models.ranker import MisfitError, OnEpoch, Outcome, Ranker
 from models.record import read_record
 from models.validation import quality
 from models.xgboost_matrices import Matrix, binned_matrices, exact_matrices
+from models.xgboost_together import communicating, of_all
 from shortlist.config.models import XGBoostModel
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import ShortlistError
@@ -55,7 +56,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         matrices = (
             exact_matrices(learning, runtime) if before else binned_matrices(learning, runtime, self.section.max_bin)
         )
-        with matrices as matrix:
+        with communicating(), matrices as matrix:
             history = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
                 self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
@@ -80,7 +81,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                 callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
-        history[kept - 1] |= quality(validation.get_label(), booster.predict(validation))
+        history[kept - 1] |= quality(of_all(validation.get_label()), of_all(booster.predict(validation)))
         self._booster = _released(booster)
         return history
 
@@ -89,7 +90,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         rounds = read_record(champion).rounds
         if not rounds:
             raise MisfitError(f"{champion}: the champion has no trees to count; train without it.")
-        with binned_matrices(learning, runtime, self.section.max_bin) as matrix:
+        with communicating(), binned_matrices(learning, runtime, self.section.max_bin) as matrix:
             self._boost_again(params, matrix, None, rounds)
         importance = _importance(self._booster, learning.features)
         return Outcome(passes=rounds, best=rounds, rounds=rounds, importance=importance)

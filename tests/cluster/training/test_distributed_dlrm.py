@@ -1,0 +1,177 @@
+"""Two processes train a DLRM as one does: step by step the same loss, in the end the same scores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
+from models.dlrm.chunks import Batch, Lookups
+from models.dlrm.layout import Layout
+from models.dlrm.network import DLRM
+from models.dlrm.ranker import DLRMRanker
+from models.dlrm.train import Loaders, Training
+from models.inputs import LearningTable, chosen
+from models.job import Job
+from models.local_workers import train_here
+from models.moments import standardisation
+from models.train import Spread, load_ranker, train
+from shortlist.config.models import DLRMModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import Files, ShortlistError
+from shortlist.tables import DayTable
+
+SECTION = DLRMModel(
+    features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),
+    batch_size=256, epochs=3, patience=3, precision="fp32",
+)  # fmt: skip
+STEPS = Path(__file__).parent / "steps_together.py"
+
+
+class Joined:
+    """The batches that two processes would take at once, as one batch."""
+
+    def __init__(self, one: BatchLoader, other: BatchLoader) -> None:
+        self._loaders = (one, other)
+        self.rows = one.rows + other.rows
+
+    def shuffled(self, epoch: int) -> Iterator[Batch]:
+        for pair in zip_longest(*(loader.shuffled(epoch) for loader in self._loaders)):
+            batches = [batch for batch in pair if batch is not None]
+            looked_up = torch.cat([batch.lookups.rows_L for batch in batches])
+            lookups = Lookups(looked_up, torch.arange(len(looked_up) + 1, dtype=torch.int32), None)
+            dense = torch.cat([batch.dense_BF for batch in batches])
+            yield Batch(torch.cat([batch.labels_B for batch in batches]), dense, lookups)
+
+
+def one_process(job: Job, table: DayTable, runtime: Runtime) -> tuple[list[float], list[dict[str, float]], DLRM]:
+    """Train on the batches that the job's processes take together; return losses by step, history, model."""
+    learning = LearningTable(table, chosen(table, SECTION.features))
+    layout = Layout.of(learning.features)
+    store, pool = ChunkStore(learning, layout, 2**30), pool_rows(layout, runtime.chunk_rows)
+    own = [[path for path in learning.paths("train") if path in job.files(rank)] for rank in (0, 1)]
+    halves = [BatchLoader(store, paths, SECTION.batch_size // 2, pool, runtime.seed) for paths in own]
+    validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, runtime.seed)
+    torch.manual_seed(runtime.seed)
+    model = DLRM(layout, SECTION)
+    mean, scale = standardisation(store.chunk(path).dense for path in learning.paths("train"))
+    model.network.mean_F.copy_(torch.from_numpy(mean))
+    model.network.scale_F.copy_(torch.from_numpy(scale))
+    model.network.start_from(learning.base_rate)
+    training = Training(model, SECTION, "cpu")
+    losses: list[float] = []
+    step = training.step
+
+    def recorded(batch: Batch) -> float:
+        losses.append(float(step(batch)))
+        return losses[-1]
+
+    training.step = recorded  # type: ignore[method-assign]
+    history, _ = training.run(Loaders(Joined(*halves), validation), lambda line: None)  # type: ignore[arg-type]
+    return losses, history, model
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory, write_table: Callable[..., DayTable]) -> DayTable:
+    """Return a table whose training days have five files of different lengths."""
+    return write_table(tmp_path_factory.mktemp("uneven") / "table", rows_per_day=2_300)
+
+
+def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path) -> None:
+    runtime = Runtime(engine="cpu", seed=3)
+    job = Job.of("dlrm", SECTION, uneven, runtime, None, 2)
+    rows = [sum(pl.scan_parquet(path).select(pl.len()).collect().item() for path in job.files(r)) for r in (0, 1)]
+    assert rows[0] != rows[1]  # one process runs out of rows before the other
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(STEPS)]
+    ran = subprocess.run(
+        [*launcher, str(job.write(tmp_path))], capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    together = json.loads((tmp_path / "losses.json").read_text())
+    losses, history, model = one_process(job, uneven, runtime)
+    np.testing.assert_allclose(together, losses, rtol=0, atol=1e-5)
+    ranker = load_ranker(tmp_path / "model")
+    assert isinstance(ranker, DLRMRanker)
+    for mine, ones in zip(ranker.record.history, history, strict=True):
+        assert mine["train_log_loss"] == pytest.approx(ones["train_log_loss"], abs=1e-5)
+        assert mine["validation_auc"] == pytest.approx(ones["validation_auc"], abs=1e-3)
+    torch.testing.assert_close(ranker._model.table.weight_RD, model.table.weight_RD, rtol=1e-3, atol=1e-4)
+
+
+def test_workers_go_on_from_a_champion_and_their_model_scores(table: DayTable, tmp_path: Path) -> None:
+    runtime = Runtime(engine="cpu", seed=3)
+    section = DLRMModel(features=("*",), embedding_dim=8, batch_size=128, epochs=2, precision="fp32")
+    alone = train("dlrm", section, table, runtime, tmp_path / "alone", tmp_path / "scores")
+    warm = DLRMModel(**{**section.model_dump(), "retrain": "warm", "retrain_epochs": 1, "retrain_days": 0})
+    outputs = tmp_path / "model", tmp_path / "new_scores"
+    record = train("dlrm", warm, table, runtime, *outputs, tmp_path / "alone", Spread(2, train_here))
+    assert (record.champion, record.epochs) == ("alone", 1)
+    assert record.train_rows == alone.train_rows and record.base_rate == alone.base_rate
+    # It began where the champion had ended, its tables and their accumulators dealt out to the processes.
+    assert record.history[0]["train_log_loss"] < alone.history[1]["train_log_loss"]
+    assert pl.read_parquet(tmp_path / "new_scores" / Files.SCORES).height == 3_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "model", "new_scores", "scores"]
+
+
+def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"epochs": 100_000, "patience": 100_000})
+    job = Job.of("dlrm", section, table, Runtime(engine="cpu", seed=3), None, 2)
+    killed: list[int] = []
+
+    def kill_rank_1() -> None:
+        while not killed:
+            time.sleep(0.05)
+            for folder in Path("/proc").glob("[0-9]*"):
+                killed.extend(_is_rank_1(folder, tmp_path))
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = Thread(target=kill_rank_1, daemon=True)
+    killer.start()
+    with pytest.raises(ShortlistError, match=r"training by 2 processes stopped: process 1 of 2 was killed by SIGKILL"):
+        train_here(job, tmp_path / "model")
+    killer.join()
+    assert list(tmp_path.iterdir()) == []
+    assert not any(_is_worker(folder, tmp_path) for folder in Path("/proc").glob("[0-9]*"))
+
+
+def test_a_users_mistake_in_one_process_is_the_message(table: DayTable, tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"learning_rate": 1e30})
+    with pytest.raises(ShortlistError, match=r"models\.dlrm: the loss is .* at step \d+ of epoch 1"):
+        train_here(Job.of("dlrm", section, table, Runtime(engine="cpu"), None, 2), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_workers_than_files_are_refused(table: DayTable) -> None:
+    with pytest.raises(ShortlistError, match="cannot be shared among 99 workers"):
+        Job.of("dlrm", SECTION, table, Runtime(), None, 99)
+
+
+def _is_worker(folder: Path, job: Path) -> bool:
+    try:
+        command = (folder / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"models.worker" in command and str(job).encode() in command
+
+
+def _is_rank_1(folder: Path, job: Path) -> list[int]:
+    """Return the process's id if it is the second worker of the job."""
+    try:
+        is_it = _is_worker(folder, job) and b"\0RANK=1\0" in (folder / "environ").read_bytes()
+    except OSError:
+        return []
+    return [int(folder.name)] if is_it else []

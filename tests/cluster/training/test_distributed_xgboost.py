@@ -1,0 +1,52 @@
+"""Two processes grow the trees that one process grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from models.job import Job
+from models.local_workers import train_here
+from models.train import load_ranker, ranker_class
+from models.xgboost_ranker import XGBoostRanker
+from shortlist.config.models import XGBoostModel
+from shortlist.config.runtime import Runtime
+from shortlist.tables import DayTable
+
+RUNTIME = Runtime(engine="cpu", seed=3)
+
+
+def trees(ranker: XGBoostRanker) -> pl.DataFrame:
+    return pl.from_pandas(ranker._booster.trees_to_dataframe())
+
+
+def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None:
+    # Ids have few values, so every sketch is exact and both ways cut the same bins; only the additions' order differs.
+    section = XGBoostModel(features=("user_id", "item_id"), rounds=15, max_depth=4, refit=True)
+    train_here(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
+    alone.fit(table, RUNTIME)
+    assert isinstance(together, XGBoostRanker) and isinstance(alone, XGBoostRanker)
+    mine, ones = trees(together), trees(alone)
+    shape = ["Tree", "Node", "Feature", "Split", "Yes", "No", "Missing"]
+    assert mine.select(shape).equals(ones.select(shape))
+    for column in ("Gain", "Cover"):
+        np.testing.assert_allclose(mine[column], ones[column], rtol=1e-3, atol=1e-4)
+    assert together.record.rounds == alone.record.rounds
+    last = [one.record.history[-1] for one in (together, alone)]
+    assert last[0] == pytest.approx(last[1], abs=1e-5)
+
+
+def test_quantiles_of_many_values_cut_nearly_the_same_bins(table: DayTable, tmp_path: Path) -> None:
+    section = XGBoostModel(features=("user_id", "age", "text"), rounds=30, max_bin=64)
+    train_here(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
+    alone.fit(table, RUNTIME)
+    rows = pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])
+    difference = np.abs(together.predict(rows) - alone.predict(rows))
+    assert np.quantile(difference, 0.5) < 0.02 and difference.max() < 0.25
+    losses = [[line["validation_log_loss"] for line in one.record.history] for one in (together, alone)]
+    assert min(losses[0]) == pytest.approx(min(losses[1]), abs=1e-2)  # 3 000 rows: a bin's border moves a few of them

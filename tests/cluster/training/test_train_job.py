@@ -1,0 +1,232 @@
+"""Training as pods: the manifest against the published schema, the way there and back, and what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from train_job_server import SCHEMA, Object, TrainJobs, condition, problems, running
+
+from models.cluster_workers import Place, job_name, train_there
+from models.job import Job
+from models.ranker import MisfitError
+from models.spreading import spread_of
+from models.train import load_ranker
+from models.train_job import train_job
+from shortlist.config.cluster import Cluster, Workers
+from shortlist.config.models import XGBoostModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import ShortlistError
+from shortlist.objects import open_objects
+from shortlist.progress import EVENTS_VARIABLE
+from shortlist.serving.cluster.api import KubernetesAPI
+from shortlist.stores import Stores
+from shortlist.tables import DayTable
+
+pytestmark = pytest.mark.skipif(not SCHEMA.is_file(), reason="the schema of TrainJob is not here")
+IMAGE = "registry.example/shortlist@sha256:" + "a" * 64
+CLUSTER = Cluster.model_validate(
+    {
+        "images": {"pipeline": IMAGE, "gpu": IMAGE.replace("shortlist", "gpu")},
+        "secrets": [{"name": "store", "variables": {"AWS_SECRET_ACCESS_KEY": "secret"}}],
+        "workers": {
+            "dlrm": {
+                "nodes": 4, "processes": 8,
+                "pod": {
+                    "cpu": "16", "memory": "128Gi", "gpus": 8, "node_selector": {"gpu": "h200"}, "timeout_minutes": 60,
+                    "tolerations": [{"key": "nvidia.com/gpu"}],
+                },
+            },
+            "xgboost": {"nodes": 2},
+        },
+    }
+)  # fmt: skip
+SECTION = XGBoostModel(features=("user_id", "item_id"), rounds=4)
+
+
+def manifest(cluster: Cluster = CLUSTER) -> Object:
+    return train_job("train-dlrm-1", cluster, cluster.workers["dlrm"], "s3://models/shortlist", "trainings/1")
+
+
+def test_manifest_is_what_the_published_schema_wants() -> None:
+    made = manifest()
+    assert problems(made) == []
+    trainer = made["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["image"]) == (4, 8, CLUSTER.images.gpu)
+    assert trainer["resourcesPerNode"]["limits"] == {"cpu": "16", "memory": "128Gi", "nvidia.com/gpu": "8"}
+    assert made["spec"]["activeDeadlineSeconds"] == 3_600
+    (patch,) = made["spec"]["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("shortlist-pipeline", {"gpu": "h200"})
+    assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
+    assert [one["mountPath"] for one in container["volumeMounts"]] == ["/tmp", "/dev/shm"]  # noqa: S108 - in a pod
+    assert trainer["env"][0] == {"name": "OMP_NUM_THREADS", "value": "2"}
+    assert trainer["env"][1]["valueFrom"] == {"secretKeyRef": {"name": "store", "key": "secret"}}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda spec: spec.pop("runtimeRef"),
+        lambda spec: spec["trainer"].update(numNodes="4"),
+        lambda spec: spec["trainer"].update(nodes=4),
+        lambda spec: spec.update(podTemplateOverrides=[]),  # gone since Trainer 2.2
+        lambda spec: spec["runtimePatches"][0].pop("manager"),
+        lambda spec: spec["trainer"]["env"][1].update(valueFrom={"secretKeyRef": {"name": "store"}}),
+        lambda spec: spec.update(activeDeadlineSeconds=0),
+    ],
+)
+def test_the_schema_refuses_spoilt_manifests(spoil: Callable[[Object], Any]) -> None:
+    made = copy.deepcopy(manifest())
+    spoil(made["spec"])
+    assert problems(made)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": {}}, r"runtime\.cluster\.images\.gpu: workers need this image and nothing names it"),
+        ({"images": {"gpu": "gpu:latest"}}, "'gpu:latest' has no digest"),
+        ({"workers": {"dlrm": {"processes": 8, "pod": {"gpus": 4}}}}, "4 GPUs for 8 processes; wanted one process per"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_made(
+    change: Object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHORTLIST_GPU_IMAGE", raising=False)
+    with pytest.raises(ValueError, match=message):
+        manifest(Cluster.model_validate({**CLUSTER.model_dump(), **change}))
+
+
+def test_an_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHORTLIST_GPU_IMAGE", IMAGE)
+    changed = Cluster.model_validate({**CLUSTER.model_dump(), "images": {}})
+    assert manifest(changed)["spec"]["trainer"]["image"] == IMAGE
+
+
+def test_workers_are_used_where_they_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    said = CLUSTER.model_dump_json()
+    assert spread_of("dlrm", "", "x") is None
+    assert spread_of("logistic", said, "x") is None
+    assert spread_of("dlrm", Cluster(workers={"dlrm": Workers()}).model_dump_json(), "x") is None
+    found = spread_of("dlrm", said, "x")
+    assert found is not None and found.world == 32
+
+
+@pytest.fixture
+def trainer() -> Iterator[TrainJobs]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def place(trainer: TrainJobs, s3: Any) -> Place:
+    api = KubernetesAPI(client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{trainer.port}")), "shortlist", 5)
+    objects = open_objects(Stores(objects=s3.url))
+    return Place(api, objects, CLUSTER, CLUSTER.workers["xgboost"], sleep=_nap)
+
+
+def _nap(seconds: float) -> None:
+    time.sleep(seconds / 50)
+
+
+def job(table: DayTable, **section: Any) -> Job:
+    runtime = Runtime(engine="cpu", seed=3)
+    return Job.of("xgboost", SECTION.model_copy(update=section), table, runtime, None, 2)
+
+
+def test_pods_train_the_model_once(place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
+    train_there(place, job(table), tmp_path / "model")
+    assert load_ranker(tmp_path / "model").record.rounds == 4
+    assert trainer.created == [job_name(job(table))]
+    train_there(place, job(table), tmp_path / "again")  # a step that runs again finds what was made
+    assert len(trainer.created) == 1
+    assert load_ranker(tmp_path / "again").record == load_ranker(tmp_path / "model").record
+    keys = place.objects.keys(f"trainings/{trainer.created[0]}/share-0/")
+    own = set(job(table).shares[0])
+    assert {key.partition("share-0/")[2] for key in keys} == own | {"published.json"}
+
+
+def test_a_failed_training_is_made_anew_and_its_reason_told(
+    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path
+) -> None:
+    trainer.ends = [condition("Failed", "DeadlineExceeded", "TrainJob exceeded its deadline")] * 2
+    trainer.events = [
+        {
+            "metadata": {"name": "e"},
+            "involvedObject": {},
+            "reason": "OOMKilled",
+            "message": "node-0-1 ran out of memory",
+        }
+    ]
+    for tries in (1, 2):
+        with pytest.raises(ShortlistError, match=r"DeadlineExceeded: TrainJob exceeded .*\n  OOMKilled: node-0-1 ran"):
+            train_there(place, job(table), tmp_path / "model")
+        assert len(trainer.created) == tries
+    assert not (tmp_path / "model").exists()
+
+
+def test_events_that_may_not_be_read_hide_no_reason(
+    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path
+) -> None:
+    trainer.ends = [condition("Failed", "DeadlineExceeded", "too slow")]
+    trainer.may_read_events = False
+    with pytest.raises(ShortlistError, match="DeadlineExceeded: too slow\nAll its workers were stopped"):
+        train_there(place, job(table), tmp_path / "model")
+
+
+def test_a_workers_own_words_come_back(
+    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = job_name(job(table))
+    created = trainer._create
+
+    def create(body: Object) -> tuple[int, Object]:
+        said = {"message": "the champion reads other features", "misfit": True}
+        place.objects.write(f"trainings/{name}/failed.json", json.dumps(said).encode())
+        return created(body)
+
+    monkeypatch.setattr(trainer, "_create", create)
+    trainer.ends = [condition("Failed", "JobsFailed", "a pod failed")]
+    with pytest.raises(MisfitError, match="the champion reads other features"):
+        train_there(place, job(table), tmp_path / "model")
+
+
+def test_a_deleted_training_is_noticed(place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
+    trainer.forget = True
+    with pytest.raises(ShortlistError, match="somebody deleted it while it was training"):
+        train_there(place, job(table), tmp_path / "model")
+
+
+def test_progress_is_told_once_per_change(
+    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events.jsonl"))
+    pods = {"name": "node", "active": 2, "ready": 1, "failed": 0, "succeeded": 0, "suspended": 0}
+    trainer.status = {"jobsStatus": [pods]}
+    looks: list[float] = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            trainer.jobs[trainer.created[0]]["status"] = {"conditions": [condition("Failed", "Stopped", "enough")]}
+
+    with pytest.raises(ShortlistError, match="Stopped: enough"):
+        train_there(place._replace(sleep=look), job(table), tmp_path / "model")
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [one["text"] for one in told] == ["2 active, 1 ready"]
+
+
+def test_other_inputs_are_another_job(table: DayTable) -> None:
+    assert job_name(job(table)) == job_name(job(table))
+    assert job_name(job(table)) != job_name(job(table, rounds=5))

@@ -1,0 +1,143 @@
+"""A Kubernetes API server over real HTTP that knows TrainJobs, checks their schema, and runs or fails them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jsonschema import Draft202012Validator
+
+Object = dict[str, Any]
+SCHEMA = Path(__file__).parents[3].parent / "shared/schemas/trainer.kubeflow.org_v1alpha1_TrainJob.json"
+_BASE = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/shortlist/trainjobs"
+_NOW = "2026-11-21T12:00:00Z"
+
+
+def problems(body: Object) -> list[str]:
+    """Return what the schema says against a TrainJob."""
+    validator = Draft202012Validator(json.loads(SCHEMA.read_text()))
+    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in validator.iter_errors(body)]
+
+
+class TrainJobs:
+    """The state behind the server."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Object] = {}
+        self.created: list[str] = []
+        self.events: list[Object] = []
+        self.may_read_events = True
+        self.ends: list[Object | None] = []
+        """What becomes of the next jobs: a condition, or None: their processes are run here."""
+        self.forget = False
+        """Whether a job vanishes as soon as it is made."""
+        self.status: Object | None = None
+        """What a job that runs says of itself."""
+        self.logs: list[str] = []
+        self.port = 0
+
+    def answer(self, method: str, url: str, body: Object | None) -> tuple[int, Object]:
+        path = urlsplit(url).path
+        name = path.removeprefix(_BASE).strip("/")
+        if path.endswith("/events"):
+            found = {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": self.events}
+            return (200, found) if self.may_read_events else _refusal(403, "events is forbidden")
+        if not path.startswith(_BASE):
+            return _refusal(404, "the server could not find the requested resource")
+        if method == "POST" and body is not None:
+            return self._create(body)
+        if name not in self.jobs:
+            return _refusal(404, f'trainjobs "{name}" not found')
+        if method == "DELETE":
+            del self.jobs[name]
+            return 200, {"apiVersion": "v1", "kind": "Status", "status": "Success"}
+        return 200, self.jobs[name]
+
+    def _create(self, body: Object) -> tuple[int, Object]:
+        name = body["metadata"]["name"]
+        if found := problems(body):
+            return _refusal(422, f"TrainJob {name} is invalid: {'; '.join(found)}")
+        if name in self.jobs:
+            return _refusal(409, f'trainjobs "{name}" already exists')
+        self.created.append(name)
+        made = {**body, "metadata": {**body["metadata"], "uid": f"uid-{len(self.created)}"}}
+        if self.forget:
+            return 201, made
+        self.jobs[name] = made
+        if self.status:
+            made["status"] = self.status
+        end = self.ends.pop(0) if self.ends else None
+        if end is not None:
+            made["status"] = {"conditions": [end]}
+        elif self.status is None:
+            threading.Thread(target=self._run, args=(made,), daemon=True).start()
+        return 201, made
+
+    def _run(self, made: Object) -> None:
+        """Do what Kubeflow Trainer does, with all pods' processes on this machine."""
+        trainer = made["spec"]["trainer"]
+        world = trainer["numNodes"] * trainer["numProcPerNode"]
+        assert trainer["command"][:2] == ["torchrun", "-m"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(
+            [*launcher, *trainer["command"][1:], *trainer["args"]], env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        self.logs.append(ran.stderr)
+        kind, reason = ("Complete", "JobsCompleted") if ran.returncode == 0 else ("Failed", "BackoffLimitExceeded")
+        made["status"] = {"conditions": [condition(kind, reason, "as its processes ended")]}
+
+
+def condition(kind: str, reason: str, message: str) -> Object:
+    """Return a condition that holds."""
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": _NOW}
+
+
+def _refusal(status: int, message: str) -> tuple[int, Object]:
+    return status, {"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": message, "code": status}
+
+
+@contextmanager
+def running() -> Iterator[TrainJobs]:
+    """Run a server on a free port while the block runs."""
+    state = TrainJobs()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            content = self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, answer = state.answer(self.command, self.path, json.loads(content) if content else None)
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_DELETE = _handle  # noqa: N815 - names that http.server calls
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    state.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,78 @@
+"""What each of several workers reads, and what they find out together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from models.group import current
+from models.inputs import LearningTable, chosen
+from models.job import Failure, Job, first_failure
+from models.moments import merged, moments, scaling, standardisation
+from models.ranker import MisfitError
+from shortlist.config.cluster import Workers
+from shortlist.config.models import DLRMModel
+from shortlist.config.runtime import Runtime
+from shortlist.contracts import ShortlistError
+from shortlist.tables import DayTable
+
+SECTION = DLRMModel(features=("*",))
+
+
+def test_every_file_is_one_workers_and_sums_stay_those_of_all(table: DayTable, runtime: Runtime) -> None:
+    learning = LearningTable(table, chosen(table, ("age",)))
+    job = Job.of("dlrm", SECTION, table, runtime, None, 2)
+    shares = [learning.only(job.files(rank)) for rank in (0, 1)]
+    for part in ("train", "validation"):
+        paths = [set(one.paths(part)) for one in shares]
+        assert paths[0] | paths[1] == set(learning.paths(part)) and not paths[0] & paths[1]
+    assert all(one.rows("train") == learning.rows("train") for one in shares)
+    assert all(one.base_rate == learning.base_rate for one in shares)
+    read = sum(frame.height for one in shares for frame in one.frames("train"))
+    assert read == learning.rows("train")
+
+
+def test_no_share_holds_a_test_day(table: DayTable, runtime: Runtime) -> None:
+    job = Job.of("dlrm", SECTION, table, runtime, None, 2)
+    days = {pl.read_parquet(path)["day"][0] for rank in (0, 1) for path in job.files(rank)}
+    assert table.days[-1].day not in days and table.days[0].day not in days
+
+
+def test_moments_of_parts_are_those_of_the_whole() -> None:
+    rows = np.random.default_rng(0).normal(50, 3, (1_000, 4)).astype(np.float32)
+    rows[::7, 2] = np.nan
+    rows[:, 3] = 5.0
+    whole = standardisation([rows])
+    parts = scaling(merged(merged(map(moments, np.split(half, 5))) for half in (rows[:400], rows[400:])))
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert whole[1][3] == 1.0  # a column that never varies is not scaled
+
+
+def test_a_job_is_read_as_it_was_written(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    job = Job.of("dlrm", SECTION, table, runtime, tmp_path / "champion", 2)
+    read = Job.read(job.write(tmp_path))
+    assert read == job
+    assert read.opened == table
+
+
+def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
+    assert first_failure(tmp_path) is None
+    Failure.of(MisfitError("other features")).write(tmp_path, 1)
+    Failure.of(ShortlistError("a follower")).write(tmp_path, 0)
+    found = first_failure(tmp_path)
+    assert found is not None
+    with pytest.raises(MisfitError, match="other features"):
+        raise found.error()
+
+
+def test_a_process_alone_has_no_group() -> None:
+    assert current() is None
+
+
+def test_workers_on_gpus_have_one_each() -> None:
+    with pytest.raises(ValueError, match="4 GPUs for 8 processes; wanted one process per GPU"):
+        Workers.model_validate({"processes": 8, "pod": {"gpus": 4}})
