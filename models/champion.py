@@ -35,10 +35,11 @@ def score_champion(
         fitted: What this run's features were fitted to.
         out: Folder to write.
     """
-    with written_whole(out) as staging:
+    # Files of a remote store are gone when this ends: only scores and digest go on.
+    with TemporaryDirectory(prefix="shortlist-champion-") as files, written_whole(out) as staging:
         record = {"version": version, "problem": ""}
         if version:
-            found = origin.tracker.registry.find("champion", staging / "files")
+            found = origin.tracker.registry.find("champion", Path(files))
             assert found is not None and str(found.version) == version, "the champion changed during the run"
             record |= {"kind": found.kind, "digest": folder_digest(found.folder)}
             try:

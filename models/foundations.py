@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from models.continuing import find_earlier
 from models.training import Origin
 from shortlist.config.models import DLRMModel, XGBoostModel
 from shortlist.features.earlier import NEWEST, newest_fit
+from shortlist.features.place import place_in
+from shortlist.identity import claim
+from shortlist.stores import Stores
 from shortlist.tracking.steps import note
 
 
@@ -22,7 +24,7 @@ class Foundations(NamedTuple):
     dlrm: str
     """Likewise."""
     previous: str
-    """Path of the earlier fitted features."""
+    """Path or address of the earlier fitted features."""
 
 
 def find_foundations(origin: Origin, xgboost: str, dlrm: str, previous: str) -> Foundations:
@@ -33,12 +35,16 @@ def find_foundations(origin: Origin, xgboost: str, dlrm: str, previous: str) -> 
         xgboost: The model's section as JSON; empty when it is not declared.
         dlrm: Likewise.
         previous: Path of the earlier features; `newest` for those that the store was last filled from; empty: none.
+
+    Raises:
+        ShortlistError: A store cannot be reached, or belongs to another cluster: said before anything is written.
     """
+    claim(Stores.parse(origin.stores))
     tracker, log = origin.tracker, (origin.input_digest, origin.cause.until)
     trees = XGBoostModel.model_validate_json(xgboost) if xgboost else None
     network = DLRMModel.model_validate_json(dlrm) if dlrm else None
     if previous == NEWEST:
-        previous = newest_fit(Path(origin.stores.partition("#")[0]) / "feast" / origin.name)
+        previous = newest_fit(place_in(Stores.parse(origin.stores), origin.name))
         if not previous:
             note("Every day is counted: there are no earlier features yet.")
     return Foundations(

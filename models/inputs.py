@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -133,14 +134,25 @@ class LearningTable:
                 f" {self._named('train')}; nothing can be learnt from a label that never varies"
             )
         self.base_rate = positives / rows
+        self._own: frozenset[Path] | None = None
+
+    def only(self, files: frozenset[Path]) -> Self:
+        """Return the same table to one of several workers, who reads these of its files.
+
+        `rows` and `base_rate` stay those of all workers together.
+        """
+        one = copy(self)
+        one._own = files
+        return one
 
     def rows(self, *parts: Part) -> int:
         """Return the rows of some parts."""
         return sum(self._sum(part, "rows") for part in parts)
 
     def paths(self, *parts: Part) -> list[Path]:
-        """Return the files of some parts, in time order."""
-        return self._table.paths({day for part in parts for day in self._days(part)})
+        """Return the files of some parts, in time order; of several workers, each has its own."""
+        paths = self._table.paths({day for part in parts for day in self._days(part)})
+        return paths if self._own is None else [path for path in paths if path in self._own]
 
     def frames(self, *parts: Part) -> Iterator[pl.DataFrame]:
         """Give the label and the features file by file, in time order."""

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 
+class Moments(NamedTuple):
+    """What is known of float columns; each of shape (floats,), float64.
+
+    Attributes:
+        values: How many are not NaN.
+        mean: Their mean.
+        squares: Sum of their squared distances from it.
+    """
+
+    values: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+
+
 def standardisation(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return what makes every column's values have mean 0 and variance 1.
-
-    Chunks are merged in the order given (Chan, Golub and LeVeque, 1983), so the result does not depend on threads.
 
     Args:
         chunks: Matrices of shape (rows, floats), float32; NaN is left out.
@@ -22,18 +35,35 @@ def standardisation(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarra
     >>> mean.tolist(), round(float(scale[0]) ** -2, 4)
     ([3.0], 2.6667)
     """
-    count, mean, squares = 0.0, 0.0, 0.0
-    for chunk in chunks:
-        missing = np.isnan(chunk)
-        rows = (len(chunk) - missing.sum(axis=0)).astype(np.float64)
-        values = np.where(missing, 0.0, chunk.astype(np.float64))
-        own_mean = values.sum(axis=0) / np.maximum(rows, 1)
-        own_squares = (np.where(missing, 0.0, values - own_mean) ** 2).sum(axis=0)
-        distance, total = own_mean - mean, np.maximum(count + rows, 1)
-        squares = squares + own_squares + distance**2 * count * rows / total
-        mean = mean + distance * rows / total
-        count = count + rows
-    deviation = np.sqrt(np.asarray(squares) / np.maximum(count, 1))
+    return scaling(merged(map(moments, chunks)))
+
+
+def moments(chunk: np.ndarray) -> Moments:
+    """Return the moments of a matrix of shape (rows, floats)."""
+    missing = np.isnan(chunk)
+    count = (len(chunk) - missing.sum(axis=0)).astype(np.float64)
+    values = np.where(missing, 0.0, chunk.astype(np.float64))
+    mean = values.sum(axis=0) / np.maximum(count, 1)
+    return Moments(count, mean, (np.where(missing, 0.0, values - mean) ** 2).sum(axis=0))
+
+
+def merged(parts: Iterable[Moments]) -> Moments:
+    """Return the moments of all rows together, merged in the order given (Chan, Golub and LeVeque, 1983).
+
+    The result does not depend on threads; it does, in the last bits, on how the rows were parted.
+    """
+    count, mean, squares = np.zeros(1), np.zeros(1), np.zeros(1)
+    for part in parts:
+        distance, total = part.mean - mean, np.maximum(count + part.values, 1)
+        squares = squares + part.squares + distance**2 * count * part.values / total
+        mean = mean + distance * part.values / total
+        count = count + part.values
+    return Moments(count, mean, squares)
+
+
+def scaling(found: Moments) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and reciprocals of the standard deviations, (floats,), float32; see `standardisation`."""
+    deviation = np.sqrt(found.squares / np.maximum(found.values, 1))
     # A column that hardly varies around a large mean is constant up to float32; scaling it up would amplify noise.
-    varies = deviation > 1e-6 * np.maximum(1e-6, np.abs(mean))
-    return np.asarray(mean, np.float32), np.where(varies, 1 / np.where(varies, deviation, 1), 1).astype(np.float32)
+    varies = deviation > 1e-6 * np.maximum(1e-6, np.abs(found.mean))
+    return found.mean.astype(np.float32), np.where(varies, 1 / np.where(varies, deviation, 1), 1).astype(np.float32)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import polars as pl
 
+from models.group import current
 from models.inputs import LearningTable
 from models.matrix import check_columns
 from models.record import TrainedModel, read_record
@@ -87,6 +88,8 @@ class Ranker(ABC, Generic[SectionT]):
         """
         start = time.perf_counter()
         learning = self._learning(table)
+        if (group := current()) is not None:
+            learning = learning.only(group.files)
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")

@@ -59,7 +59,9 @@ class _Compiler:
         vectors_RND = self._add("Concat", bottom_R1D, *embedded, axis=1)
         turned_RDN = self._add("Transpose", vectors_RND, perm=[0, 2, 1])
         dots_RNN = self._add("MatMul", vectors_RND, turned_RDN)
-        pairs_RP = self._add("Gather", self._add("Flatten", dots_RNN, axis=1), self._network.pairs_P.numpy(), axis=1)
+        pairs_RP = self._add(
+            "Gather", self._add("Flatten", dots_RNN, axis=1), self._network.interaction.pairs_P.numpy(), axis=1
+        )
         return self._through(self._network.top, self._add("Concat", bottom_RD, pairs_RP, axis=1))
 
     def _embedded(self) -> list[str]:
@@ -131,7 +133,7 @@ class _Scoring(nn.Module):
         singles_BSD = self.table_RD[ids_BS + self.starts_S]
         vectors_BND = torch.cat([bottom_BD.unsqueeze(1), singles_BSD, *lists_B1D], dim=1)
         dots_BNN = torch.bmm(vectors_BND, vectors_BND.transpose(1, 2))
-        pairs_BP = dots_BNN.flatten(1).index_select(1, own.pairs_P)
+        pairs_BP = dots_BNN.flatten(1).index_select(1, own.interaction.pairs_P)
         return torch.sigmoid(own.top(torch.cat([bottom_BD, pairs_BP], dim=1)))
 
     def _mean(self, ids_BL: Tensor, start: int) -> Tensor:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from models.dlrm.chunks import Lookups
+from models.dlrm.interaction import Interaction
 from models.dlrm.layout import Layout
 from shortlist.config.models import DLRMModel
+
+if TYPE_CHECKING:
+    from models.dlrm.sharded import ShardedTable
 
 
 class FusedTable(nn.Module):
@@ -36,6 +41,21 @@ class FusedTable(nn.Module):
         self.register_buffer("weight_RD", weight_RD)
         self.register_buffer("squares_R", torch.zeros(layout.rows))
 
+    @classmethod
+    def of(cls, weight_RD: Tensor, squares_R: Tensor) -> Self:
+        """Return the table of some rows and their accumulators."""
+        table = cls.__new__(cls)
+        nn.Module.__init__(table)
+        table.register_buffer("weight_RD", weight_RD)
+        table.register_buffer("squares_R", squares_R)
+        return table
+
+    @torch.no_grad()
+    def take_rows(self, first: int, weight_RD: Tensor, squares_R: Tensor) -> None:
+        """Take values for the rows from `first` on."""
+        self.weight_RD[first : first + len(weight_RD)] = weight_RD
+        self.squares_R[first : first + len(squares_R)] = squares_R
+
     @torch.no_grad()
     def forward(self, lookups: Lookups) -> Tensor:
         """Return the weighted sum of every slot's rows, shape (slots, D); an empty slot gives zeros."""
@@ -50,7 +70,6 @@ class InteractionNetwork(nn.Module):
 
     mean_F: Tensor
     scale_F: Tensor
-    pairs_P: Tensor
 
     def __init__(self, layout: Layout, section: DLRMModel, bf16: bool) -> None:
         super().__init__()
@@ -59,8 +78,7 @@ class InteractionNetwork(nn.Module):
         self.bottom = perceptron((layout.floats, *section.bottom_mlp, width))
         self.bottom.append(nn.ReLU())
         self.top = perceptron((width + vectors * (vectors - 1) // 2, *section.top_mlp, 1), section.dropout)
-        i_P, j_P = torch.tril_indices(vectors, vectors, offset=-1)
-        self.register_buffer("pairs_P", i_P * vectors + j_P, persistent=False)
+        self.interaction = Interaction(vectors)
         self.register_buffer("mean_F", torch.zeros(layout.floats))
         self.register_buffer("scale_F", torch.ones(layout.floats))
 
@@ -74,14 +92,21 @@ class InteractionNetwork(nn.Module):
         standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
         bottom_BD = self._through(self.bottom, standard_BF)
         vectors_BND = torch.cat([bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF))], dim=1)
-        dots_BNN = torch.bmm(vectors_BND, vectors_BND.transpose(1, 2))
-        pairs_BP = dots_BNN.flatten(1).index_select(1, self.pairs_P)
+        pairs_BP = self.interaction(vectors_BND, torch.bfloat16 if self._narrow else torch.float32)
         return self._through(self.top, torch.cat([bottom_BD, pairs_BP], dim=1)).squeeze(1)
 
     @torch.no_grad()
     def start_from(self, base_rate: float) -> None:
         """Set the last bias so that the untrained network predicts the base rate instead of learning it first."""
         self.top[-1].bias.fill_(math.log(base_rate / (1 - base_rate)))  # type: ignore[operator]
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether products are computed in bf16, half the time of float32 where the processor multiplies it natively.
+
+        In training only. Scores are always computed in float32: they must not depend on the processor.
+        """
+        return self._bf16 and self.training
 
     def _by_row(self, pooled: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         border = rows * self._singles
@@ -90,9 +115,7 @@ class InteractionNetwork(nn.Module):
         return singles_BSD, lists_SBD.transpose(0, 1)
 
     def _through(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        # Only the perceptrons gain from bf16; the interaction's products are small and would only lose accuracy.
-        # Scores are always computed in float32: they must not depend on the processor.
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self._bf16 and self.training):
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self._narrow):
             outputs: Tensor = network(inputs)
         return outputs.float()
 
@@ -100,9 +123,11 @@ class InteractionNetwork(nn.Module):
 class DLRM(nn.Module):
     """The whole model: look up, interact, score."""
 
-    def __init__(self, layout: Layout, section: DLRMModel, bf16: bool = False) -> None:
+    def __init__(
+        self, layout: Layout, section: DLRMModel, bf16: bool = False, table: FusedTable | ShardedTable | None = None
+    ) -> None:
         super().__init__()
-        self.table = FusedTable(layout, section.embedding_dim)
+        self.table = table or FusedTable(layout, section.embedding_dim)
         self.network = InteractionNetwork(layout, section, bf16)
 
     def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:

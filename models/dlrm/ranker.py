@@ -10,14 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.devices import torch_device
-from models.dlrm.batches import BatchLoader, ChunkStore
+from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Chunk
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
+from models.dlrm.sharded import ShardedTable
+from models.dlrm.spill import Spill
+from models.dlrm.together import TogetherTraining, gather_on_first
 from models.dlrm.train import Loaders, Training, score_batch
 from models.dlrm.warm_start import take_over
+from models.group import Group, current
 from models.inputs import LearningTable, chosen
-from models.moments import standardisation
+from models.moments import Moments, merged, moments, scaling
 from models.ranker import OnEpoch, Outcome, Ranker
 from models.record import read_record
 from shortlist.artefacts import IntegrityError
@@ -44,15 +48,24 @@ class DLRMRanker(Ranker[DLRMModel]):
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
         self._layout = Layout.of(learning.features)
         self._device = torch_device(runtime.engine)
-        store = ChunkStore(learning, self._layout, runtime.memory_budget_mib * 2**20)
+        group = current()
+        batch_size = self.section.batch_size if group is None else max(1, self.section.batch_size // group.world)
+        store = ChunkStore(learning, self._layout, runtime.memory_budget_mib * 2**20, Spill())
+        pool = pool_rows(self._layout, runtime.chunk_rows)
         loaders = Loaders(
-            BatchLoader(store, learning.paths("train"), self.section.batch_size, runtime.chunk_rows, runtime.seed),
-            BatchLoader(store, learning.paths("validation"), _SCORING_ROWS, runtime.chunk_rows, runtime.seed),
+            BatchLoader(store, learning.paths("train"), batch_size, pool, runtime.seed),
+            BatchLoader(store, learning.paths("validation"), _SCORING_ROWS, pool, runtime.seed),
         )
         with torch.random.fork_rng(devices=[]):  # weights and dropout depend on the seed, and nobody else's draws on us
             torch.manual_seed(runtime.seed)
-            self._model = self._built(learning, store, champion).to(self._device)
-            history, best = Training(self._model, self._lessons(champion), self._device).run(loaders, on_epoch)
+            self._model = self._built(learning, store, champion, group).to(self._device)
+            lessons = self._lessons(champion)
+            if group is None:
+                history, best = Training(self._model, lessons, self._device).run(loaders, on_epoch)
+            else:
+                together = TogetherTraining(self._model, lessons, self._device, self._layout, learning, group)
+                history, best = together.run(loaders, on_epoch)
+                self._device = gather_on_first(self._model)
         return Outcome(tuple(history), passes=len(history), best=best, epochs=len(history))
 
     def _lessons(self, champion: Path | None) -> DLRMModel:
@@ -60,12 +73,16 @@ class DLRMRanker(Ranker[DLRMModel]):
         epochs = self.section.retrain_epochs if champion and self.section.retrain == "warm" else None
         return self.section.model_copy(update={"epochs": epochs}) if epochs else self.section
 
-    def _built(self, learning: LearningTable, store: ChunkStore, champion: Path | None) -> DLRM:
-        model = DLRM(self._layout, self.section, uses_bf16(self.section, self._device))
+    def _built(self, learning: LearningTable, store: ChunkStore, champion: Path | None, group: Group | None) -> DLRM:
+        table = ShardedTable(self._layout, self.section.embedding_dim, group.rank, group.world) if group else None
+        model = DLRM(self._layout, self.section, uses_bf16(self.section, self._device), table)
         if champion is not None:
             take_over(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
             return model
-        mean_F, scale_F = standardisation(store.chunk(path).dense for path in learning.paths("train"))
+        found = merged(moments(store.chunk(path).dense) for path in learning.paths("train"))
+        mean_F, scale_F = scaling(
+            merged(Moments(*rows) for rows in group.gathered(np.stack(found))) if group else found
+        )
         model.network.mean_F.copy_(torch.from_numpy(mean_F))
         model.network.scale_F.copy_(torch.from_numpy(scale_F))
         model.network.start_from(learning.base_rate)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from models.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
 from models.dlrm.chunks import Batch
 from models.dlrm.network import DLRM
@@ -36,6 +37,7 @@ class Training:
     """One training of a DLRM."""
 
     def __init__(self, model: DLRM, section: DLRMModel, device: str) -> None:
+        keep_freed_memory()
         self._model = model
         self._section = section
         self._device = device
@@ -64,7 +66,8 @@ class Training:
                 history.append(line)
                 on_epoch(line)
                 if stopping.improved(epoch, line["validation_log_loss"]):
-                    best = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+                    # In host memory: a device need not hold the tables twice.
+                    best = {name: tensor.to("cpu", copy=True) for name, tensor in self._model.state_dict().items()}
                 if stopping.patience_ended:
                     break
         finally:
@@ -86,14 +89,15 @@ class Training:
         self._model.train()
         with progress(f"dlrm epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
             for step, batch in enumerate(train.shuffled(epoch), start=1):
-                loss = self._step(batch.to(self._device))
+                loss = self.step(batch.to(self._device))
                 if not math.isfinite(loss):
                     raise self._astray(f"step {step} of epoch {epoch} ({rows:,} rows into it)", loss)
                 total, rows = total + loss * batch.rows, rows + batch.rows
                 advance(batch.rows, f"loss {total / rows:.4f}")
         return total / rows
 
-    def _step(self, batch: Batch) -> float:
+    def step(self, batch: Batch) -> float:
+        """Learn from a batch, which is on the device; return its mean log loss before."""
         pooled = self._model.table(batch.lookups).requires_grad_()
         logits_B = self._model.network(batch.dense_BF, pooled)
         loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B)

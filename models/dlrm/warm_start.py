@@ -36,8 +36,8 @@ def take_over(model: DLRM, layout: Layout, before: Layout, weights: Path) -> Non
         raise _misfit(weights, f"its embedding_dim is {tensors['table.weight_RD'].shape[1]}")
     for feature, start, old_start in zip(before.tables, layout.starts, before.starts, strict=True):
         rows = feature.size or 0
-        for name, own in (("table.weight_RD", model.table.weight_RD), ("table.squares_R", model.table.squares_R)):
-            own[start : start + rows] = tensors[name][old_start : old_start + rows]
+        taken = (tensors[name][old_start : old_start + rows] for name in ("table.weight_RD", "table.squares_R"))
+        model.table.take_rows(start, *taken)
 
 
 def _check_features(layout: Layout, before: Layout, weights: Path) -> None:

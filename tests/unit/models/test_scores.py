@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -68,13 +67,12 @@ def test_a_table_without_later_days_has_nothing_to_score(table: DayTable, runtim
         score(ranker, table.model_copy(update={"days": table.days[:3]}), tmp_path / "scores")
 
 
-def test_train_writes_the_model_and_its_scores_and_reports_every_epoch(
+def test_train_writes_the_model_and_its_scores_and_records_every_epoch(
     table: DayTable, runtime: Runtime, tmp_path: Path
 ) -> None:
-    lines: list[dict[str, Any]] = []
     section = XGBoostModel(features=("age", "text"), rounds=3)
-    record = train("xgboost", section, table, runtime, tmp_path / "model", tmp_path / "scores", lines.append)
-    assert [line["round"] for line in lines] == [1, 2, 3]
+    record = train("xgboost", section, table, runtime, tmp_path / "model", tmp_path / "scores")
+    assert [line["round"] for line in record.history] == [1, 2, 3]
     assert load_ranker(tmp_path / "model").record == record
     assert pl.read_parquet(tmp_path / "scores" / "scores.parquet").height == 3_000
 

@@ -1,0 +1,11 @@
+"""A run that has no digest of its log beforehand, because the clock started it."""
+
+from __future__ import annotations
+
+from models.continuing import _is_of_log
+
+
+def test_it_never_takes_an_earlier_model_for_one_of_the_same_log() -> None:
+    assert _is_of_log({"data_digest": "0123/table"}, "0123", "")
+    assert not _is_of_log({"data_digest": "0123/table"}, "", "")
+    assert not _is_of_log({"data_digest": "/table"}, "", "")
