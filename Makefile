@@ -10,23 +10,41 @@ RUNS ?= runs
 PORT ?= 0
 # Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"
 SET ?=
+# Where stores are: PROFILE=cluster OBJECTS=s3://bucket/prefix, their addresses in the environment (docs/adr/0013).
+PROFILE ?=
+OBJECTS ?=
+# What serves: TARGET=stack (this machine) or TARGET=cluster (KServe); by default what the spec says (runtime.target).
+TARGET ?=
+ON_TARGET = $(if $(TARGET),--target $(TARGET))
 # How often make watch looks: 15m, 1h; once by default.
 EVERY ?=
+# A cluster's Kubeflow Pipelines, e.g. after kubectl port-forward: HOST=http://127.0.0.1:8888; and a registry to push to.
+HOST ?=
+REGISTRY ?=
+# AGAIN=2 starts a second run of the same; UNREAD=1: this machine may not read DATA; DRY_RUN=1: only say what would be done.
+AGAIN ?=
+UNREAD ?=
+DRY_RUN ?=
+ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+  $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
 VENV := .venv
 # Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
 TRITON_VENV := .venv-triton
 # Threads that spin at barriers steal the cores of whoever shares them.
 export OMP_WAIT_POLICY ?= PASSIVE
 BIN := $(VENV)/bin
+RULES := deploy/monitoring/alert_rules.yaml
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test
+READY_CLUSTER := $(VENV)/.ready-cluster
 READY_TRITON := $(TRITON_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-run: $(READY) $(READY_TRITON) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value]
-	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
+run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
+	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test, the linters and the walls
 	@$(BIN)/pytest
@@ -40,6 +58,11 @@ check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
 compile: $(READY) ## write pipelines/compiled/*.yaml from the pipelines' Python
 	@$(BIN)/shortlist compile
 
+manifests: ## write the cluster's PrometheusRule from deploy/monitoring/alert_rules.yaml
+	@{ printf '%s\n' '# Written by make manifests from $(RULES), which is the one to edit.' \
+	  'apiVersion: monitoring.coreos.com/v1' 'kind: PrometheusRule' 'metadata:' '  name: shortlist' 'spec:'; \
+	  sed -n '/^groups:/,$$p' $(RULES) | sed 's/^\(.\)/  \1/'; } > deploy/k8s/base/prometheus-rule.yaml
+
 serve: $(READY) $(READY_TRITON) ## serve SPEC's champion on this machine: Triton behind Envoy [PORT=8080; a free one by default]
 	@$(BIN)/shortlist serve $(SPEC) --port $(PORT) --runs $(RUNS)
 
@@ -52,17 +75,17 @@ stop: $(READY) ## stop serving SPEC
 replay: $(READY) ## play the newest days of SPEC's log through Envoy for half a minute
 	@$(BIN)/shortlist replay $(SPEC) --runs $(RUNS)
 
-deploy-canary: $(READY) $(READY_TRITON) ## roll the newest blessed candidate out beside the champion; promote it or roll it back on evidence
-	@$(BIN)/shortlist deploy-canary $(SPEC) --runs $(RUNS)
+deploy-canary: $(READY) $(if $(filter cluster,$(TARGET)),$(READY_CLUSTER),$(READY_TRITON)) ## roll the newest blessed candidate out beside the champion; promote it or roll it back on evidence
+	@$(BIN)/shortlist deploy-canary $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 canary-status: $(READY) ## show the rollout under way, or the last one
-	@$(BIN)/shortlist canary-status $(SPEC) --runs $(RUNS)
+	@$(BIN)/shortlist canary-status $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 promote: $(READY) ## make the newest blessed candidate the champion now, without waiting for evidence
-	@$(BIN)/shortlist promote $(SPEC) --runs $(RUNS)
+	@$(BIN)/shortlist promote $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 rollback: $(READY) ## abort the rollout under way; with none, go back to the champion before
-	@$(BIN)/shortlist rollback $(SPEC) --runs $(RUNS)
+	@$(BIN)/shortlist rollback $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
 	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data $(DATA)) $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
@@ -71,8 +94,32 @@ drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch 
 	@rm -rf $(RUNS)/drill
 	@$(BIN)/shortlist drill --runs $(RUNS)/drill
 
+images: $(READY) ## build the container images, and push them: make images [REGISTRY=host/path]
+	@$(BIN)/shortlist images $(if $(REGISTRY),--registry $(REGISTRY))
+
+submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submit HOST=http://... [DATA=s3://...] [AGAIN=2] [UNREAD=1] [DRY_RUN=1]
+	@$(BIN)/shortlist submit $(ON_CLUSTER) $(if $(AGAIN),--again $(AGAIN)) $(if $(UNREAD),--unread)
+
+schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedule says: make schedule HOST=http://... [DATA=s3://...] [DRY_RUN=1]
+	@$(BIN)/shortlist schedule $(ON_CLUSTER)
+
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
+
+bench: bench-features bench-loader bench-train bench-serve bench-memory ## the speed that is promised, against named peers in the same run
+
+bench-features: $(READY_TEST) ## text to ids and logs in Parquet, against parsing alone, NVTabular (make peers) and facebookresearch/dlrm's design
+	@$(BIN)/python -m benchmarks.features
+
+bench-loader: $(READY_TEST) ## rows per second to shuffled torch batches, from disk and from Parquet
+	@$(BIN)/python -m benchmarks.loader
+
+bench-train: $(READY_TEST) ## DLRM samples per second, loader included, against facebookresearch/dlrm's design
+	@$(BIN)/python -m benchmarks.train
+
+peers: requirements/peers.txt ## install what make bench-features compares us with, in an environment of its own
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers.txt
 
 bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
 	@$(BIN)/python benchmarks/serve.py
@@ -126,9 +173,14 @@ $(READY_TRITON): requirements/triton.txt | $(BIN)/python
 	  || { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
 	@touch $@
 
+$(READY_CLUSTER): requirements/cluster.txt $(READY)
+	$(call install,what the cluster profile needs,-r requirements/cluster.txt)
+	@touch $@
+
 $(READY_TEST): requirements/test.txt requirements/cluster.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 
-.PHONY: help run test check compile serve status stop replay deploy-canary canary-status promote rollback watch drill ui \
-  bench-serve bench-soak bench-judge bench-drift bench-retrain bench-memory setup clean
+.PHONY: help run test check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
+  images submit schedule ui bench bench-features bench-loader bench-train bench-serve bench-soak bench-judge bench-drift \
+  bench-retrain bench-memory peers setup clean

@@ -21,11 +21,13 @@ def store_features(
     from pathlib import Path
 
     from shortlist.config.runtime import Runtime
+    from shortlist.features.place import place_in
     from shortlist.features.publish import publish
+    from shortlist.stores import Stores
     from shortlist.tracking.steps import step
 
     with step("store_features") as this:
-        store = Path(stores.partition("#")[0]) / "feast" / name
+        store = place_in(Stores.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
         publish(name, store, Runtime.model_validate_json(runtime), skew_rows, *inputs, Path(skew.path))
     skew.metadata["step"] = this.record

@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli_options import RunsOption, SetOption, SpecArgument, find_spec
+from pipelines.cli_options import (
+    ObjectsOption,
+    ProfileOption,
+    RunsOption,
+    SetOption,
+    SpecArgument,
+    changes_of,
+    find_spec,
+)
+from pipelines.cluster_cli import commands as cluster
+from pipelines.diagnose_cli import commands as diagnosing
+from pipelines.plan_cli import commands as planning
 from pipelines.serving_cli import commands as serving
 from pipelines.watching_cli import commands as watching
 from shortlist.contracts import ShortlistError
@@ -45,12 +56,14 @@ def run(
     data: Annotated[Path | None, typer.Option(help="File or folder that holds the log and its side tables.")] = None,
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
+    profile: ProfileOption = "",
+    objects: ObjectsOption = "",
 ) -> None:
     """Run a spec's whole pipeline on this machine."""
     from pipelines.submit import run_here
     from shortlist.config.load import load_spec
 
-    raise typer.Exit(run_here(load_spec(find_spec(spec), change or ()), data, runs))
+    raise typer.Exit(run_here(load_spec(find_spec(spec), changes_of(profile, objects, change)), data, runs))
 
 
 @app.command(name="compile")
@@ -77,7 +90,13 @@ def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="
     serve(runs, port)
 
 
-app.registered_commands += serving.registered_commands + watching.registered_commands
+app.registered_commands += cluster.registered_commands
+app.registered_commands += (
+    diagnosing.registered_commands
+    + planning.registered_commands
+    + serving.registered_commands
+    + watching.registered_commands
+)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from monitoring.exposition import serve_metrics
 from monitoring.records import RetrainDecision
 from monitoring.trigger import scheduled
 from monitoring.watch import Watch
-from pipelines.compile import COMPILED
+from pipelines.compile import COMPILED, watching_pipeline
 from pipelines.display import Display
 from pipelines.state import State, existing
 from pipelines.submit import finish, location_of, run_child, run_here, training_arguments
@@ -30,9 +30,9 @@ _NOT_OF_THE_LOOK: Final = ("trigger", "reasons", "key", "until")
 """Parameters of the training graph that the look itself gives."""
 
 
-def watching_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
+def watching_arguments(spec: Spec, location: str, stores: str, *, read_later: bool = False) -> dict[str, Any]:
     """Return the watching pipeline's parameters; see `training_arguments`."""
-    arguments = training_arguments(spec, location, stores) | {"previous": "newest"}
+    arguments = training_arguments(spec, location, stores, read_later=read_later) | {"previous": "newest"}
     return {name: value for name, value in arguments.items() if name not in _NOT_OF_THE_LOOK}
 
 
@@ -47,10 +47,12 @@ def watch_here(spec: Spec, data: Path | None, runs: Path) -> int:
     """
     state = existing(runs)
     run = state.new_run(f"{spec.name}-watch")
-    write_json(run / "arguments.json", watching_arguments(spec, location_of(spec, data), state.reference))
+    stores = state.reference_for(spec.runtime)
+    write_json(run / "arguments.json", watching_arguments(spec, location_of(spec, data), stores))
     started = datetime.now(UTC)
-    with Display(run / "events.jsonl", COMPILED / "drift_watch.yaml") as display:
-        code = run_child(COMPILED / "drift_watch.yaml", run, state, display)
+    graph = COMPILED / f"{watching_pipeline(spec)}.yaml"
+    with Display(run / "events.jsonl", graph) as display:
+        code = run_child(graph, run, state, display)
     if "find_champion" in display.finished:  # a training began
         return finish(spec, run, runs, display, code, started)
     if code and not display.interrupted:
@@ -121,4 +123,6 @@ def due(spec: Spec, watch: Watch, since: datetime, now: datetime) -> RetrainDeci
 
 
 def _watch(spec: Spec, state: State) -> Watch:
-    return Watch(spec.name, str(state.stores), spec.monitoring, spec.gates.slices, spec.serving.log.sampling)
+    return Watch(
+        spec.name, state.reference_for(spec.runtime), spec.monitoring, spec.gates.slices, spec.serving.log.sampling
+    )

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.compile import COMPILED, compile_all, out_of_date
+from pipelines.compile import COMPILED, compile_all, out_of_date, training_pipeline, watching_pipeline
 from pipelines.runner import task_titles
+from shortlist.config.load import load_spec
 from shortlist.evaluation.assembly import TITLES
 
-NAMES = ("training", "drift_watch")
+NAMES = ("training", "training_wide", "drift_watch", "drift_watch_wide")
+OF_GROUPS = {"group_days", "count_days", "merge_features", "build_days", "join_table"}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
 
 
@@ -21,15 +23,25 @@ def test_the_committed_files_are_up_to_date() -> None:
 
 
 def test_a_changed_file_is_found(tmp_path: Path) -> None:
-    path, *_ = compile_all(tmp_path)
+    path = tmp_path / "training.yaml"
+    assert path in compile_all(tmp_path)
     path.write_text(path.read_text().replace("shortlist-training", "other"))
     assert out_of_date(tmp_path) == [path]
 
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
     tasks = {name: set(task_titles(yaml.safe_load((COMPILED / f"{name}.yaml").read_text())).values()) for name in NAMES}
-    assert set(TITLES) <= tasks["drift_watch"]
-    assert set(TITLES) - tasks["training"] == {"look"}  # the watching graph is a look before the training graph
+    assert set(TITLES) - tasks["drift_watch"] == OF_GROUPS
+    assert set(TITLES) - tasks["drift_watch_wide"] == {"fit_features", "build_table"}
+    for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
+        assert (tasks[f"drift_watch{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {"look"}
+
+
+def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
+    demo = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
+    one, four = load_spec(demo), load_spec(demo, ["runtime.cluster.partitions=4"])
+    assert (training_pipeline(one), watching_pipeline(one)) == ("training", "drift_watch")
+    assert (training_pipeline(four), watching_pipeline(four)) == ("training_wide", "drift_watch_wide")
 
 
 @pytest.mark.parametrize("name", NAMES)

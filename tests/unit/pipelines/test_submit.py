@@ -12,10 +12,12 @@ import yaml
 from monitoring.records import RetrainDecision
 from pipelines.compile import COMPILED
 from pipelines.submit import training_arguments
+from shortlist.config.cluster import Cluster
 from shortlist.config.load import load_spec
 from shortlist.contracts import ShortlistError
 
-SPEC = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
+DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
+SPEC = load_spec(DEMO)
 UNTIL = datetime(2026, 1, 15, tzinfo=UTC)
 DECISION = RetrainDecision(
     spec="demo",
@@ -94,3 +96,22 @@ def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> N
         )
     ]
     assert sorted(readers) == ["report", "validate"]  # the page reads the step's record alone
+
+
+def test_what_kubernetes_is_asked_for_makes_no_data_anew() -> None:
+    larger = load_spec(DEMO, ["runtime.cluster.tasks={train_dlrm: {memory: 64Gi}}", "runtime.cluster.partitions=4"])
+    one, other = training_arguments(SPEC, "", "stores"), training_arguments(larger, "", "stores")
+    assert {name for name in one if one[name] != other[name]} == {"cluster"}
+    assert steps_fed("cluster") == {"roll-out"}
+
+
+def test_a_model_trained_by_many_processes_is_told_of_them() -> None:
+    assert training_arguments(SPEC, "", "stores")["distributed"] == ""
+    many = load_spec(DEMO, ["runtime.cluster.workers={dlrm: {nodes: 2}}"])
+    told = training_arguments(many, "", "stores")
+    assert Cluster.model_validate_json(told["distributed"]).workers["dlrm"].nodes == 2
+    assert steps_fed("distributed") == {"train", "train-2"}  # the baselines train alone
+
+
+def steps_fed(parameter: str) -> set[str]:
+    return {name for name, task in tasks().items() if fed(task, parameter)} - {"exit-handler-1"}

@@ -1,0 +1,152 @@
+"""A graph told what its steps ask for is the graph that Kubeflow's own setters would have made."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from kfp import dsl
+from kfp import kubernetes as k8s
+from kfp.pipeline_spec import pipeline_spec_pb2 as ir
+
+from components.image import References
+from pipelines.cluster_graph import configure, refuse_unknown_steps, steps_of
+from pipelines.compile import pipelines
+from shortlist.config.cluster import Cluster
+from shortlist.contracts import ShortlistError
+
+CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
+IMAGES = References(pipeline=CPU, gpu=GPU, triton="")
+CLUSTER = Cluster.model_validate(
+    {
+        "ttl_hours": 2,
+        "secrets": [{"name": "stores", "variables": {"SHORTLIST_REDIS": "redis", "SHORTLIST_DATABASE": "postgres"}}],
+        "tasks": {
+            "default": {"cpu": "500m", "memory": "2Gi", "timeout_minutes": 30, "retries": 1},
+            "train_dlrm": {
+                "cpu": "8",
+                "memory": "64Gi",
+                "gpus": 2,
+                "timeout_minutes": 600,
+                "retries": 3,
+                "node_selector": {"pool": "gpu"},
+                "tolerations": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}],
+            },
+        },
+    }
+)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def work(text: str) -> str:
+    return text
+
+
+def threads(task: Any, cores: str) -> None:
+    task.set_env_variable("OMP_NUM_THREADS", cores).set_env_variable("POLARS_MAX_THREADS", cores)
+    task.set_env_variable("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def with_setters() -> Any:
+    """Return a graph whose steps were configured one by one by kfp and kfp-kubernetes."""
+
+    @dsl.component(base_image=CPU, install_kfp_package=False)
+    def work(text: str) -> str:
+        return text
+
+    @dsl.pipeline(name="g", pipeline_config=dsl.PipelineConfig(ttl_seconds_after_finished=7_200))
+    def graph() -> None:
+        first = work(text="a").set_cpu_request("500m").set_cpu_limit("500m")
+        first.set_memory_request("2Gi").set_memory_limit("2Gi").set_retry(1, "30s", 2.0, "600s")
+        threads(first, "1")
+        k8s.set_image_pull_policy(k8s.set_timeout(first, 1_800), "IfNotPresent")
+        with dsl.ParallelFor(["x", "y"]) as item:
+            second = work(text=item).set_display_name("train_dlrm").set_cpu_request("8").set_cpu_limit("8")
+            second.set_memory_request("64Gi").set_memory_limit("64Gi").set_retry(3, "30s", 2.0, "600s")
+            second.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(2).set_container_image(GPU)
+            threads(second, "8")
+            k8s.set_image_pull_policy(k8s.set_timeout(second, 36_000), "IfNotPresent")
+            k8s.add_node_selector(second, "pool", "gpu")
+            k8s.add_toleration(second, "nvidia.com/gpu", "Exists", effect="NoSchedule")
+        for task in (first, second):
+            k8s.use_field_path_as_env(task, "KFP_RUN_ID", "metadata.labels['pipeline/runid']")
+            k8s.use_secret_as_env(task, "stores", {"redis": "SHORTLIST_REDIS", "postgres": "SHORTLIST_DATABASE"})
+
+    return graph
+
+
+def plain() -> Any:
+    @dsl.pipeline(name="g")
+    def graph() -> None:
+        work(text="a")
+        with dsl.ParallelFor(["x", "y"]) as item:
+            work(text=item).set_display_name("train_dlrm")
+
+    return graph
+
+
+def without_old_fields(spec: dict[str, Any]) -> dict[str, Any]:
+    """Drop what the setters also write for servers older than 2.4: the same amounts as numbers."""
+    for executor in spec["deploymentSpec"]["executors"].values():
+        resources = executor["container"]["resources"]
+        for old in ("cpuLimit", "cpuRequest", "memoryLimit", "memoryRequest"):
+            del resources[old]
+        for old in ("type", "count") if "accelerator" in resources else ():
+            del resources["accelerator"][old]
+    return spec
+
+
+def configured(graph: Any, cluster: Cluster = CLUSTER, *, cached: bool = True) -> tuple[Any, Any]:
+    spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
+    spec.CopyFrom(graph.pipeline_spec)
+    platform.CopyFrom(graph.platform_spec)
+    configure(spec, platform, cluster, IMAGES, cached=cached)
+    return json_format.MessageToDict(spec), json_format.MessageToDict(platform)
+
+
+def test_it_says_what_kubeflows_own_setters_say() -> None:
+    spec, platform = configured(plain())
+    wanted = with_setters()
+    assert spec == without_old_fields(json_format.MessageToDict(wanted.pipeline_spec))
+    assert platform == json_format.MessageToDict(wanted.platform_spec)
+
+
+def test_nothing_is_cached_where_that_is_asked() -> None:
+    spec, _ = configured(plain(), cached=False)
+    groups = [spec["root"], *(c for c in spec["components"].values() if "dag" in c)]
+    steps = [task for group in groups for task in group["dag"]["tasks"].values() if "iterator" not in str(task).lower()]
+    assert steps
+    assert all(not task.get("cachingOptions") for task in steps)
+
+
+@pytest.mark.parametrize("name", ["training", "drift_watch"])
+def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
+    graph = pipelines()[name]
+    spec, platform = configured(graph, Cluster.model_validate({"tasks": {"train": {"cpu": "7"}, "look": {"cpu": "3"}}}))
+    executors = spec["deploymentSpec"]["executors"]
+    assert {one["container"]["image"] for one in executors.values()} == {CPU}
+    assert set(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == set(executors)
+    cpu = {label: one["container"]["resources"]["resourceCpuLimit"] for label, one in executors.items()}
+    assert {label for label, limit in cpu.items() if limit == "7"} == {
+        label for label in cpu if label.startswith("exec-train")
+    }
+    titles = {step.title for step in steps_of(graph.pipeline_spec)}
+    assert {"train_dlrm", "ingest", "close_run", "roll_out"} <= titles
+
+
+def test_a_gpu_without_an_image_is_refused() -> None:
+    with pytest.raises(ShortlistError, match=r"images\.gpu: this spec needs that image and nothing names it"):
+        configure(
+            plain().pipeline_spec, ir.PlatformSpec(), CLUSTER, References(pipeline=CPU, gpu="", triton=""), cached=True
+        )
+
+
+def test_cores_that_are_no_number_are_refused() -> None:
+    with pytest.raises(ShortlistError, match=r"cpu: got '2Gi', wanted cores such as 2, 0\.5 or 500m"):
+        configured(plain(), Cluster.model_validate({"tasks": {"default": {"cpu": "2Gi"}}}))
+
+
+def test_a_step_that_does_not_exist_is_refused() -> None:
+    graphs = {"g": plain().pipeline_spec}
+    refuse_unknown_steps(CLUSTER, graphs)
+    with pytest.raises(ShortlistError, match=r"no step is called 'train_dlmr'; did you mean 'train_dlrm'\?"):
+        refuse_unknown_steps(Cluster.model_validate({"tasks": {"train_dlmr": {}}}), graphs)

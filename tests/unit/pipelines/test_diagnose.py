@@ -1,0 +1,56 @@
+"""The command that finds a training's bottleneck: which table it takes, and what it says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from models.diagnosis import Diagnosis
+from pipelines import diagnose_cli
+from pipelines.cli import main
+from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.tables import DayTableWriter
+
+
+def write_table(folder: Path, names: tuple[str, ...], rows: int) -> None:
+    days = [date(2026, 1, 5) + timedelta(days=number) for number in range(3)]
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows=1_000)
+    for day in days:
+        label = [row % 2 for row in range(rows)]
+        writer.append(pl.DataFrame({Columns.LABEL: label, Columns.DAY: [day] * rows} | dict.fromkeys(names, label)))
+    split = {"train": [str(days[0])], "validation": [str(days[1])], "test": [str(days[2])]}
+    writer.close({"columns": [{"name": name, "kind": "id", "size": 2} for name in names], "split": split})
+
+
+def test_the_newest_table_with_the_declared_features_is_taken(tmp_path: Path) -> None:
+    for age, (name, names) in enumerate((("newer", ("a", "b")), ("older", ("a", "b")), ("other", ("a",)))):
+        folder = tmp_path / "cache" / "artefacts" / name / "table"
+        write_table(folder, names, rows=4)
+        os.utime(folder / Files.TABLE, (2_000_000 - age, 2_000_000 - age))
+    assert diagnose_cli.newest_table(tmp_path, ("a", "b"), "demo").folder.parent.name == "newer"
+    assert diagnose_cli.newest_table(tmp_path, ("a",), "demo").folder.parent.name == "other"
+    with pytest.raises(
+        ShortlistError, match=r"no run of 'demo' left a feature table .* Run it first: make run SPEC=demo"
+    ):
+        diagnose_cli.newest_table(tmp_path, ("b", "a"), "demo")
+
+
+def test_without_a_run_the_user_is_told_to_make_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["shortlist", "diagnose", "demo", "--runs", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "no run of 'demo' left a feature table" in capsys.readouterr().err
+
+
+def test_figures_come_before_the_advice() -> None:
+    lines = diagnose_cli.told(Diagnosis(wait_ms=30, step_ms=10, constant_ms=9, embeddings_ms=4, network_ms=6))
+    assert [line.split()[-5:] for line in lines[1:2]] == [["ms", "(75%", "of", "the", "time)"]]
+    assert lines[-1].startswith("The loader bounds this training: 75% of the time")

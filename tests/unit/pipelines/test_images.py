@@ -1,0 +1,105 @@
+"""Building images: what the builder is asked, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from components.image import resolve
+from pipelines.images import build, find_builder, told
+from shortlist.config.cluster import Images
+from shortlist.contracts import ShortlistError
+from shortlist.tracking.lineage import code_version
+
+BASE = "sha256:" + "a" * 64
+PUSHED = "sha256:" + "b" * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the only folder of programs, with nothing in it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("PYTHON_DIGEST", "TRITON_DIGEST"):
+        monkeypatch.setenv(name, BASE)
+    return tmp_path
+
+
+def builder(path: Path, name: str, *, works: bool = True, builds: bool = True) -> Path:
+    """Put a program in the folder that writes down what it is asked, and pushes nowhere."""
+    program = path / name
+    program.write_text(
+        f"""#!{sys.executable}
+import json, sys
+asked = sys.argv[1:]
+with open({str(path / "asked")!r}, "a") as file:
+    file.write(json.dumps(asked) + "\\n")
+if asked[0] == "info" and not {works}:
+    sys.exit("cannot connect to the daemon")
+if asked[0] == "build" and not {builds}:
+    sys.exit("step 3 went wrong")
+if asked[0] == "push" and "--digestfile" in asked:
+    open(asked[asked.index("--digestfile") + 1], "w").write({PUSHED!r})
+elif asked[0] == "push":
+    print("x: digest: {PUSHED} size: 1234")
+"""
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+def asked(path: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (path / "asked").read_text().splitlines()]
+
+
+def test_where_nothing_builds_that_is_said(path: Path) -> None:
+    with pytest.raises(
+        ShortlistError, match=r"nothing here builds container images \(docker: not installed; podman: not"
+    ):
+        build(["pipeline"])
+
+
+def test_a_builder_that_does_not_work_is_passed_over(path: Path) -> None:
+    builder(path, "docker", works=False)
+    with pytest.raises(ShortlistError, match=r"docker: cannot connect to the daemon; podman: not installed"):
+        find_builder()
+    working = builder(path, "buildah")
+    assert find_builder() == str(working)
+
+
+def test_a_base_without_digest_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder(path, "docker")
+    monkeypatch.setenv("TRITON_DIGEST", "26.10-py3")
+    with pytest.raises(
+        ShortlistError, match=r"TRITON_DIGEST: got '26\.10-py3', wanted sha256:.*deploy/docker/bases\.env"
+    ):
+        build(["pipeline", "triton"])
+    assert [command[0] for command in asked(path)] == ["info"]
+
+
+def test_it_is_told_the_base_and_the_code(path: Path) -> None:
+    builder(path, "podman")
+    assert build(["pipeline"]) == {"pipeline": f"shortlist-pipeline:{code_version()}"}
+    command = asked(path)[1]
+    assert command[:2] == ["build", "--file"]
+    assert command[2].endswith("deploy/docker/pipeline.Dockerfile")
+    assert {f"PYTHON_DIGEST={BASE}", f"CODE_VERSION={code_version()}"} <= set(command)
+    assert not [command for command in asked(path) if command[0] == "push"]
+
+
+@pytest.mark.parametrize("name", ["docker", "podman", "buildah"])
+def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
+    builder(path, name)
+    made = build(["pipeline", "triton"], "registry.example/team/")
+    assert made["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
+    assert resolve(Images.model_validate(made)).triton == made["triton"]  # good enough for production
+    assert f"export SHORTLIST_IMAGE={made['pipeline']}" in told(made)
+
+
+def test_a_build_that_fails_is_said(path: Path) -> None:
+    builder(path, "docker", builds=False)
+    with pytest.raises(ShortlistError, match=r"building shortlist-gpu:\w+ failed: step 3 went wrong"):
+        build(["gpu"])
