@@ -20,6 +20,7 @@ import kfp_server_api
 import yaml
 from croniter import croniter
 from kfp_schema import Operation, Refused, check, check_cron, check_graph, check_parameters, check_query, operations
+from listening import listening
 
 _LISTS = {"experiments": "experiment_id", "pipelines": "pipeline_id", "pipeline_versions": "pipeline_version_id"}
 _LISTS |= {"runs": "run_id", "recurring_runs": "recurring_run_id"}
@@ -265,7 +266,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
     kubeflow: KubeflowServer
 
 
@@ -274,11 +274,5 @@ def running(**options: Any) -> Iterator[KubeflowServer]:
     """Give a server that listens on a free port of the loopback."""
     server = _Server(("127.0.0.1", 0), _Handler)
     server.kubeflow = KubeflowServer(url=f"http://127.0.0.1:{server.server_address[1]}", **options)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with listening(server):
         yield server.kubeflow
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from jsonschema import Draft202012Validator
+from listening import listening
 
 Object = dict[str, Any]
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "schemas"
@@ -413,8 +414,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error of ours."""
 
@@ -424,12 +423,5 @@ def running() -> Iterator[KubeServer]:
     """Run a server on a free port while the block runs."""
     state = KubeServer()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"state": state}))
-    state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(server) as state.port:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

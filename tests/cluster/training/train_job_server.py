@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jsonschema import Draft202012Validator
+from listening import listening
 
 Object = dict[str, Any]
 SCHEMA = Path(__file__).parents[3].parent / "shared/schemas/trainer.kubeflow.org_v1alpha1_TrainJob.json"
@@ -131,13 +132,5 @@ def running() -> Iterator[TrainJobs]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(server) as state.port:
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
