@@ -37,6 +37,7 @@ RULES := deploy/monitoring/alert_rules.yaml
 READY := $(VENV)/.ready-run
 READY_TEST := $(VENV)/.ready-test
 READY_CLUSTER := $(VENV)/.ready-cluster
+READY_GPU := $(VENV)/.ready-gpu
 READY_TRITON := $(TRITON_VENV)/.ready
 
 help: ## list the targets
@@ -46,8 +47,11 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test, the linters and the walls
-	@$(BIN)/pytest
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
+	@$(BIN)/pytest -m "not gpu"
+
+test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
+	@$(BIN)/pytest -m gpu -rs
 
 check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
@@ -106,7 +110,11 @@ schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedu
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
 
-bench: bench-features bench-loader bench-train bench-serve bench-memory ## the speed that is promised, against named peers in the same run
+bench: $(READY_TEST) $(READY_TRITON) ## the speed that is promised, against named peers in the same run, and a summary (under 20 minutes on 2 cores)
+	@$(BIN)/python -m benchmarks
+
+bench-summary: $(READY) ## the last results against what is asked, without measuring
+	@$(BIN)/python -m benchmarks summary
 
 bench-features: $(READY_TEST) ## text to ids and logs in Parquet, against parsing alone, NVTabular (make peers) and facebookresearch/dlrm's design
 	@$(BIN)/python -m benchmarks.features
@@ -114,32 +122,51 @@ bench-features: $(READY_TEST) ## text to ids and logs in Parquet, against parsin
 bench-loader: $(READY_TEST) ## rows per second to shuffled torch batches, from disk and from Parquet
 	@$(BIN)/python -m benchmarks.loader
 
+bench-xgboost: $(READY_TEST) ## XGBoost's matrices from our tables, against pandas: time and memory
+	@$(BIN)/python -m benchmarks.xgboost_matrices
+
 bench-train: $(READY_TEST) ## DLRM samples per second, loader included, against facebookresearch/dlrm's design
 	@$(BIN)/python -m benchmarks.train
+
+bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
+	@$(BIN)/python -m benchmarks.serve
+
+bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
+	@$(BIN)/python -m benchmarks.memory
+
+bench-overhead: $(READY) $(READY_TRITON) ## what a pipeline's task costs beyond its work, and a run with nothing changed
+	@$(BIN)/python -m benchmarks.overhead
+
+bench-gpu: $(READY) ## features, training and scoring on this machine's GPU, against its bounds
+	@$(BIN)/python -m benchmarks.gpu
 
 peers: requirements/peers.txt ## install what make bench-features compares us with, in an environment of its own
 	@$(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers.txt
 
-bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
-	@$(BIN)/python benchmarks/serve.py
-
 bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)
-	@$(BIN)/python benchmarks/soak.py
+	@$(BIN)/python -m benchmarks.soak
 
 bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minutes)
-	@$(BIN)/python benchmarks/judge.py
+	@$(BIN)/python -m benchmarks.judge
 
 bench-drift: $(READY) ## how often drift tests are wrong, and what they find, by simulation
-	@$(BIN)/python benchmarks/drift.py
+	@$(BIN)/python -m benchmarks.drift
 
 bench-retrain: $(READY_TEST) ## continued training against training from scratch: seconds and AUC
-	@$(BIN)/python benchmarks/retrain.py
-
-bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
-	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python -m benchmarks.retrain
 
 setup: $(READY) $(READY_TRITON) ## only set up
+
+setup-gpu: $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
+
+lock-gpu: $(READY) ## resolve requirements/gpu.txt anew, and write what each package asks for into requirements/gpu.json
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
+	  && sed '/^xgboost-cpu==/d' requirements/run.txt > $$folder/run.txt && cp requirements/cluster.txt requirements/gpu.txt $$folder \
+	  && sed -n 's/^torch==/torch===/p' requirements/gpu.txt > $$folder/exact.txt \
+	  && $(BIN)/python -m pip install -q --no-input --dry-run --ignore-installed -c $$folder/exact.txt \
+	    --report $$folder/report.json -r $$folder/cluster.txt -r $$folder/gpu.txt \
+	  && $(BIN)/python requirements/gpu_lock.py $$folder/report.json
 
 clean: ## delete all runs, models and stores made here (the log you gave is never touched)
 	@if [ -x $(BIN)/shortlist ] && [ -d $(RUNS)/serving ]; then $(BIN)/shortlist stop --runs $(RUNS); fi
@@ -177,10 +204,16 @@ $(READY_CLUSTER): requirements/cluster.txt $(READY)
 	$(call install,what the cluster profile needs,-r requirements/cluster.txt)
 	@touch $@
 
+# Last: XGBoost's build for GPUs takes the place of that for CPUs, which the others install; both are imported by one name.
+$(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
+	@$(BIN)/python -m pip uninstall --yes --quiet xgboost-cpu
+	$(call install,what a GPU needs,-r requirements/gpu.txt)
+	@touch $@
+
 $(READY_TEST): requirements/test.txt requirements/cluster.txt $(READY)
 	$(call install,test tools,-r requirements/test.txt)
 	@touch $@
 
-.PHONY: help run test check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
-  images submit schedule ui bench bench-features bench-loader bench-train bench-serve bench-soak bench-judge bench-drift \
-  bench-retrain bench-memory peers setup clean
+.PHONY: help run test test-gpu setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
+  images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
+  bench-memory bench-overhead bench-gpu bench-soak bench-judge bench-drift bench-retrain peers setup clean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import platform
 import resource
 import time
@@ -13,10 +14,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 ROUNDS: Final = 5
+WIDTH: Final = 100
+"""Columns of what is printed where no terminal says how many it has."""
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -35,12 +39,14 @@ class Line(NamedTuple):
     name: str
     value: float
     unit: str
-    peer: str
-    """What it is compared with, in the same run."""
-    ratio: float
+    peer: str = ""
+    """What it is compared with, in the same run; empty: with nothing."""
+    ratio: float | None = None
     """How many times the peer; above 1 is better for rates, below 1 for seconds and bytes."""
     bound_ratio: float | None = None
     """Share of what the machine could do at most."""
+    roofs: Mapping[str, float] | None = None
+    """Share of each of several limits, where there are several; `bound_ratio` is the largest of them."""
 
 
 def in_turn(works: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, Cost]:
@@ -66,19 +72,51 @@ def peak_mib(work: Callable[..., object], *arguments: Any) -> float:
 
 
 def show(title: str, lines: Iterable[Line]) -> None:
-    """Print the table."""
+    """Print the table, and how long the program has been running."""
     table = Table(title=title, title_justify="left")
-    for heading in ("", "value", "unit", "peer", "ratio", "of the bound"):
-        table.add_column(heading, justify="right" if heading in ("value", "ratio", "of the bound") else "left")
+    table.add_column("")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    table.add_column("peer")
+    table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("bound", justify="right")
     for line in lines:
         bound = "" if line.bound_ratio is None else f"{line.bound_ratio:.2f}"
-        table.add_row(line.name, f"{line.value:,.4g}", line.unit, line.peer, f"{line.ratio:.2f}", bound)
-    Console().print(table)
+        bound += "".join(f", {name} {share:.2f}" for name, share in (line.roofs or {}).items())
+        ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+        table.add_row(line.name, figure(line.value), line.unit, line.peer, ratio, bound)
+    printing = console()
+    printing.print(table)
+    printing.print(f"After {time.time() - _started():.0f} s.")
 
 
-def record(lines: Iterable[Line], results: Path = RESULTS) -> None:
-    """Put lines into the results; those with the same work and name give way, the others stay."""
-    fresh = [line._asdict() | {"hardware": hardware(), "date": datetime.now(UTC).date().isoformat()} for line in lines]
+def console() -> Console:
+    """Return where programs print: as wide as the terminal, and 100 columns into a file."""
+    found = Console(highlight=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = WIDTH
+    return found
+
+
+def figure(value: float) -> str:
+    """Return a number with four digits, or all those before the point.
+
+    >>> figure(252092.886), figure(7.93358), figure(0.0011504)
+    ('252,093', '7.934', '0.00115')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def record(lines: Iterable[Line], results: Path = RESULTS, machine: str | None = None) -> None:
+    """Put lines into the results; those with the same work and name give way, the others stay.
+
+    Args:
+        lines: What was measured.
+        results: The file.
+        machine: What it was measured on; this processor by default.
+    """
+    where = {"hardware": machine or hardware(), "date": datetime.now(UTC).date().isoformat()}
+    fresh = [_entry(line) | where for line in lines]
     names = {(entry["work"], entry["name"]) for entry in fresh}
     before = json.loads(results.read_text()) if results.exists() else []
     kept = [entry for entry in before if (entry["work"], entry["name"]) not in names]
@@ -93,6 +131,15 @@ def hardware() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.machine()
     return f"{name}, {multiprocessing.cpu_count()} cores"
+
+
+def _entry(line: Line) -> dict[str, Any]:
+    return {name: value for name, value in line._asdict().items() if name != "roofs" or value is not None}
+
+
+def _started() -> float:
+    """Return when this process began, in seconds since 1970."""
+    return float(psutil.Process().create_time())
 
 
 def _cpu_s() -> float:

@@ -6,12 +6,8 @@ speed is that of real access logs, prediction parts and outcome parts of 200 000
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import platform
-import resource
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,11 +19,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.asked import below
+from benchmarks.bench import Line, console, cost, record, show
 from shortlist.config.data import Data
 from shortlist.config.serving import KPI, Canary
 from shortlist.serving.logs import PART, outcome_schema, prediction_schema
@@ -39,12 +37,7 @@ from shortlist.serving.rollout.judge import judge
 from shortlist.serving.rollout.judge_simulation import Faults, Played, World, play
 from shortlist.serving.rollout.sequential import mixture_radius
 
-LIMIT = 0.02
-"""Most equally good canaries that a check may call faulty, as a share.
-
-Those still undecided at the deadline are counted on their own: that is a matter of how many users there are."""
 REQUESTS = 200_000
-RESULTS = Path(__file__).parent / "results"
 POLICY = Canary()
 LOG = Data.model_validate(
     {
@@ -93,44 +86,37 @@ def played(case: Case, seed: int) -> Played:
     return play(POLICY, case.world, case.faults, seed)
 
 
-def whole_judge(console: Console) -> list[dict[str, Any]]:
-    """Play every kind, print the table, return the results."""
-    table = Table(title=f"Rollouts, steps {list(POLICY.steps)}, a look every 2 s", title_justify="left")
-    for heading in ("canary", "rollouts", "promoted", "rolled back", "by", "median s", "95 % s"):
-        table.add_column(heading, justify="left" if heading in {"canary", "by"} else "right")
-    results = []
+def whole_judge(printing: Console) -> list[Line]:
+    """Play every kind; return how it ends, by which check, and when."""
+    lines = []
     with multiprocessing.get_context("spawn").Pool() as pool:
         for case in CASES:
-            with console.status(case.name):
+            with printing.status(case.name):
                 ends = pool.map(partial(played, case), range(case.rollouts), chunksize=5)
-            back = [one for one in ends if one.decision == "roll_back"]
-            checks = Counter(one.check or "deadline" for one in back)
-            by = ", ".join(f"{check} {many}" for check, many in checks.most_common())
-            seconds = np.quantile([one.seconds for one in ends], [0.5, 0.95])
-            row = f"{case.rollouts}", f"{case.rollouts - len(back)}", f"{len(back)}", by
-            table.add_row(case.name, *row, *(f"{one:.0f}" for one in seconds))
-            more = {
-                "rollouts": case.rollouts,
-                "looks": round(float(np.mean([one.looks for one in ends])), 1),
-                "median_seconds": float(seconds[0]),
-            }
+            checks = Counter(one.check or "deadline" for one in ends if one.decision == "roll_back")
             undecided = checks.pop("deadline", 0)
             found = checks[case.found_by] if case.found_by else checks.total()
-            name = f"{case.name}: rolled back " + (f"by {case.found_by}" if case.found_by else "as faulty")
-            bound = {} if case.found_by else {"bound": LIMIT}
-            results.append(result(name, found / case.rollouts, "share", **more, **bound))
-            # Not an error of a test: the users there are cannot rule out a drop, and undecided is no success.
-            results.append(result(f"{case.name}: rolled back undecided", undecided / case.rollouts, "share", **more))
-    console.print(table)
-    return results
+            said = f"found by {case.found_by}" if case.found_by else "called faulty"
+            seconds = np.quantile([one.seconds for one in ends], [0.5, 0.95])
+            shares = {said: found, "undecided": undecided, "rolled back otherwise": checks.total() - found}
+            # Undecided is not an error of a test, and no success: the users there are cannot rule out a drop.
+            lines += [
+                Line("judge", f"{case.name}: {said}", round(many / case.rollouts, 5), "share")
+                for said, many in shares.items()
+            ]
+            lines += [
+                Line("judge", f"{case.name}: {part} of rollouts end within", round(float(one), 1), "s")
+                for part, one in zip(("half", "95 %"), seconds, strict=True)
+            ]
+    return lines
 
 
-def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, looks: int = 100) -> list[dict[str, Any]]:
+def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, looks: int = 100) -> list[Line]:
     """Return how often each test calls equally good models worse, and the sequential one's power.
 
     Every user of both tracks has one outcome, with a rate of 0.3 on the stable track.
     """
-    generator, kpi, results = np.random.default_rng(1), KPI(), []
+    generator, kpi, lines = np.random.default_rng(1), KPI(), []
     for drop, many in ((0.0, users), (0.15, 400), (0.1, 800), (0.05, 3_000), (0.03, 10_000)):
         size = many // looks * np.arange(1, looks + 1)
         means = [
@@ -142,9 +128,9 @@ def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, look
         sequential = float((estimate + mixture_radius(variance, kpi.alpha, kpi.scale) < 0).any(axis=1).mean())
         repeated = float((estimate + 1.96 * variance**0.5 < 0).any(axis=1).mean())
         name = f"KPI test alone, drop {drop:g}, {many} users per track, {looks} looks: called worse"
-        peer = {"peer": "95 % z-test at every look", "peer_value": repeated, "rollouts": rollouts}
-        results.append(result(name, sequential, "share", **peer))
-    return results
+        peer = f"95 % z-test at every look: {repeated:.3f}"
+        lines.append(Line("judge", name, round(sequential, 5), "share", peer, round(sequential / repeated, 4)))
+    return lines
 
 
 def write_logs(places: Places) -> None:
@@ -197,66 +183,52 @@ def _write_parts(
         pq.write_table(pa.Table.from_pylist(lines, schema=schema), folder / PART.format(number=part))
 
 
-def reading() -> list[dict[str, Any]]:
+def reading() -> list[Line]:
     """Return how fast evidence is read and judged."""
     with TemporaryDirectory() as scratch:
         places = Places.of(Path(scratch), "demo")
         write_logs(places)
         log = AccessLog(places.logs / ACCESS_LOGS[0])
-        lines = seconds(lambda: [of_rollout(part, "r") for part in log.read()])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        found: list[int] = []
+        lines = seconds(lambda: found.extend(len(of_rollout(part, "r")) for part in log.read()))
+        assert sum(found) == REQUESTS, f"{sum(found)} of {REQUESTS} lines"
+        before = _resident_mib()
         reader = EvidenceReader(places, "r", len(POLICY.steps), top=1)
         poll, again = seconds(reader.poll), seconds(reader.poll)
         snapshot = min(seconds(reader.snapshot) for _ in range(5))
         evidence = reader.snapshot()
         verdict = min(seconds(lambda: judge(evidence, POLICY, 3, 30, Health(ready=True))) for _ in range(20))
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
-    return [
-        result("access log, read and filtered", REQUESTS / lines, "lines/s"),
-        result(f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
-        result("poll with nothing new", again * 1000, "ms"),
-        result(f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
-        result(f"judge() on {REQUESTS} requests", verdict * 1000, "ms"),
-        result(f"memory of a reader after {REQUESTS} requests", grown, "MiB"),
-    ]
+        grown = _resident_mib() - before
+    figures = (
+        ("access log, read and filtered", REQUESTS / lines, "lines/s"),
+        (f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
+        ("poll with nothing new", again * 1000, "ms"),
+        (f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
+        (f"judge() on {REQUESTS} requests", verdict * 1000, "ms"),
+        (f"memory of a reader after {REQUESTS} requests", grown, "MiB"),
+    )
+    return [Line("judge", name, round(value, 5), unit) for name, value, unit in figures]
 
 
 def seconds(work: Callable[[], object]) -> float:
     """Return how long it took."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return cost(work).wall_s
 
 
-def result(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
-    """Return one line of the results."""
-    where = {"hardware": f"{platform.machine()}, {multiprocessing.cpu_count()} cores"}
-    return {
-        "work": "judge",
-        "name": name,
-        "value": round(value, 5),
-        "unit": unit,
-        **more,
-        **where,
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+def _resident_mib() -> float:
+    return float(psutil.Process().memory_info().rss) / 2**20
 
 
 def main() -> int:
     """Print the tables and write the results; exit code 1 when too many good canaries are called faulty."""
-    console = Console()
-    with console.status("reading"):
-        results = reading() + sequential_against_repeated()
-    table = Table(title="KPI test, reading", title_justify="left")
-    for heading in ("what", "value", "unit", "95 % z-test at every look"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for one in results:
-        table.add_row(one["name"], f"{one['value']:,.4g}", one["unit"], f"{one.get('peer_value', '')}")
-    console.print(table)
-    results += whole_judge(console)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "judge.json").write_text(json.dumps(results, indent=2) + "\n")
-    return int(any(one["value"] > one["bound"] for one in results if one.get("bound") is not None))
+    printing = console()
+    with printing.status("reading"):
+        lines = reading() + sequential_against_repeated()
+    show("KPI test, reading", lines)
+    whole = whole_judge(printing)
+    show(f"Rollouts, steps {list(POLICY.steps)}, a look every 2 s", whole)
+    record(lines + whole)
+    return int(bool(below(whole)))
 
 
 if __name__ == "__main__":

@@ -2,34 +2,27 @@
 
 Every step runs in a process of its own, on the generated log, over the same days, users and items; the figure is what
 the operating system says was resident at most. The tables of the large run are ten times those of the small one: a step
-that held them whole would show it.
+that held them whole would show it. Before anything is printed, every step must have kept every row.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import platform
-import resource
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.asked import below
+from benchmarks.bench import Line, console, peak_mib, record, show
 from shortlist.config.load import load_spec
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files
 from shortlist.tables import DayTable
 
-ROWS = 200_000
-TIMES = 10
-LIMIT = 1.5
-"""Most that a step at ten times the rows may need, as a multiple of its memory at one time."""
-RESULTS = Path(__file__).parent / "results"
+ROWS: Final = 200_000
+TIMES: Final = 10
 
 
 def spec_of(rows: int) -> Spec:
@@ -85,57 +78,34 @@ def load_batches(spec: Spec, folder: Path) -> None:
     assert sum(batch.rows for batch in loader.shuffled(1)) == learning.rows("train")
 
 
-STEPS: tuple[Callable[[Spec, Path], None], ...] = (ingest, validate, fit_features, build_table, load_batches)
+STEPS: Final[tuple[Callable[[Spec, Path], None], ...]] = (ingest, validate, fit_features, build_table, load_batches)
 
 
-def peak_mib(step: Callable[[Spec, Path], None], spec: Spec, folder: Path) -> float:
-    """Return the peak resident memory, in MiB, of a fresh process that runs a step."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measured, (step, spec, folder))
-
-
-def _measured(step: Callable[[Spec, Path], None], spec: Spec, folder: Path) -> float:
-    step(spec, folder)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def check(rows: int, folder: Path) -> None:
+    """See that the rows are all there, in the log, valid or quarantined, and with their features."""
+    valid, table = DayTable.open(folder / "valid", Files.LOG), DayTable.open(folder / "table", Files.TABLE)
+    assert valid.notes["raw_rows"] == rows, (valid.notes["raw_rows"], rows)
+    assert valid.rows + valid.notes["quarantined_rows"] == rows
+    assert table.rows == valid.rows
 
 
 def main() -> int:
-    """Print the table and write the results; exit code 1 when a step is over the limit."""
-    console = Console()
-    table = Table(title=f"Peak memory, {ROWS:,} and {TIMES * ROWS:,} rows", title_justify="left")
-    for heading in ("step", "MiB", f"MiB at {TIMES}x", "ratio", f"limit {LIMIT}"):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
-    results = []
+    """Print the table and write the results; exit code 1 when a step's memory grows more than it may."""
+    lines, printing = [], console()
     with TemporaryDirectory() as scratch:
         sizes = {rows: Path(scratch) / str(rows) for rows in (ROWS, TIMES * ROWS)}
         for folder in sizes.values():
             folder.mkdir()
         for step in STEPS:
-            with console.status(step.__name__):
+            with printing.status(step.__name__):
                 small, large = (peak_mib(step, spec_of(rows), folder) for rows, folder in sizes.items())
-            table.add_row(step.__name__, f"{small:.0f}", f"{large:.0f}", f"{large / small:.2f}", verdict(large / small))
-            results.append(
-                {
-                    "work": "memory",
-                    "name": step.__name__,
-                    "value": round(large, 1),
-                    "unit": "MiB",
-                    "peer": f"the same step at {ROWS:,} rows",
-                    "ratio": round(large / small, 3),
-                    "bound_ratio": LIMIT,
-                    "hardware": f"{platform.machine()}, {multiprocessing.cpu_count()} cores",
-                    "date": datetime.now(UTC).date().isoformat(),
-                }
-            )
-    console.print(table)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(results, indent=2) + "\n")
-    return int(any(result["ratio"] > LIMIT for result in results))
-
-
-def verdict(ratio: float) -> str:
-    """Return the word for a ratio."""
-    return "ok" if ratio <= LIMIT else "over"
+            peer = f"the same step at {ROWS:,} rows: {small:.0f} MiB"
+            lines.append(Line("memory", step.__name__, round(large, 1), "MiB", peer, round(large / small, 3)))
+        for rows, folder in sizes.items():
+            check(rows, folder)
+    show(f"Peak memory at {TIMES * ROWS:,} rows", lines)
+    record(lines)
+    return int(bool(below(lines)))
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import math
 import multiprocessing
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -27,8 +25,9 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.asked import below
+from benchmarks.bench import Line, console, record, show
 from models.deployment import Deployer
 from models.training import Origin
 from pipelines.state import existing
@@ -51,9 +50,6 @@ REQUESTS = 200_000
 WORKERS = 16
 ROWS = 8
 """Most rows of a request."""
-SHIFT_LIMIT, BACK_LIMIT = 1.0, 2.0
-"""Seconds from a new weight, and from a verdict, to the last request that still went the old way."""
-RESULTS = Path(__file__).parent / "results"
 SMALL = {"rows": 30_000, "users": 2_000, "items": 300, "days": 4}
 POLICY = {
     "steps": [10, 50, 100], "interval_seconds": 3, "min_requests": 50, "min_users": 10, "deadline_seconds": 120,
@@ -189,15 +185,15 @@ class Books:
         routes = self.lines.select("id", "rollout", "step", "track")
         sent = self.asked.select("id", "sent").join(routes, on="id").with_columns(pl.col("step").cast(pl.Int32))
         shifts, backs = [], []
-        for record in records:
-            of_rollout = sent.filter(pl.col("rollout") == record.id)
-            moments = [datetime.fromisoformat(change.time).timestamp() for change in record.history]
+        for one in records:
+            of_rollout = sent.filter(pl.col("rollout") == one.id)
+            moments = [datetime.fromisoformat(change.time).timestamp() for change in one.history]
             # A new way lasts from one change to the next but one: shifting, watching, and what comes then.
             ends = [*moments[2:], math.inf, math.inf]
-            for change, moment, end in zip(record.history, moments, ends, strict=True):
+            for change, moment, end in zip(one.history, moments, ends, strict=True):
                 if change.phase is Phase.SHIFTING:
                     meanwhile = sent.filter(pl.col("sent").is_between(moment, end))
-                    shifts.append(_since(meanwhile.filter(_is_older(record.id, change.step))["sent"], moment))
+                    shifts.append(_since(meanwhile.filter(_is_older(one.id, change.step))["sent"], moment))
                 elif change.phase in {Phase.ROLLING_BACK, Phase.ABORTING}:
                     gone = of_rollout.filter(pl.col("track") == "canary", pl.col("sent") >= moment)
                     backs.append(_since(gone["sent"], moment))
@@ -214,11 +210,11 @@ def _since(moments: pl.Series, moment: float) -> float:
     return max(0.0, float(moments.max()) - moment) if moments.len() else 0.0  # type: ignore[arg-type]
 
 
-def soak(folder: Path, console: Console, wanted: int) -> tuple[Books, list[RolloutRecord], float]:
+def soak(folder: Path, printing: Console, wanted: int) -> tuple[Books, list[RolloutRecord], float]:
     """Train, serve, ask and roll out; return the books, the rollouts and the seconds."""
     runs = folder / "runs"
     for seed in (1, 2):
-        with console.status(f"training version {seed}"):
+        with printing.status(f"training version {seed}"):
             assert run_here(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
     spec = small_spec(1)
     deployer = Deployer(
@@ -239,52 +235,31 @@ def soak(folder: Path, console: Console, wanted: int) -> tuple[Books, list[Rollo
 def main() -> int:
     """Print the table and write the results; exit code 1 when anything was lost, or took too long."""
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS
-    console = Console()
+    printing = console()
     with TemporaryDirectory(prefix="shortlist-") as folder:
-        books, records, seconds = soak(Path(folder), console, wanted)
+        books, records, seconds = soak(Path(folder), printing, wanted)
         counts = books.counts()
         shifts, backs = books.seconds_to_effect(records)
-    table = Table(title=f"{counts['requests']:,} requests in {seconds:.0f} s", title_justify="left")
-    for heading in ("what", "found", "limit"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
     wrong = {name: number for name, number in counts.items() if name != "requests"}
-    for name, number in wrong.items():
-        table.add_row(name.replace("_", " "), f"{number:,}", "0")
-    ends = [record.state.phase for record in records]
-    table.add_row("promotions", str(ends.count(Phase.PROMOTED)), "")
-    table.add_row("rollbacks", str(len(ends) - ends.count(Phase.PROMOTED)), "")
-    shift, back = (statistics.median(one) if one else float("nan") for one in (shifts, backs))
-    table.add_row(
-        "new weight to effect, median s", f"{shift:.2f} (most {max(shifts, default=0):.2f})", f"{SHIFT_LIMIT:g}"
+    ends = [one.state.phase for one in records]
+    assert shifts, "no weight was changed"
+    assert backs, "nothing was taken back"
+    shift, back = statistics.median(shifts), statistics.median(backs)
+    figures = (
+        *((name.replace("_", " "), number, "requests") for name, number in wrong.items()),
+        ("requests", counts["requests"], "requests"),
+        ("duration", round(seconds, 1), "s"),
+        ("promotions", ends.count(Phase.PROMOTED), "rollouts"),
+        ("rollbacks", len(ends) - ends.count(Phase.PROMOTED), "rollouts"),
+        ("new weight to effect, median", round(shift, 3), "s"),
+        ("new weight to effect, most", round(max(shifts), 3), "s"),
+        ("verdict to 0 %, median", round(back, 3), "s"),
+        ("verdict to 0 %, most", round(max(backs), 3), "s"),
     )
-    table.add_row("verdict to 0 %, median s", f"{back:.2f} (most {max(backs, default=0):.2f})", f"{BACK_LIMIT:g}")
-    console.print(table)
-    rows = [
-        *((name, number, "requests", 0) for name, number in wrong.items()),
-        ("requests", counts["requests"], "requests", None),
-        ("duration", round(seconds, 1), "s", None),
-        ("promotions", ends.count(Phase.PROMOTED), "rollouts", None),
-        ("rollbacks", len(ends) - ends.count(Phase.PROMOTED), "rollouts", None),
-        ("weight_to_effect", round(shift, 3), "s, median", SHIFT_LIMIT),
-        ("verdict_to_zero", round(back, 3), "s, median", BACK_LIMIT),
-    ]
-    today = datetime.now(UTC).date().isoformat()
-    hardware = f"{platform.machine()}, {multiprocessing.cpu_count()} cores"
-    results = [
-        {
-            "work": "soak",
-            "name": name,
-            "value": value,
-            "unit": unit,
-            "bound": bound,
-            "hardware": hardware,
-            "date": today,
-        }
-        for name, value, unit, bound in rows
-    ]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "soak.json").write_text(json.dumps(results, indent=2) + "\n")
-    return int(any(wrong.values()) or counts["requests"] < wanted or shift > SHIFT_LIMIT or back > BACK_LIMIT)
+    lines = [Line("soak", name, value, unit) for name, value, unit in figures]
+    show(f"{counts['requests']:,} requests in {seconds:.0f} s", lines)
+    record(lines)
+    return int(any(wrong.values()) or counts["requests"] < wanted or bool(below(lines)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Rows per second of DLRM training, `make bench-train`: ours, loader included, and facebookresearch/dlrm's design.
 
 Both sides start from the same weights, and each has a process of its own: memory that one has freed helps only itself.
-The peer gets its batches for nothing, from memory; ours shuffles and loads them. Before anything is timed, all learn
-the same rows: ours in bf16 must rank the validation rows as well as ours in float32, with the same loss curve, and have
-a loss no worse than the peer's. The bound is the matrix products of the perceptrons alone, in the narrowest type that
+The peer gets its batches for nothing, from memory; ours shuffles and loads them, and is compiled where there is a C++
+compiler, as `compile: auto` does for a long log. Before anything is timed, all learn the same rows: ours in bf16
+must rank the validation rows as well as ours in float32, not compiled, with the same loss curve, and have a loss no
+worse than the peer's. The bound is the matrix products of the perceptrons alone, in the narrowest type that
 the processor multiplies natively.
 """
 
@@ -29,9 +30,10 @@ from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from benchmarks.peers.fb_dlrm_training import Naumov, NaumovTraining
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
+from models.dlrm.compiling import missing
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.ranker import uses_bf16
+from models.dlrm.precision import narrow, precision_of
 from models.dlrm.train import Training, score_batch
 from models.inputs import LearningTable, chosen
 from models.moments import standardisation
@@ -73,10 +75,10 @@ class Side:
         pool = pool_rows(layout, CHUNK_ROWS)
         self._train = BatchLoader(store, learning.paths("train"), section.batch_size, pool, seed=17)
         self._validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, seed=17)
-        mean_F, scale_F = standardisation(store.chunk(path).dense for path in learning.paths("train"))
+        mean_F, scale_F = standardisation(store.dense(learning.paths("train")))
         self._mean_F, self._scale_F = torch.from_numpy(mean_F), torch.from_numpy(scale_F)
         torch.manual_seed(17)
-        self._model = DLRM(layout, section, kind == "ours" and uses_bf16(section, "cpu"))
+        self._model = DLRM(layout, section)
         self._model.network.mean_F.copy_(self._mean_F)
         self._model.network.scale_F.copy_(self._scale_F)
         self._model.network.start_from(learning.base_rate)
@@ -151,7 +153,7 @@ def bound(section: DLRMModel, floats: int, vectors: int) -> float:
     width = section.embedding_dim
     bottom = (floats, *section.bottom_mlp, width)
     top = (width + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
-    dtype = torch.bfloat16 if uses_bf16(section, "cpu") else torch.float32
+    dtype = narrow(precision_of(section, "cpu")) or torch.float32
     work: list[Callable[[], torch.Tensor]] = []
     for inputs, outputs in (*pairwise(bottom), *pairwise(top)):
         x, w = torch.rand(section.batch_size, inputs, dtype=dtype), torch.rand(outputs, inputs, dtype=dtype)
@@ -171,7 +173,7 @@ def check(sides: dict[str, Pool], rows: int) -> list[str]:
     """Let every side learn the same rows, and compare; return what was found.
 
     Raises:
-        AssertionError: Ours in bf16 differs from float32, or learns worse than the peer.
+        AssertionError: Ours, compiled and in bf16, differs from plain float32, or learns worse than the peer.
     """
     found = {kind: side.apply(_learn, (rows,)) for kind, side in sides.items()}
     narrow, wide, peer = (found[kind] for kind in ("ours", "fp32", "peer"))
@@ -185,7 +187,12 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
     """Check and time one set of widths."""
     section = SECTIONS[name]
     spawn = multiprocessing.get_context("spawn")
-    kinds = {"ours": section, "fp32": section.model_copy(update={"precision": "fp32"}), "peer": section}
+    compile_ = "off" if missing("cpu") else "on"
+    kinds = {
+        "ours": section.model_copy(update={"compile": compile_}),
+        "fp32": section.model_copy(update={"precision": "fp32", "compile": "off"}),
+        "peer": section,
+    }
     sides = {kind: spawn.Pool(1, _begin, (folder, each, kind)) for kind, each in kinds.items()}
     try:
         status(f"{name}: checking that all learn the same")
@@ -208,6 +215,7 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
     lines.append(
         Line("train", f"{name}, ours, per processor second", round(rates["ours"][1]), "rows/s", PEER, round(by_cpu, 3))
     )
+    checked += [f"ours was not compiled: {reason}"] if (reason := missing("cpu")) else []
     return lines, [f"{name}: {line}" for line in checked]
 
 

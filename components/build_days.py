@@ -21,13 +21,13 @@ def build_days(
     from pathlib import Path
 
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.features.groups import read
     from shortlist.features.table import build_table
     from shortlist.tracking.steps import step
 
     with step("build_days") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
-        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        declared, options = Declared.parse(data, features, slices), prepared(runtime)
         this.rows = build_table(*declared, options, *paths, only=read(days)).rows
     part.metadata["step"] = this.record

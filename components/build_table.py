@@ -20,13 +20,13 @@ def build_table(
     from pathlib import Path
 
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.features.table import build_table
     from shortlist.tracking.steps import step
 
     with step("build_table") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        built = build_table(*Declared.parse(data, features, slices), Runtime.model_validate_json(runtime), *paths)
+        built = build_table(*Declared.parse(data, features, slices), prepared(runtime), *paths)
         this.rows = built.rows
     table.metadata["step"] = this.record
     return built.rows

@@ -20,12 +20,12 @@ def count_days(
     from pathlib import Path
 
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.features.fan_out import count_group
     from shortlist.features.groups import read
     from shortlist.tracking.steps import step
 
     with step("count_days") as this:
-        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        declared, options = Declared.parse(data, features, slices), prepared(runtime)
         this.rows = count_group(declared, options, Path(valid_log.path), read(days), Path(counted.path))
     counted.metadata["step"] = this.record

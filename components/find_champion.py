@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.foundations: the serving version and what else a run builds on; its first task."""
+"""Kubeflow wrapper of models.foundations: whom a run has to beat and what else it builds on; its first task."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,16 @@ from components.image import PIPELINE_IMAGE
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def find_champion(
     name: str,
+    data: str,
+    features: str,
     xgboost: str,
     dlrm: str,
+    gates: str,
+    serving: str,
+    runtime: str,
+    code: str,
+    now: str,
+    location: str,
     input_digest: str,
     stores: str,
     trigger: str,
@@ -21,12 +29,21 @@ def find_champion(
     previous: str,
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Found",
-    [("version", str), ("xgboost", str), ("dlrm", str), ("previous", str), ("started", str), ("step", str)],
+    [
+        ("version", str),
+        ("made_from", str),
+        ("xgboost", str),
+        ("dlrm", str),
+        ("previous", str),
+        ("started", str),
+        ("step", str),
+    ],
 ):
-    """Return the version that serves now, the MLflow runs to go on from, the earlier features; and when this began."""
+    """Return the version to beat, what this run is made from, what it goes on from; and when this began."""
     from datetime import UTC, datetime
 
     from models.foundations import find_foundations
+    from models.repeating import standing_of
     from models.training import Origin
     from shortlist.tracking.lineage import Cause
     from shortlist.tracking.steps import step
@@ -36,4 +53,6 @@ def find_champion(
         cause = Cause.parse(trigger, key, reasons, until)
         origin = Origin(name=name, stores=stores, input_digest=input_digest, cause=cause)
         found = find_foundations(origin, xgboost, dlrm, previous)
-    return (*found, started, this.json)
+        sections = [data, features, xgboost, dlrm, gates, serving, runtime]
+        standing = standing_of(origin, found, [*sections, code, now, location])
+    return (*standing, found.xgboost, found.dlrm, found.previous, started, this.json)

@@ -20,7 +20,7 @@ def fit_features(
     from pathlib import Path
 
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.contracts import Files
     from shortlist.features.fit import fit_onto
     from shortlist.tables import DayTable
@@ -28,7 +28,7 @@ def fit_features(
 
     with step("fit_features") as this:
         log = Path(valid_log.path)
-        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        declared, options = Declared.parse(data, features, slices), prepared(runtime)
         fit_onto(previous, *declared, options, log, Path(fitted.path))
         this.rows = DayTable.open(log, Files.LOG).rows
     fitted.metadata["step"] = this.record

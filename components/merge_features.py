@@ -24,7 +24,7 @@ def merge_features(
     from pathlib import Path
 
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.contracts import Files
     from shortlist.features.fan_out import merge_groups
     from shortlist.features.groups import groups_of, written
@@ -33,7 +33,7 @@ def merge_features(
 
     with step("merge_features") as this:
         log, groups = Path(valid_log.path), [Path(group.path) for group in counted]
-        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
+        declared, options = Declared.parse(data, features, slices), prepared(runtime)
         merge_groups(declared, options, log, groups, previous, Path(fitted.path))
         table = DayTable.open(log, Files.LOG)
         this.rows = table.rows

@@ -29,7 +29,7 @@ def prove(
 
     with step(f"prove_{kind}") as this:
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
-        limits, batching = Gates.model_validate_json(gates), Serving.model_validate_json(serving).batching
-        found = prove(*inputs, limits, batching, Runtime.model_validate_json(runtime).seed, Path(proof.path))
+        limits, section = Gates.model_validate_json(gates), Serving.model_validate_json(serving)
+        found = prove(*inputs, limits, section, Runtime.model_validate_json(runtime).seed, Path(proof.path))
         this.rows = found.parity.triton.rows if found is not None and found.parity is not None else None
     proof.metadata["step"] = this.record

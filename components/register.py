@@ -12,6 +12,8 @@ def register(
     name: str,
     stores: str,
     code: str,
+    against: str,
+    made_from: str,
     verdict: dsl.Input[dsl.Dataset],
     xgboost: dsl.Input[dsl.Model],
     dlrm: dsl.Input[dsl.Model],
@@ -21,6 +23,7 @@ def register(
     from pathlib import Path
 
     from models.registry import register_blessed
+    from models.repeating import Standing
     from models.training import Origin
     from shortlist.tracking.steps import step
 
@@ -29,5 +32,5 @@ def register(
         models = {kind: Path(model.path) for kind, model in artefacts.items()}
         runs = {kind: model.metadata["mlflow_run"] for kind, model in artefacts.items()}
         inputs = Path(verdict.path), models, runs, Path(reference.path)
-        version = register_blessed(Origin(name=name, stores=stores), *inputs)
+        version = register_blessed(Origin(name=name, stores=stores), *inputs, Standing(against, made_from).tags())
     return (version, this.json)

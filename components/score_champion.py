@@ -17,19 +17,26 @@ def score_champion(
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
+    xgboost: dsl.Input[dsl.Model],
+    dlrm: dsl.Input[dsl.Model],
     champion: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Score the validation and test rows with the champion; say so when there is none or it cannot."""
+    """Score the validation and test rows with the champion; say so when there is none or it cannot.
+
+    What was scored before is good for the same version to beat and the same candidates' files only; that is why both
+    are inputs. When this runs, whoever serves then is scored (see models.repeating).
+    """
     from pathlib import Path
 
-    from models.champion import score_champion
+    from models.champion import score_champion, serving_version
     from models.training import Origin
     from shortlist.config.declared import Declared
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.tracking.steps import step
 
     with step("score_champion") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
-        declared, options = Declared.parse(data, features, slices), Runtime.model_validate_json(runtime)
-        score_champion(version, Origin(name=name, stores=stores), declared, options, *paths)
+        declared, options = Declared.parse(data, features, slices), prepared(runtime)
+        origin = Origin(name=name, stores=stores)
+        score_champion(serving_version(origin), origin, declared, options, *paths)
     champion.metadata["step"] = this.record

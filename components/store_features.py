@@ -20,7 +20,7 @@ def store_features(
     """Register the views in Feast, materialise them, and compare its answers with the rows that models train on."""
     from pathlib import Path
 
-    from shortlist.config.runtime import Runtime
+    from shortlist.config.engine import prepared
     from shortlist.features.place import place_in
     from shortlist.features.publish import publish
     from shortlist.stores import Stores
@@ -29,5 +29,5 @@ def store_features(
     with step("store_features") as this:
         store = place_in(Stores.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        publish(name, store, Runtime.model_validate_json(runtime), skew_rows, *inputs, Path(skew.path))
+        publish(name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path))
     skew.metadata["step"] = this.record

@@ -19,6 +19,11 @@ from shortlist.features.table import build_table
 from shortlist.tables import DayTable
 
 
+def serving_version(origin: Origin) -> str:
+    """Return the registered version that serves now; empty when there is none."""
+    return str(origin.tracker.registry.version_of("champion") or "")
+
+
 def score_champion(
     version: str, origin: Origin, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path
 ) -> None:  # fmt: skip

@@ -18,7 +18,6 @@ from models.dlrm.chunks import Batch
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad
-from models.dlrm.ranker import uses_bf16
 from models.dlrm.spill import Spill
 from models.dlrm.train import Training
 from models.inputs import LearningTable, chosen
@@ -162,7 +161,7 @@ class DLRMSteps:
     """The step of `models.dlrm.train`, whole and in parts."""
 
     def __init__(self, layout: Layout, section: DLRMModel, device: str) -> None:
-        self._model = DLRM(layout, section, uses_bf16(section, device)).to(device).train()
+        self._model = DLRM(layout, section).to(device).train()
         self._training = Training(self._model, section, device)
         self._device = device
         self._adam = torch.optim.AdamW(self._model.parameters(), lr=section.learning_rate, fused=True)

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from models.matrix import float_names
 from models.record import TrainedModel, read_record
 from shortlist.artefacts import write_manifest, written_whole
 from shortlist.contracts import Files
@@ -17,7 +16,7 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.nodes import EXTERNAL_BYTES, ExportError, save
 from shortlist.serving.export.running import first_run
-from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
+from shortlist.serving.export.signature import FOLDER, LOG_ODDS, MODEL_FILE, SCORE
 
 Compile = Callable[[FeatureGraph, TrainedModel, Path], str]
 
@@ -29,6 +28,7 @@ EXPORTED: Final = {
 
 _SMALLEST = np.array(1e-7, np.float32)
 """Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
+_SHAPE = {"name", "kind", "size", "width"}
 
 
 def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BYTES) -> None:
@@ -46,6 +46,7 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
     record = read_record(model_folder)
     graph = _graph(record, model_folder)
     logits = _compiler(record.kind)(graph, record, model_folder)
+    logits = graph.nodes.described(logits, LOG_ODDS, np.float32, 1)
     score = _within(graph, graph.nodes.add("Sigmoid", logits))
     model, signature = graph.finished(score, SCORE, 1, spec_name, record.kind)
     with written_whole(model_folder / FOLDER) as staging:
@@ -55,38 +56,14 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
     write_manifest(model_folder)
 
 
-def export_transform(model_folder: Path, spec_name: str, out: Path) -> None:
-    """Write a folder like `serving/` whose graph ends at the features: FP32 `features`, shape (rows, floats).
-
-    It is one half of what `shortlist.serving.export.fil` serves; the other is the trees' own file.
-
-    Args:
-        model_folder: A trained XGBoost model with its preprocessing.
-        spec_name: Names the model in Triton.
-        out: Folder to write.
-
-    Raises:
-        ExportError: The graph cannot say what the model reads.
-        IntegrityError: A file of the model is missing or was changed.
-    """
-    record = read_record(model_folder)
-    graph = _graph(record, model_folder)
-    floats = graph.floats([feature.name for feature in record.features])
-    width = len(float_names(record.features))
-    model, signature = graph.finished(floats, "features", width, spec_name, record.kind)
-    with written_whole(out) as staging:
-        save(model, staging / MODEL_FILE)
-        signature.write(staging)
-        first_run(staging, "features")
-
-
 def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
     preprocessing = Preprocessing.load(folder / Files.PREPROCESSING)
-    made = {column["name"]: column for column in preprocessing.columns()}
+    made = {column["name"]: {key: column[key] for key in _SHAPE} for column in preprocessing.columns()}
     for feature in record.features:
-        if made.get(feature.name) != feature.model_dump():
+        read = feature.model_dump(include=_SHAPE)
+        if made.get(feature.name) != read:
             raise ExportError(
-                f"{folder}: the model reads '{feature.name}' as {feature.model_dump()}, its preprocessing makes"
+                f"{folder}: the model reads '{feature.name}' as {read}, its preprocessing makes"
                 f" {made.get(feature.name)}. Train again."
             )
     return FeatureGraph(preprocessing)

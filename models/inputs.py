@@ -30,6 +30,12 @@ class FeatureColumn(BaseModel):
     """Ids, 0 among them; null for dense and vector."""
     width: int | None = Field(default=None, ge=1)
     """Floats per row of a vector; null for the others."""
+    hashed: bool = False
+    """Whether ids are buckets of a hash, which several values may share."""
+    admit_after: int = Field(default=1, ge=1)
+    """Look-ups on the training days before an id's embedding learns; see `shortlist.config.features.Hash`."""
+    evict_after_days: int | None = Field(default=None, ge=1)
+    """Days without a look-up after which an id's embedding is zero again; null: never."""
 
     @model_validator(mode="after")
     def _has_its_measure(self) -> Self:
@@ -135,6 +141,11 @@ class LearningTable:
             )
         self.base_rate = positives / rows
         self._own: frozenset[Path] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the label and of everything else that is read."""
+        return tuple(self._columns)
 
     def only(self, files: frozenset[Path]) -> Self:
         """Return the same table to one of several workers, who reads these of its files.

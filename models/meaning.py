@@ -53,9 +53,11 @@ def _operations(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for operation in Features.model_validate(features).columns:
         columns = getattr(operation, "each", (None,) * len(operation.outputs))
         for name, column in zip(operation.outputs, columns, strict=True):
-            made[name] = operation.model_dump(mode="json", exclude={"each"}) | {"column": column}
+            made[name] = operation.model_dump(mode="json", exclude={"each", *_NOT_VALUES}) | {"column": column}
     return made
 
 
 _NOT_MEANING = {"source", "rules", "split"}
 """Keys of the data section that do not change what a row means."""
+_NOT_VALUES = {"admit_after", "evict_after_days"}
+"""Keys of a feature that do not change its values, only how a DLRM learns them."""

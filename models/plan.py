@@ -95,10 +95,11 @@ def activation_bytes(shape: Shape, rows: int, precision: Precision) -> int:
 def step_bytes(shape: Shape, rows: int, precision: Precision) -> int:
     """Return the memory of a step besides the tables and their state.
 
-    Activations; as much again for their gradients; the distinct rows' gradients and values, at most one per look-up,
-    as the row-wise update gathers them; weights, gradients and two moments of Adam (Kingma and Ba, 2015).
+    Activations; as much again for their gradients; what the row-wise update of fixed shapes holds at once, each as
+    large as all looked-up rows: sums of pieces and of segments, their squares, the rows' moves with and without what
+    stays; weights, gradients and two moments of Adam (Kingma and Ba, 2015).
     """
-    update = 2 * rows * shape.lookups * shape.width * FLOAT
+    update = 5 * rows * shape.lookups * shape.width * FLOAT
     return 2 * activation_bytes(shape, rows, precision) + update + 4 * FLOAT * costs(shape).perceptron_weights
 
 

@@ -14,6 +14,7 @@ import polars as pl
 from models.group import current
 from models.inputs import LearningTable
 from models.matrix import check_columns
+from models.occupancy import Occupancy
 from models.record import TrainedModel, read_record
 from shortlist.artefacts import IntegrityError, write_json, write_manifest, written_whole
 from shortlist.config.base import Section
@@ -41,6 +42,8 @@ class Outcome(NamedTuple):
     rounds: int | None = None
     epochs: int | None = None
     importance: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
+    hashed: dict[str, Occupancy] = {}  # noqa: RUF012 - as above
+    cached_rows: int | None = None
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -96,7 +99,8 @@ class Ranker(ABC, Generic[SectionT]):
         self._record = TrainedModel(
             kind=self.kind, name=self.kind, features=learning.features, params=self.section.model_dump(mode="json"),
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
-            importance=outcome.importance, base_rate=learning.base_rate, train_rows=rows,
+            importance=outcome.importance, hashed=outcome.hashed, cached_rows=outcome.cached_rows,
+            base_rate=learning.base_rate, train_rows=rows,
             validation_rows=learning.rows("validation"), train_days=tuple(map(str, learning.split.train)),
             validation_days=tuple(map(str, learning.split.validation)), train_seconds=round(seconds, 3),
             train_rows_per_s=round(rows * outcome.passes / seconds, 1), seed=runtime.seed,

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from models.inputs import FeatureColumn
+from models.occupancy import Occupancy
 from shortlist.artefacts import IntegrityError, read_json, verify_manifest
 from shortlist.contracts import Files
 
@@ -32,6 +33,10 @@ class TrainedModel(BaseModel):
     """One line per epoch or tree."""
     importance: dict[str, float] = {}
     """Share of the total gain per feature, largest first; only of trees."""
+    hashed: dict[str, Occupancy] = {}
+    """How full the buckets of every hashed feature are on the training days; only of a DLRM."""
+    cached_rows: int | None = None
+    """Embedding rows that the device held while training; null: all. Only of a DLRM; its history has the hit rates."""
     base_rate: float
     train_days: tuple[str, ...]
     validation_days: tuple[str, ...]

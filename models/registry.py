@@ -15,7 +15,12 @@ from shortlist.evaluation.verdict import Verdict
 
 
 def register_blessed(
-    origin: Origin, verdict: Path, models: Mapping[str, Path], runs: Mapping[str, str], reference: Path | None = None
+    origin: Origin,
+    verdict: Path,
+    models: Mapping[str, Path],
+    runs: Mapping[str, str],
+    reference: Path | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
@@ -28,6 +33,7 @@ def register_blessed(
         runs: Ids of their MLflow runs.
         reference: Folder of the distributions that live traffic is compared with; without it the version can be
             served, and not watched.
+        tags: What else the version is told; see `models.repeating`.
 
     Raises:
         IntegrityError: The files are not those that were judged.
@@ -41,7 +47,7 @@ def register_blessed(
     if reference is not None:
         origin.tracker.log_reference(runs[blessing.blessed.model], reference)
     registry = origin.tracker.registry
-    version = registry.register(runs[blessing.blessed.model], {"blessed": "true"})
+    version = registry.register(runs[blessing.blessed.model], {**(tags or {}), "blessed": "true"})
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:
         registry.set_alias("champion", version)

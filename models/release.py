@@ -6,17 +6,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from models.export import export_transform
 from models.training import Origin
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Scoring, Serving
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export.repository import write_fil_repository, write_repository
+from shortlist.serving.export.fil import write_fil_repository
+from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER
 
 ReleaseForm = Literal["python", "onnxruntime", "fil", "torchscript"]
 
 
-def release(origin: Origin, version: int | None, form: ReleaseForm, batching: Batching, out: Path) -> int:
+def release(origin: Origin, version: int | None, form: ReleaseForm, serving: Serving, out: Path) -> int:
     """Write a version for a server of one's own; return its number.
 
     Args:
@@ -24,7 +24,7 @@ def release(origin: Origin, version: int | None, form: ReleaseForm, batching: Ba
         version: Registered version; the champion by default.
         form: `python` and `onnxruntime`: a Triton repository for that backend; `fil`: one whose trees run on the FIL
             backend; `torchscript`: a DLRM's network alone, one file.
-        batching: How Triton joins requests.
+        serving: How Triton joins requests, and what it scores on.
         out: Folder to write; a file for TorchScript.
 
     Raises:
@@ -44,13 +44,13 @@ def release(origin: Origin, version: int | None, form: ReleaseForm, batching: Ba
         out.parent.mkdir(parents=True, exist_ok=True)
         match form:
             case "fil":
-                transform = Path(scratch) / "transform"
-                export_transform(found.folder, origin.name, transform)
-                write_fil_repository(transform, found.folder / "model.ubj", wanted, batching, out)
+                write_fil_repository(found.folder / FOLDER, wanted, serving.batching, out, serving.placement)
             case "torchscript":
                 from models.dlrm.export import export_torchscript
 
                 export_torchscript(found.folder, out)
             case _:
-                write_repository(found.folder / FOLDER, wanted, batching, out, form)
+                # In one piece: a Triton of one's own may have ONNX Runtime and nothing else.
+                whole, asked = Scoring(runtime="onnxruntime"), (serving.batching, out, form)
+                write_repository(found.folder / FOLDER, wanted, *asked, whole, serving.placement)
     return wanted

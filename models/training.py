@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from models.checkpoints import CheckpointPlace, kept_at
 from models.continuing import Beginning
 from models.export import EXPORTED, export
 from models.inputs import split_of
@@ -24,6 +27,7 @@ from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.evaluation.figures import write_plots
 from shortlist.evaluation.report import training_plots
+from shortlist.objects import open_objects
 from shortlist.stores import Stores
 from shortlist.tables import DayTable
 from shortlist.tracking.lineage import Cause, Continued, Lineage, git_commit
@@ -75,6 +79,7 @@ class Made(NamedTuple):
 
     table: DayTable
     fitted: Path
+    table_digest: str
 
 
 def train_and_track(
@@ -102,15 +107,18 @@ def train_and_track(
                 pass
         return Tracked()
     declared = ranker_class(kind).section_type.model_validate_json(section)
-    opened = DayTable.open(table, Files.TABLE)
-    record, continued = _train(kind, declared, runtime, origin, Made(opened, fitted), out_model, out_scores)
+    made = Made(DayTable.open(table, Files.TABLE), fitted, folder_digest(table))
+    record, continued = _train(kind, declared, runtime, origin, made, out_model, out_scores)
+    for feature, found in record.hashed.items():
+        if (warning := found.warning(feature)) is not None:
+            note(warning)
     pack(out_model, fitted)
     if kind in EXPORTED:
         export(out_model, origin.name)
     lineage = Lineage(
         spec_digest=digest(declared),
-        data_digest=f"{origin.input_digest}/{folder_digest(table)}",
-        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(opened).model_dump().items() if days},
+        data_digest=f"{origin.input_digest}/{made.table_digest}",
+        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(made.table).model_dump().items() if days},
         code_version=origin.code,
         git_commit=git_commit(),
         cause=origin.cause,
@@ -132,8 +140,19 @@ def _train(
         try:
             with Beginning.fetched(origin.earlier, origin.tracker) as begun:
                 lessons = begun.lessons(section, made.table, made.fitted)
-                record = train(kind, section, lessons, runtime, out_model, out_scores, begun.folder, spread)
+                with kept_at(_place(kind, section, runtime, origin, made, origin.earlier)):
+                    record = train(kind, section, lessons, runtime, out_model, out_scores, begun.folder, spread)
                 return record, begun.told(section, record)
         except MisfitError as reason:
             note(f"{kind} was trained from scratch: {reason}")
-    return train(kind, section, made.table, runtime, out_model, out_scores, spread=spread), None
+    with kept_at(_place(kind, section, runtime, origin, made, "")):
+        return train(kind, section, made.table, runtime, out_model, out_scores, spread=spread), None
+
+
+def _place(
+    kind: str, section: Section, runtime: Runtime, origin: Origin, made: Made, earlier: str
+) -> CheckpointPlace:  # fmt: skip
+    """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
+    means = [kind, section.model_dump_json(), runtime.seed, runtime.engine, made.table_digest, origin.code, earlier]
+    name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
+    return CheckpointPlace(open_objects(Stores.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors")

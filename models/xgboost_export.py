@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from models.matrix import float_names
 from models.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.nodes import ML, ExportError
@@ -28,6 +29,7 @@ def add_trees(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
         ExportError: The trees are of a sort that this program does not train, such as with categorical splits.
     """
     floats = graph.floats([feature.name for feature in record.features])
+    floats = graph.border(floats, "floats", np.float32, len(float_names(record.features)))
     return graph.nodes.add("TreeEnsembleRegressor", floats, domain=ML, **tree_attributes(folder / WEIGHTS))
 
 

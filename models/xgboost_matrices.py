@@ -5,13 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import xgboost as xgb
 
+from models.device_reading import CudfColumns, float_frame, reads_on_device
+from models.devices import xgboost_device
 from models.inputs import LearningTable, Part
-from models.matrix import float_matrix, float_names
+from models.matrix import float_columns, float_matrix, float_names
 from models.ranker import MisfitError
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns
@@ -25,10 +29,14 @@ def binned_matrices(learning: LearningTable, runtime: Runtime, max_bin: int) -> 
     """Give a function that bins parts of the table: in memory, or in files when its floats exceed the budget."""
     size = 4 * len(float_names(learning.features)) * _own_rows(learning, "train", "validation")
     out_of_core = size > runtime.memory_budget_mib * 2**20
+    device = xgboost_device(runtime.engine)
+    on_device = reads_on_device(runtime.engine, device)
     with tempfile.TemporaryDirectory(prefix="shortlist-xgboost-") as scratch:
 
         def matrix(parts: tuple[Part, ...], like: xgb.DMatrix | None) -> xgb.DMatrix:
-            pieces = _Pieces(learning, parts, f"{scratch}/{'-'.join(parts)}" if out_of_core else None)
+            # On a GPU, what is out of core is in host memory, and as much of it on the device as there is room for.
+            cache = f"{scratch}/{'-'.join(parts)}" if out_of_core else None
+            pieces = (_DevicePieces if on_device else _Pieces)(learning, parts, cache)
             kind = xgb.ExtMemQuantileDMatrix if out_of_core else xgb.QuantileDMatrix
             return kind(pieces, max_bin=max_bin, ref=like)
 
@@ -82,11 +90,28 @@ class _Pieces(xgb.DataIter):  # type: ignore[misc] # untyped
     def next(self, input_data: Callable[..., None]) -> bool:
         if self._next == len(self._paths):
             return False
-        frame = self._learning.read(self._paths[self._next])
+        data, label = self._rows(self._paths[self._next])
         self._next += 1
-        matrix = float_matrix(frame, self._learning.features)
-        input_data(data=matrix, label=frame[Columns.LABEL].to_numpy(), feature_names=self._names)
+        input_data(data=data, label=label, feature_names=self._names)
         return True
 
     def reset(self) -> None:
         self._next = 0
+
+    def _rows(self, path: Path) -> tuple[Any, Any]:
+        """Return the floats of a file and its labels.
+
+        Columns as they lie in the file: XGBoost sketches and bins 39 of them in two thirds of the time that it takes
+        for a row-major matrix (3.3 against 4.9 seconds of processor time for 750 000 rows), which need not be made.
+        """
+        frame, features = self._learning.read(path), self._learning.features
+        columns = float_columns(frame, features)
+        return float_matrix(frame, features) if columns is None else columns, frame[Columns.LABEL].to_numpy()
+
+
+class _DevicePieces(_Pieces):
+    """Hands a table over as cuDF frames: from the file to the bins, rows are on the device."""
+
+    def _rows(self, path: Path) -> tuple[Any, Any]:
+        columns = CudfColumns.read(path, self._learning.columns)
+        return float_frame(columns, self._learning.features), columns.column(Columns.LABEL)

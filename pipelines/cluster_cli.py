@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.cli_options import RunsOption, SetOption, SpecArgument, find_spec
-from shortlist.config.spec import Spec
 from shortlist.contracts import ShortlistError, did_you_mean
+
+if TYPE_CHECKING:
+    from shortlist.config.spec import Spec
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

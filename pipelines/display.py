@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from pipelines.runner import task_titles
 from shortlist.contracts import Files
-from shortlist.evaluation.assembly import TITLES
+from shortlist.evaluation.titles import TITLES
 
 _REFRESH_SECONDS = 0.1
 
@@ -41,7 +40,7 @@ class Display:
         self._events = events
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
-        declared = set(task_titles(yaml.safe_load(pipeline.read_text())).values())
+        declared = set(task_titles(pipeline).values())
         self._steps = [name for name in TITLES if name in declared]
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)

@@ -32,8 +32,10 @@ class _CacheHits(logging.Handler):
             emit({"event": "cached", "step": self._titles.get(match["task"], match["task"])})
 
 
-def task_titles(pipeline: dict[str, Any]) -> dict[str, str]:
+def task_titles(compiled: Path) -> dict[str, str]:
     """Return the display name of every task in a compiled pipeline, by task name, in the order they are declared."""
+    # By libyaml: 0.02 s instead of 0.13, in this process and in the one that shows how it goes.
+    pipeline = next(yaml.load_all(compiled.read_text(), yaml.CSafeLoader))
     groups = [pipeline["root"], *pipeline["components"].values()]
     tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).items()]
     return {name: task["taskInfo"]["name"].replace("-", "_") for name, task in tasks}
@@ -57,7 +59,7 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
         enable_caching=True,
         cache_root=str(root / "cache"),
     )
-    titles = task_titles(next(yaml.safe_load_all(pipeline.read_text())))
+    titles = task_titles(pipeline)
     logging.getLogger().setLevel(logging.INFO)  # kfp.local says at this level what came from the cache
     logging.getLogger().addHandler(_CacheHits(titles))
     with warnings.catch_warnings():

@@ -152,7 +152,7 @@ def export_(
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(forms)}")
     loaded = load_spec(find_spec(spec))
     origin = Origin(name=loaded.name, stores=existing(runs).reference_for(loaded.runtime))
-    typer.echo(f"{out}: version {release(origin, version, forms[form], loaded.serving.batching, out)} ({form})")
+    typer.echo(f"{out}: version {release(origin, version, forms[form], loaded.serving, out)} ({form})")
 
 
 def _deployer(spec: str, runs: Path) -> Deployer:

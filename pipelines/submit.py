@@ -22,6 +22,7 @@ from shortlist.config.data import GeneratedSource
 from shortlist.config.load import canonical_json
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
+from shortlist.frames import prepare
 from shortlist.progress import EVENTS_VARIABLE
 
 
@@ -105,9 +106,10 @@ def run_here(
         decision: Likewise.
 
     Raises:
-        ShortlistError: The data are not given, or not there, or `until` has no timezone.
+        ShortlistError: The data are not given, or not there, or `until` has no timezone; or the engine is not there.
     """
     location = location_of(spec, data)
+    sys.stdout.write(f"{prepare(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = State.open(runs)
     arguments = training_arguments(spec, location, state.reference_for(spec.runtime), until, decision)
     run = state.new_run(spec.name)

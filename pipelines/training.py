@@ -96,8 +96,23 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         with dsl.ExitHandler(closing):
             cause = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
             served = {"xgboost": xgboost, "dlrm": dlrm}
+            # Told what leads to the verdict; slices and rows compared with Feast are parts of `gates`. What is left out
+            # can change the candidates' files alone, and on them score_champion hangs.
             found = find_champion(
-                name=name, **served, input_digest=input_digest, stores=stores, previous=previous, **cause
+                name=name,
+                data=data,
+                features=features,
+                **served,
+                gates=gates,
+                serving=serving,
+                runtime=runtime,
+                code=code,
+                now=now,
+                location=location,
+                input_digest=input_digest,
+                stores=stores,
+                previous=previous,
+                **cause,
             )
             found.set_display_name("find_champion").set_caching_options(False)
             common = {"data": data, "runtime": runtime, "code": code}
@@ -135,10 +150,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     fitted=made.fitted,
                     table=made.table,
                 ).set_display_name(f"train_{kind}")
-            champion = score_champion(
-                version=found.outputs["version"], name=name, stores=stores, **declared, **features_of
-            )
             candidates = {kind: trained[kind].outputs["model"] for kind in SERVED}
+            champion = score_champion(
+                version=found.outputs["version"], name=name, stores=stores, **declared, **features_of, **candidates
+            )
             proofs = {}
             for kind in SERVED:
                 proofs[f"{kind}_proof"] = (
@@ -178,7 +193,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             )
             books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-                registered = register(**books, reference=frozen.outputs["reference"])
+                standing = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
+                registered = register(**books, **standing, reference=frozen.outputs["reference"])
             with dsl.Else(name="held"):
                 held = record_hold(**books)
             version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -15,6 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from shortlist.ahead import ahead
 from shortlist.artefacts import read_json, write_json
 from shortlist.contracts import Columns, ShortlistError
+
+# Against zstd, level 1, on 2 M rows of 40 columns: a log is written in 1.53 s of processor time instead of 1.75, and
+# read, each time, in 0.28 instead of 0.40; a feature table in 0.76 instead of 1.02, and 0.20 instead of 0.31. Files are
+# 1.4 times as large (150 MB for a text of 493 MB).
+_COMPRESSION: Final = "lz4"
 
 
 class DayPart(BaseModel):
@@ -184,7 +189,7 @@ class DayTableWriter:
         now, later = held.head(rows), held.slice(rows)
         self._held[day] = [later] if later.height else []
         path = self._new_file(day, now.height, int((now[Columns.LABEL] == 1).sum()))
-        now.write_parquet(path, compression="zstd", compression_level=1)
+        now.write_parquet(path, compression=_COMPRESSION)
 
     def _new_file(self, day: date, rows: int, positives: int) -> Path:
         """Count a file of so many rows in; return where it goes."""

@@ -29,20 +29,22 @@ LABEL org.opencontainers.image.title="shortlist-gpu" \
       org.opencontainers.image.version="${CODE_VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim"
-# XGBoost needs OpenMP's runtime, which the slim image leaves out.
+# XGBoost needs OpenMP's runtime, which the slim image leaves out. Triton compiles its kernels' launchers, and torch.compile its
+# machine code, where they run: that takes a compiler (Python's headers are there), a small part of an image with CUDA in it.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 \
+    && apt-get install --yes --no-install-recommends g++ libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=builder /opt/shortlist /opt/shortlist
 COPY --from=builder /app /app
-# The root may be read-only: everything is written below /tmp, which a pod mounts. With no compiler in the image, torch
-# runs its networks as written.
+# The root may be read-only: everything is written below /tmp, which a pod mounts. The user has no name of its own, and
+# torch would ask for one to name its folder of compiled code.
 ENV PATH=/opt/shortlist/bin:$PATH \
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     OMP_WAIT_POLICY=PASSIVE \
-    TORCHDYNAMO_DISABLE=1 \
+    TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor \
+    TRITON_CACHE_DIR=/tmp/triton \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 WORKDIR /tmp

@@ -1,20 +1,21 @@
-"""Feeds a feature table to torch in shuffled batches, from memory as far as the budget goes and from disk beyond it."""
+"""Feeds a feature table to torch in shuffled batches: from memory where it fits the budget, else from disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import polars as pl
 
-from models.dlrm.chunks import Batch, Chunk
+from models.dlrm.chunks import Batch, Chunk, Size
 from models.dlrm.layout import Layout
+from models.dlrm.places import Places, size_of
+from models.dlrm.pools import Pool, Store, batch_edges, epoch_pools
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable
 
@@ -31,52 +32,122 @@ def pool_rows(layout: Layout, chunk_rows: int) -> int:
     return max(chunk_rows, _POOL_BYTES // (values * np.dtype(np.float32).itemsize))
 
 
+@dataclass(frozen=True)
+class HostPool:
+    """Rows in memory, or mapped from disk."""
+
+    paths: list[Path]
+    rows: Chunk
+    order: np.ndarray | None
+    """Which rows, and the order to take them in; None: all, as they are."""
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.rows.rows if self.order is None else len(self.order)
+
+    def batch(self, first: int, last: int) -> Batch:
+        """Return a part of the rows."""
+        if self.order is None:
+            return self.rows.batch(first, last)
+        # Rows are shuffled a batch at a time: no second copy of the pool, and every batch lies in memory that an
+        # earlier one left, not in 100 MB which the system has to hand over and clear first.
+        return self.rows.taken(self.order[first:last]).batch(0, last - first)
+
+
 class ChunkStore:
-    """Decodes the files of a table; the next epoch finds them in memory as far as the budget goes, then on disk."""
+    """Decodes the files of a table, once where all rows fit in memory or on disk; batches are copied from there.
+
+    All rows lie in one chunk, in memory or mapped from disk, so that a batch is gathered from every file of its pool
+    by one copy. Joining a pool's files first cost a second one and, far more, 160 MB that the system had to clear again
+    for every pool of a Criteo log: 0.2 to 0.6 s of system time per 4 million rows, where there are 0.04 now.
+    """
 
     def __init__(self, learning: LearningTable, layout: Layout, budget_bytes: int, spill: Spill | None = None) -> None:
-        """Keep nothing yet.
+        """Decode nothing yet.
 
         Args:
             learning: The table.
             layout: What becomes of its features.
             budget_bytes: Memory for decoded rows.
-            spill: Where rows beyond the budget go; without it they are decoded again every time.
+            spill: Where they go when they are more; without it, or on a full disk, files are decoded every time.
         """
         self._learning = learning
         self._layout = layout
-        self._left = budget_bytes
-        self._spill = spill
-        self._kept: dict[Path, Chunk] = {}
-        self._spilled: dict[Path, int] = {}
-        self._accounts = Lock()
+        self._sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
+        self._places = Places(self._sizes, self._sizes)
+        self._decoded: set[Path] = set()
+        self._spill: Spill | None = None
+        self._spare: Chunk | None = None
+        self._rows = self._room(budget_bytes, spill)
+
+    def rows(self, path: Path) -> int:
+        """Return the rows of a file."""
+        return self._sizes[path].rows
 
     def chunk(self, path: Path) -> Chunk:
         """Return the rows of a file; several threads may ask, for different files."""
-        if path in self._kept:
-            return self._kept[path]
-        if self._spill is not None and path in self._spilled:
-            return self._spill.read(self._spilled[path])
-        chunk = Chunk.decoded(self._learning.read(path), self._layout)
-        if self._fits(chunk):
-            self._kept[path] = chunk
-        elif self._spill is not None and (number := self._spill.write(chunk)) is not None:
-            self._spilled[path] = number
-        return chunk
+        if self._rows is None:
+            return Chunk.decoded(self._read(path), self._layout)
+        rows = self._rows.sliced(*self._places.rows(path))
+        if path not in self._decoded:
+            self._rows.decode(self._read(path), self._layout, self._places.start(path))
+            self._decoded.add(path)
+        elif self._spill is not None:
+            self._spill.will_need(rows.arrays)
+        return rows
 
-    def _fits(self, chunk: Chunk) -> bool:
-        with self._accounts:
-            fits = chunk.bytes <= self._left
-            self._left -= chunk.bytes if fits else 0
-        return fits
+    def dense(self, paths: list[Path]) -> Iterator[np.ndarray]:
+        """Give the dense floats of several files, file by file; each only until the next is asked for."""
+        for pool in map(self.file, paths):
+            yield pool.rows.dense
+            self.leave(pool)
 
+    def file(self, path: Path) -> HostPool:
+        """Return the rows of a file, as they are."""
+        return HostPool([path], self.chunk(path), None)
 
-class Pool(NamedTuple):
-    """Rows to cut into batches."""
+    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> HostPool:
+        """Return the rows of several files, in random order."""
+        if self._rows is None:
+            places = Places(paths, self._sizes)
+            rows = self._buffer(places.total)
+            list(decoders.map(lambda path: rows.decode(self._read(path), self._layout, places.start(path)), paths))
+        else:
+            places, rows = self._places, self._rows
+            list(decoders.map(self.chunk, paths))
+        order = np.concatenate([np.arange(*places.rows(path)) for path in paths])
+        np.random.default_rng(seed).shuffle(order)
+        return HostPool(paths, rows, order)
 
-    rows: Chunk
-    order: np.ndarray | None
-    """The order to take them in; None: as they are."""
+    def leave(self, pool: HostPool) -> None:
+        """Let go of a pool: of what was looked at on disk, or of the memory that it was decoded into."""
+        if self._rows is None and pool.order is not None:
+            self._spare = pool.rows
+        elif self._rows is not None and self._spill is not None:
+            for path in pool.paths:
+                self._spill.leave(self._rows.sliced(*self._places.rows(path)).arrays)
+
+    def _buffer(self, size: Size) -> Chunk:
+        """Return memory for a pool: what the one before the last was decoded into, where it is large enough."""
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.holds(size) else Chunk.empty(size, self._layout)
+
+    def _read(self, path: Path) -> pl.DataFrame:
+        return self._learning.read(path)
+
+    def _room(self, budget_bytes: int, spill: Spill | None) -> Chunk | None:
+        total = self._places.total
+        if total.bytes(self._layout) <= budget_bytes:
+            return Chunk.empty(total, self._layout)
+        if spill is None or not spill.has_room(total.bytes(self._layout)):
+            return None
+        try:
+            rows = Chunk.empty(total, self._layout, spill.empty)
+        except OSError:  # others filled the disk meanwhile
+            return None
+        self._spill = spill
+        return rows
 
 
 class BatchLoader:
@@ -88,9 +159,9 @@ class BatchLoader:
     and the next.
     """
 
-    def __init__(self, store: ChunkStore, paths: list[Path], batch_size: int, pool_rows: int, seed: int) -> None:
+    def __init__(self, store: Store[Any], paths: list[Path], batch_size: int, pool_rows: int, seed: int) -> None:
         self._store = store
-        self._rows = {path: pq.read_metadata(path).num_rows for path in paths}
+        self._rows = {path: store.rows(path) for path in paths}
         self._batch_size = batch_size
         self._pool_rows = pool_rows
         self._seed = seed
@@ -102,50 +173,26 @@ class BatchLoader:
 
     def shuffled(self, epoch: int) -> Iterator[Batch]:
         """Give the batches of an epoch, in an order of its own."""
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._rows))
-        paths = list(self._rows)
-        pools = self._pools([paths[i] for i in order])
-        seeds = [[self._seed, epoch, pool] for pool in range(len(pools))]
+        pools = epoch_pools(self._rows, self._pool_rows, self._seed, epoch)
         with ThreadPoolExecutor(_DECODERS, thread_name_prefix="decoder") as decoders:
-            yield from self._batches([partial(self._pool, decoders, *pool) for pool in zip(pools, seeds, strict=True)])
+            reads = [
+                partial(self._store.pool, decoders, paths, [self._seed, epoch, number])
+                for number, paths in enumerate(pools)
+            ]
+            yield from self._batches(reads)
 
     def in_order(self) -> Iterator[Batch]:
-        """Give the batches in the order of the table."""
-        return self._batches([partial(self._file, path) for path in self._rows])
+        """Give the batches in the order of the table; they share the store's memory."""
+        return self._batches([partial(self._store.file, path) for path in self._rows])
 
-    def _batches(self, reads: list[Callable[[], Pool]]) -> Iterator[Batch]:
+    def _batches(self, reads: Sequence[Callable[[], Pool]]) -> Iterator[Batch]:
+        """Cut pool after pool; the next one is on its way as soon as the first batch of one is asked for."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as thread:
             coming = thread.submit(reads[0])
             for read in (*reads[1:], None):
                 pool = coming.result()
                 if read is not None:
                     coming = thread.submit(read)
-                yield from self._cut(*pool)
-
-    def _pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> Pool:
-        rows = Chunk.joined(list(decoders.map(self._store.chunk, paths)))
-        return Pool(rows, np.random.default_rng(seed).permutation(rows.rows))
-
-    def _file(self, path: Path) -> Pool:
-        return Pool(self._store.chunk(path), None)
-
-    def _pools(self, paths: list[Path]) -> list[list[Path]]:
-        """Join files; what is left after the last full pool joins it, so that no pool is small."""
-        pools: list[list[Path]] = [[]]
-        rows, left = 0, sum(self._rows.values())
-        for path in paths:
-            if rows >= self._pool_rows and left >= self._pool_rows:
-                pools.append([])
-                rows = 0
-            pools[-1].append(path)
-            rows += self._rows[path]
-            left -= self._rows[path]
-        return pools
-
-    def _cut(self, chunk: Chunk, order: np.ndarray | None) -> Iterator[Batch]:
-        batches = -(-chunk.rows // self._batch_size)
-        edges = [chunk.rows * i // max(1, batches) for i in range(batches + 1)]
-        for first, last in pairwise(edges):
-            # Rows are shuffled a batch at a time: no second copy of the pool, and every batch lies in memory that an
-            # earlier one gave back, already mapped. Shuffling whole pools took 1.4 times as long.
-            yield chunk.batch(first, last) if order is None else chunk.taken(order[first:last]).batch(0, last - first)
+                for first, last in batch_edges(pool.size, self._batch_size):
+                    yield pool.batch(first, last)
+                self._store.leave(pool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import polars as pl
 import torch
 
 from models.dlrm.layout import Layout
+from models.dlrm.ragged import Ragged
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import Columns
 
@@ -43,29 +44,25 @@ class Batch(NamedTuple):
         return len(self.labels_B)
 
     def to(self, device: str) -> Batch:
-        """Return the batch on a device."""
-        moved = Lookups(*(None if one is None else one.to(device) for one in self.lookups))  # type: ignore[arg-type]
-        return Batch(self.labels_B.to(device), self.dense_BF.to(device), moved)
+        """Return the batch on a device; a GPU is not waited for."""
+        moved = Lookups(*(None if one is None else _sent(one, device) for one in self.lookups))  # type: ignore[arg-type]
+        return Batch(_sent(self.labels_B, device), _sent(self.dense_BF, device), moved)
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """A list of fused rows per row."""
+class Size(NamedTuple):
+    """How many rows there are, and at most how many ids the lists of each multi-valued feature hold in all."""
 
-    values: np.ndarray
-    starts: np.ndarray
+    rows: int
+    values: tuple[int, ...]
 
-    def taken(self, order: np.ndarray) -> Ragged:
-        """Return the lists in another order."""
-        lengths = np.diff(self.starts)[order]
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        source = np.repeat(self.starts[:-1][order] - starts[:-1], lengths) + np.arange(starts[-1])
-        return Ragged(self.values[source], starts)
+    def bytes(self, layout: Layout) -> int:
+        """Return what a chunk of this size takes, in memory or on disk."""
+        of_row = 4 * (1 + layout.floats + len(layout.singles)) + 2 * 8 * len(layout.lists)
+        return self.rows * of_row + 4 * sum(self.values)
 
-    def sliced(self, first: int, last: int) -> Ragged:
-        """Return the lists of some neighbouring rows."""
-        start, end = self.starts[first], self.starts[last]
-        return Ragged(self.values[start:end], self.starts[first : last + 1] - start)
+
+Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
+"""allocate(shape, type) -> an array, whose content does not matter: in memory, or on disk."""
 
 
 @dataclass(frozen=True)
@@ -78,65 +75,100 @@ class Chunk:
     lists: tuple[Ragged, ...]
 
     @classmethod
+    def empty(cls, size: Size, layout: Layout, allocate: Allocate = np.empty) -> Chunk:
+        """Return a chunk to decode into."""
+        lists = tuple(
+            Ragged(allocate((count,), np.int32), allocate((size.rows,), np.int64), allocate((size.rows,), np.int64))
+            for count in size.values
+        )
+        return cls(
+            allocate((size.rows,), np.float32),
+            allocate((size.rows, layout.floats), np.float32),
+            allocate((size.rows, len(layout.singles)), np.int32),
+            lists,
+        )
+
+    @classmethod
     def decoded(cls, frame: pl.DataFrame, layout: Layout) -> Chunk:
         """Return the rows of a frame; labels are NaN when it has none.
 
         Raises:
             DataError: A value cannot be read by the model.
         """
-        dense = float_matrix(frame, layout.dense) if layout.dense else np.zeros((frame.height, 1), np.float32)
-        has_label = Columns.LABEL in frame.columns
-        labels = frame[Columns.LABEL].to_numpy() if has_label else np.full(frame.height, np.nan)
-        singles = fused_rows(frame, layout.singles, layout.starts[: len(layout.singles)])
-        pairs = zip(layout.lists, layout.starts[len(layout.singles) :], strict=True)
-        lists = tuple(Ragged(*fused_lists(frame, feature, start)) for feature, start in pairs)
-        return cls(labels.astype(np.float32), dense, singles, lists)
+        counts = tuple(int(frame[one.name].list.len().sum()) for one in layout.lists)
+        chunk = cls.empty(Size(frame.height, counts), layout)
+        chunk.decode(frame, layout, Size(0, (0,) * len(counts)))
+        return chunk
 
-    @classmethod
-    def joined(cls, chunks: Sequence[Chunk]) -> Chunk:
-        """Return the rows of several chunks, one after the other."""
-        if len(chunks) == 1:
-            return chunks[0]
-        return cls(
-            np.concatenate([chunk.labels for chunk in chunks]),
-            np.concatenate([chunk.dense for chunk in chunks]),
-            np.concatenate([chunk.singles for chunk in chunks]),
-            tuple(_joined(lists) for lists in zip(*(chunk.lists for chunk in chunks), strict=True)),
-        )
+    def decode(self, frame: pl.DataFrame, layout: Layout, place: Size) -> None:
+        """Write the rows of a frame, and the ids of their lists, behind as many as `place` says.
+
+        Raises:
+            DataError: A value cannot be read by the model.
+        """
+        rows = slice(place.rows, place.rows + frame.height)
+        has_label = Columns.LABEL in frame.columns
+        self.labels[rows] = frame[Columns.LABEL].to_numpy() if has_label else np.nan
+        if layout.dense:
+            float_matrix(frame, layout.dense, self.dense[rows])
+        else:
+            self.dense[rows] = 0
+        fused_rows(frame, layout.singles, layout.starts[: len(layout.singles)], self.singles[rows])
+        starts = layout.starts[len(layout.singles) :]
+        for lists, feature, start, first in zip(self.lists, layout.lists, starts, place.values, strict=True):
+            values, edges = fused_lists(frame, feature, start)
+            lists.values[first : first + len(values)] = values
+            lists.starts[rows], lists.ends[rows] = first + edges[:-1], first + edges[1:]
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return len(self.labels)
 
+    def holds(self, size: Size) -> bool:
+        """Return whether so many rows, with so many ids in their lists, could be decoded into it."""
+        rooms = zip(self.lists, size.values, strict=True)
+        return self.rows >= size.rows and all(len(one.values) >= count for one, count in rooms)
+
     @property
     def bytes(self) -> int:
         """Memory it takes."""
-        lists = sum(one.values.nbytes + one.starts.nbytes for one in self.lists)
-        return self.labels.nbytes + self.dense.nbytes + self.singles.nbytes + lists
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def arrays(self) -> Iterator[np.ndarray]:
+        """All there is of the rows; lists must follow one another."""
+        yield from (self.labels, self.dense, self.singles)
+        for one in self.lists:
+            yield from (one.in_a_row, one.starts, one.ends)
+
+    def sliced(self, first: int, last: int) -> Chunk:
+        """Return neighbouring rows, in the same memory."""
+        rows = slice(first, last)
+        lists = tuple(one.sliced(first, last) for one in self.lists)
+        return Chunk(self.labels[rows], self.dense[rows], self.singles[rows], lists)
 
     def taken(self, order: np.ndarray) -> Chunk:
-        """Return the rows in another order."""
+        """Return some of the rows in another order, copied once."""
         lists = tuple(one.taken(order) for one in self.lists)
         return Chunk(_taken(self.labels, order), _taken(self.dense, order), _taken(self.singles, order), lists)
 
     def batch(self, first: int, last: int) -> Batch:
-        """Return neighbouring rows as tensors that share this chunk's memory."""
-        labels, dense = torch.from_numpy(self.labels[first:last]), torch.from_numpy(self.dense[first:last])
-        return Batch(labels, dense, self._lookups(first, last))
+        """Return neighbouring rows as tensors that share this chunk's memory; their lists must follow one another."""
+        part = self.sliced(first, last)
+        return Batch(torch.from_numpy(part.labels), torch.from_numpy(part.dense), part._lookups())
 
-    def _lookups(self, first: int, last: int) -> Lookups:
-        singles = self.singles[first:last].reshape(-1)
+    def _lookups(self) -> Lookups:
+        singles = self.singles.reshape(-1)
         if not self.lists:
             return Lookups(torch.from_numpy(singles), _one_each(len(singles)), None)
-        rows, lengths = [singles], [np.ones(len(singles), np.int64)]
-        for one in (lists.sliced(first, last) for lists in self.lists):
-            rows.append(one.values)
-            lengths.append(np.diff(one.starts))
-        length_of_slot = np.concatenate(lengths)
+        length_of_slot = np.concatenate(
+            [np.ones(len(singles), np.int64), *(one.ends - one.starts for one in self.lists)]
+        )
+        rows = np.concatenate([singles, *(one.in_a_row for one in self.lists)])
         starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(length_of_slot, dtype=np.int32)])
         shares = np.repeat(1 / np.maximum(length_of_slot, 1).astype(np.float32), length_of_slot)
-        return Lookups(torch.from_numpy(np.concatenate(rows)), torch.from_numpy(starts), torch.from_numpy(shares))
+        return Lookups(torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares))
 
 
 @lru_cache(maxsize=4)
@@ -145,13 +177,14 @@ def _one_each(slots: int) -> torch.Tensor:
     return torch.arange(slots + 1, dtype=torch.int32)
 
 
+def _sent(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """Return a tensor on a device; torch keeps pinned memory until the copy from it is done."""
+    if device == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 def _taken(rows: np.ndarray, order: np.ndarray) -> np.ndarray:
     # Row by row straight into the result: 21 M Criteo rows/s on one core, `rows[order]` 6.5 M. The mode only says what
     # becomes of places outside, of which there are none; with the default, numpy fills a second array and copies it.
     return np.take(rows, order, axis=0, out=np.empty_like(rows, shape=(len(order), *rows.shape[1:])), mode="clip")
-
-
-def _joined(lists: Sequence[Ragged]) -> Ragged:
-    ends = np.cumsum([0, *(one.starts[-1] for one in lists)])
-    starts = [one.starts[:-1] + end for one, end in zip(lists, ends, strict=False)]
-    return Ragged(np.concatenate([one.values for one in lists]), np.concatenate([*starts, ends[-1:]]))

@@ -49,7 +49,9 @@ class _Compiler:
         self._width = table.shape[1]
         # One row of zeros behind the last: a place in a list where there is no value reads it.
         self._table = graph.nodes.constant(np.concatenate([table, np.zeros((1, self._width), np.float32)]))
-        self._no_row = np.array([len(table)])
+        # Numbers of rows are INT32, half of what int64 moves, and OpenVINO's own: 2^31 rows of 16 bytes are 32 GiB.
+        assert len(table) < np.iinfo(np.int32).max
+        self._no_row = np.array([len(table)], np.int32)
 
     def logits(self) -> str:
         # Single ids come first: without any feature of floats, they say how many rows there are.
@@ -69,23 +71,31 @@ class _Compiler:
         starts, singles = self._layout.starts, self._layout.singles
         found = []
         if singles:
-            rows_RS = self._add(
+            numbers_RS = self._add(
                 "Add", self._graph.ids([one.name for one in singles]), np.array([starts[: len(singles)]])
             )
+            rows_RS = self._rows(numbers_RS, "rows", len(singles))
             found.append(self._add("Gather", self._table, rows_RS, axis=0))
-        for feature, start in zip(self._layout.lists, starts[len(singles) :], strict=True):
-            found.append(self._mean_of_list(feature.name, start))
+        for number, feature in enumerate(self._layout.lists):
+            found.append(self._mean_of_list(number, feature.name, starts[len(singles) + number]))
         return found
 
-    def _mean_of_list(self, name: str, start: int) -> str:
+    def _mean_of_list(self, number: int, name: str, start: int) -> str:
         ids_RL, there_RL = self._graph.lists(name)
-        rows_RL = self._add("Where", there_RL, self._add("Add", ids_RL, np.array([start])), self._no_row)
+        numbers_RL = self._add("Add", ids_RL, np.array([start]))
+        numbers_RL = self._add("Where", there_RL, numbers_RL, self._no_row.astype(np.int64))
+        rows_RL = self._rows(numbers_RL, f"list_{number}", f"list_{number}")
+        there_RL = self._add("Not", self._add("Equal", rows_RL, self._no_row))
         vectors_RLD = self._add("Gather", self._table, rows_RL, axis=0)
         sums_R1D = self._add("ReduceSum", vectors_RLD, np.array([1]), keepdims=1)
         there_RL = self._graph.nodes.cast(there_RL, np.float32)
         count_R1 = self._add("ReduceSum", there_RL, np.array([1]), keepdims=1)
         length_R1 = self._add("Max", count_R1, np.ones(1, np.float32))
         return self._add("Div", sums_R1D, self._add("Unsqueeze", length_R1, np.array([2])))
+
+    def _rows(self, numbers: str, name: str, width: int | str) -> str:
+        """Return the numbers of the table's rows at the border between features and network."""
+        return self._graph.border(self._graph.nodes.cast(numbers, np.int32), name, np.int32, width)
 
     def _standard(self, embedded: list[str]) -> str:
         """Return the standardised floats, R x F: null is the mean, 0; infinity the largest number, as in torch."""
@@ -96,7 +106,9 @@ class _Compiler:
         centred_RF = self._add("Sub", floats_RF, self._network.mean_F.numpy()[None])
         scaled_RF = self._add("Mul", centred_RF, self._network.scale_F.numpy()[None])
         known_RF = self._add("Where", self._add("IsNaN", scaled_RF), np.zeros(1, np.float32), scaled_RF)
-        return self._add("Clip", known_RF, np.array(-_LARGEST), np.array(_LARGEST))
+        standard_RF = self._add("Clip", known_RF, np.array(-_LARGEST), np.array(_LARGEST))
+        # Behind the scaling: a network in bfloat16 keeps eight bits of a number, too few for a count or a date.
+        return self._graph.border(standard_RF, "floats", np.float32, self._layout.floats)
 
     def _through(self, network: nn.Module, inputs: str) -> str:
         for layer in network.children():

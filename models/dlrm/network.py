@@ -71,12 +71,21 @@ class InteractionNetwork(nn.Module):
     mean_F: Tensor
     scale_F: Tensor
 
-    def __init__(self, layout: Layout, section: DLRMModel, bf16: bool) -> None:
+    narrow: torch.dtype | None = None
+    """What products are computed in while training; None: float32. Whoever trains sets it.
+
+    Scores are always computed in float32: they must not depend on the processor.
+    """
+    multiple: int = 1
+    """What the widths of the perceptrons' inputs are filled up to a multiple of, with zeros, while training. Whoever
+    trains sets it; the weights keep their shapes."""
+
+    def __init__(self, layout: Layout, section: DLRMModel) -> None:
         super().__init__()
         width, vectors = section.embedding_dim, len(layout.tables) + 1
-        self._singles, self._lists, self._width, self._bf16 = len(layout.singles), len(layout.lists), width, bf16
+        self.singles, self._lists, self._width = len(layout.singles), len(layout.lists), width
         self.bottom = perceptron((layout.floats, *section.bottom_mlp, width))
-        self.bottom.append(nn.ReLU())
+        self.bottom.append(nn.ReLU(inplace=True))
         self.top = perceptron((width + vectors * (vectors - 1) // 2, *section.top_mlp, 1), section.dropout)
         self.interaction = Interaction(vectors)
         self.register_buffer("mean_F", torch.zeros(layout.floats))
@@ -91,9 +100,10 @@ class InteractionNetwork(nn.Module):
         """
         standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
         bottom_BD = self._through(self.bottom, standard_BF)
-        vectors_BND = torch.cat([bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF))], dim=1)
-        pairs_BP = self.interaction(vectors_BND, torch.bfloat16 if self._narrow else torch.float32)
-        return self._through(self.top, torch.cat([bottom_BD, pairs_BP], dim=1)).squeeze(1)
+        vectors = (bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF)))
+        # Narrow before they are joined, not after: half of what is copied, here and in the derivative.
+        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1))
+        return self._through(self.top, bottom_BD, pairs_BP).squeeze(1)
 
     @torch.no_grad()
     def start_from(self, base_rate: float) -> None:
@@ -101,34 +111,36 @@ class InteractionNetwork(nn.Module):
         self.top[-1].bias.fill_(math.log(base_rate / (1 - base_rate)))  # type: ignore[operator]
 
     @property
-    def _narrow(self) -> bool:
-        """Whether products are computed in bf16, half the time of float32 where the processor multiplies it natively.
+    def _dtype(self) -> torch.dtype:
+        return self.narrow if self.narrow is not None and self.training else torch.float32
 
-        In training only. Scores are always computed in float32: they must not depend on the processor.
-        """
-        return self._bf16 and self.training
+    def _by_row(self, pooled: Tensor, rows: int) -> list[Tensor]:
+        if not self._lists:
+            return [pooled.view(rows, self.singles, self._width)]
+        # Split, not sliced: the derivative of a slice is a matrix of zeros of the size of the whole, filled and added.
+        singles, lists = torch.split(pooled, [rows * self.singles, rows * self._lists])
+        singles_BSD = singles.view(rows, self.singles, self._width)
+        return [singles_BSD, lists.view(self._lists, rows, self._width).transpose(0, 1)]
 
-    def _by_row(self, pooled: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        border = rows * self._singles
-        singles_BSD = pooled[:border].view(rows, self._singles, self._width)
-        lists_SBD = pooled[border:].view(self._lists, rows, self._width)
-        return singles_BSD, lists_SBD.transpose(0, 1)
-
-    def _through(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self._narrow):
-            outputs: Tensor = network(inputs)
+    def _through(self, network: nn.Sequential, *parts_BI: Tensor) -> Tensor:
+        missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if self.training else 0
+        zeros = [parts_BI[0].new_zeros(len(parts_BI[0]), missing)] if missing else []
+        inputs = torch.cat([*parts_BI, *zeros], dim=1) if len(parts_BI) + len(zeros) > 1 else parts_BI[0]
+        dtype = self._dtype
+        if dtype is torch.float32:
+            return _applied(network, inputs, missing)
+        with torch.autocast(inputs.device.type, dtype=dtype):
+            outputs = _applied(network, inputs, missing)
         return outputs.float()
 
 
 class DLRM(nn.Module):
     """The whole model: look up, interact, score."""
 
-    def __init__(
-        self, layout: Layout, section: DLRMModel, bf16: bool = False, table: FusedTable | ShardedTable | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, section: DLRMModel, table: FusedTable | ShardedTable | None = None) -> None:
         super().__init__()
         self.table = table or FusedTable(layout, section.embedding_dim)
-        self.network = InteractionNetwork(layout, section, bf16)
+        self.network = InteractionNetwork(layout, section)
 
     def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
         """Return the log-odds, shape (B,)."""
@@ -141,10 +153,23 @@ def perceptron(widths: tuple[int, ...], dropout: float = 0.0) -> nn.Sequential:
     network = nn.Sequential()
     for inputs, outputs in pairwise(widths):
         if len(network):
-            network.append(nn.ReLU())
+            network.append(nn.ReLU(inplace=True))
             network.extend([nn.Dropout(dropout)] if dropout else [])
         linear = nn.Linear(inputs, outputs)
         nn.init.normal_(linear.weight, std=(2 / (inputs + outputs)) ** 0.5)
         nn.init.normal_(linear.bias, std=(1 / outputs) ** 0.5)
         network.append(linear)
     return network
+
+
+def _applied(network: nn.Sequential, inputs: Tensor, missing: int) -> Tensor:
+    """Return what a perceptron makes of inputs; its first layer has no weights for the last columns, `missing` many."""
+    if not missing:
+        outputs: Tensor = network(inputs)
+        return outputs
+    first = network[0]
+    assert isinstance(first, nn.Linear)
+    outputs = functional.linear(inputs, functional.pad(first.weight, (0, missing)), first.bias)
+    for layer in list(network)[1:]:
+        outputs = layer(outputs)
+    return outputs

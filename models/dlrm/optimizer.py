@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from models.dlrm.chunks import Lookups
 
-_EPSILON = 1e-8
+EPSILON: Final = 1e-8
 
 
 class RowWiseAdagrad:
@@ -31,19 +33,29 @@ class RowWiseAdagrad:
         self._decay = decay
 
     @torch.no_grad()
-    def step(self, lookups: Lookups, gradient_slots_D: Tensor) -> None:
+    def step(
+        self, lookups: Lookups, gradient_slots_D: Tensor, admitted_L: Tensor | None = None,
+        skipped: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Move the rows of a batch.
 
         Args:
             lookups: The rows of every slot.
             gradient_slots_D: Gradient of the loss by the pooled slots, shape (slots, D).
+            admitted_L: Which lookups' rows may move, bool; None: all.
+            skipped: 1 when nothing may move, else 0, no dimensions; None: everything may.
         """
+        if skipped is not None and skipped.item():
+            return
         rows_U, gradient_UD = summed_by_row(lookups, gradient_slots_D)
+        if admitted_L is not None:
+            moving_U = torch.isin(rows_U, lookups.rows_L[admitted_L])
+            rows_U, gradient_UD = rows_U[moving_U], gradient_UD[moving_U]
         weight_UD = self._weight_RD.index_select(0, rows_U)
         if self._decay:
             gradient_UD.add_(weight_UD, alpha=self._decay)
         squares_U = self._squares_R.index_select(0, rows_U) + gradient_UD.square().mean(1)
-        step_U = -self._learning_rate / (squares_U.sqrt() + _EPSILON)
+        step_U = -self._learning_rate / (squares_U.sqrt() + EPSILON)
         self._squares_R.index_copy_(0, rows_U, squares_U)
         self._weight_RD.index_copy_(0, rows_U, weight_UD.addcmul_(gradient_UD, step_U.unsqueeze(1)))
 

@@ -9,17 +9,20 @@ import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 
+from models.checkpoints import checkpoint_place
 from models.devices import torch_device
-from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
+from models.dlrm.admission import Admission, begun
 from models.dlrm.chunks import Chunk
 from models.dlrm.layout import Layout
-from models.dlrm.network import DLRM
+from models.dlrm.loading import Loading, Rows
+from models.dlrm.network import DLRM, FusedTable
 from models.dlrm.sharded import ShardedTable
-from models.dlrm.spill import Spill
+from models.dlrm.step import options_of
+from models.dlrm.tables import drawn_table, rows_on_device
 from models.dlrm.together import TogetherTraining, gather_on_first
 from models.dlrm.train import Loaders, Training, score_batch
 from models.dlrm.warm_start import take_over
-from models.group import Group, current
+from models.group import current
 from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.ranker import OnEpoch, Outcome, Ranker
@@ -41,6 +44,7 @@ class DLRMRanker(Ranker[DLRMModel]):
     _model: DLRM
     _layout: Layout
     _device: str = "cpu"
+    _admission: Admission | None = None
 
     def _learning(self, table: DayTable) -> LearningTable:
         return LearningTable(table, chosen(table, self.section.features))
@@ -50,39 +54,52 @@ class DLRMRanker(Ranker[DLRMModel]):
         self._device = torch_device(runtime.engine)
         group = current()
         batch_size = self.section.batch_size if group is None else max(1, self.section.batch_size // group.world)
-        store = ChunkStore(learning, self._layout, runtime.memory_budget_mib * 2**20, Spill())
-        pool = pool_rows(self._layout, runtime.chunk_rows)
+        slots = rows_on_device(self._layout, self.section, self._device) if group is None else None
+        weights_and_squares = 4 * self._layout.rows * (self.section.embedding_dim + 1)
+        # The host looks after a cache; ids that lay on the device would have to be fetched for every batch.
+        reading = self._device if slots is None else "cpu"
+        loading = Loading(learning, self._layout, runtime, reading, weights_and_squares)
         loaders = Loaders(
-            BatchLoader(store, learning.paths("train"), batch_size, pool, runtime.seed),
-            BatchLoader(store, learning.paths("validation"), _SCORING_ROWS, pool, runtime.seed),
+            loading.loader(learning.paths("train"), batch_size),
+            loading.loader(learning.paths("validation"), _SCORING_ROWS),
         )
         with torch.random.fork_rng(devices=[]):  # weights and dropout depend on the seed, and nobody else's draws on us
             torch.manual_seed(runtime.seed)
-            self._model = self._built(learning, store, champion, group).to(self._device)
+            table = drawn_table(self._layout, self.section.embedding_dim, slots, group)
+            model = self._built(learning, loading.rows, champion, table)
+            admission = (
+                None if isinstance(model.table, ShardedTable) else begun(self._layout, learning, model.table, champion)
+            )
+            self._model, self._admission = model.to(self._device), admission
             lessons = self._lessons(champion)
             if group is None:
-                history, best = Training(self._model, lessons, self._device).run(loaders, on_epoch)
+                options = options_of(lessons, self._device, learning.rows("train") * lessons.epochs)
+                training = Training(self._model, lessons, self._device, options, admission)
+                history, best = training.run(loaders, on_epoch, checkpoint_place())
             else:
                 together = TogetherTraining(self._model, lessons, self._device, self._layout, learning, group)
                 history, best = together.run(loaders, on_epoch)
                 self._device = gather_on_first(self._model)
-        return Outcome(tuple(history), passes=len(history), best=best, epochs=len(history))
+        return Outcome(
+            tuple(history), passes=len(history), best=best, epochs=len(history),
+            hashed={} if admission is None else admission.occupancy(),
+            cached_rows=slots,
+        )  # fmt: skip
 
     def _lessons(self, champion: Path | None) -> DLRMModel:
         """Return the section with the epochs of a warm start in place of those from scratch."""
         epochs = self.section.retrain_epochs if champion and self.section.retrain == "warm" else None
         return self.section.model_copy(update={"epochs": epochs}) if epochs else self.section
 
-    def _built(self, learning: LearningTable, store: ChunkStore, champion: Path | None, group: Group | None) -> DLRM:
-        table = ShardedTable(self._layout, self.section.embedding_dim, group.rank, group.world) if group else None
-        model = DLRM(self._layout, self.section, uses_bf16(self.section, self._device), table)
+    def _built(
+        self, learning: LearningTable, rows: Rows, champion: Path | None, table: FusedTable | ShardedTable
+    ) -> DLRM:
+        group, model = current(), DLRM(self._layout, self.section, table)
         if champion is not None:
             take_over(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
             return model
-        found = merged(moments(store.chunk(path).dense) for path in learning.paths("train"))
-        mean_F, scale_F = scaling(
-            merged(Moments(*rows) for rows in group.gathered(np.stack(found))) if group else found
-        )
+        found = merged(map(moments, rows.dense(learning.paths("train"))))
+        mean_F, scale_F = scaling(merged(Moments(*own) for own in group.gathered(np.stack(found))) if group else found)
         model.network.mean_F.copy_(torch.from_numpy(mean_F))
         model.network.scale_F.copy_(torch.from_numpy(scale_F))
         model.network.start_from(learning.base_rate)
@@ -96,6 +113,8 @@ class DLRMRanker(Ranker[DLRMModel]):
 
     def _write(self, folder: Path) -> None:
         save_file({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, folder / _WEIGHTS)
+        if self._admission is not None:
+            self._admission.save(folder)
 
     def _read(self, folder: Path) -> None:
         self._layout = Layout.of(self.record.features)
@@ -104,13 +123,3 @@ class DLRMRanker(Ranker[DLRMModel]):
             self._model.load_state_dict(load_file(folder / _WEIGHTS))
         except RuntimeError as error:
             raise IntegrityError(f"{folder / _WEIGHTS}: does not fit model.json: {error}") from None
-
-
-def uses_bf16(section: DLRMModel, device: str) -> bool:
-    """Return whether perceptrons are trained in bf16: as declared, or where the processor multiplies it natively."""
-    if section.precision != "auto":
-        return section.precision == "bf16"
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    abilities = torch.cpu.get_capabilities()
-    return any(abilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))

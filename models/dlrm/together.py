@@ -20,12 +20,15 @@ from models.dlrm.batches import BatchLoader
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
+from models.dlrm.precision import matmul_precision
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable
+from models.dlrm.step import StepOptions, adam_of, options_of
 from models.dlrm.train import Loaders, Training, score_batch
 from models.group import Group
 from models.inputs import LearningTable
 from models.validation import quality
 from shortlist.config.models import DLRMModel
+from shortlist.contracts import ShortlistError
 from shortlist.progress import progress
 
 
@@ -37,14 +40,25 @@ class TogetherTraining(Training):
     ) -> None:
         """Take the model with its own rows of the table, and the table of features whose rows are shared.
 
-        See `Training`; dropout draws other units in every process.
+        See `Training`; dropout draws other units in every process. The network is not compiled: gradients are
+        exchanged in the middle of a step.
+
+        Raises:
+            ShortlistError: fp16 is declared.
         """
-        super().__init__(model, section, device)
+        options = options_of(section, device)
+        if options.precision == "fp16":
+            raise ShortlistError(
+                "models.dlrm.precision is fp16, whose loss is scaled by one process alone; several workers train."
+                " Declare bf16, tf32 or fp32, or one worker."
+            )
+        super().__init__(model, section, device, StepOptions(options.precision))
         assert isinstance(model.table, ShardedTable)
         torch.manual_seed(torch.initial_seed() + group.rank)
         self._layout, self._rows, self._group = layout, learning.rows("train"), group
         self._sharded = ShardedAdagrad(model.table, section.embedding_learning_rate, section.embedding_decay)
         self._weights = list(model.parameters())
+        self._adam = adam_of(model, section, device)
 
     def _epoch(self, epoch: int, loaders: Loaders) -> dict[str, Any]:
         line = super()._epoch(epoch, loaders)
@@ -55,7 +69,8 @@ class TogetherTraining(Training):
         self._model.train()
         with progress(f"dlrm epoch {epoch}/{self._section.epochs}", total=self._rows) as advance:
             for step, batch in enumerate(self._and_then_none(train.shuffled(epoch)), start=1):
-                loss, seen = self._step_together(batch)
+                with matmul_precision(self._step.options.precision):
+                    loss, seen = self._step_together(batch)
                 if not seen:
                     break
                 if not np.isfinite(loss):

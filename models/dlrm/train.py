@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from models.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
+from models.dlrm.checkpoint import WORTH_S, Checkpoint, Place, random_states, restore_random_states
 from models.dlrm.chunks import Batch
+from models.dlrm.losses import LossLog, NotFiniteError
+from models.dlrm.lost import device_lost
 from models.dlrm.network import DLRM
-from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.so_far import SoFar
+from models.dlrm.step import Admitting, Preparing, StepOptions, make_step, options_of
 from models.ranker import OnEpoch
-from models.validation import EarlyStopping, probabilities, quality
+from models.validation import probabilities, quality
 from shortlist.config.models import DLRMModel
 from shortlist.contracts import ShortlistError
 from shortlist.progress import progress
+
+_LOOK_EVERY: Final = 100
+"""Steps on a GPU between two looks at the loss."""
 
 
 class TrainingError(ShortlistError):
@@ -36,44 +41,92 @@ class Loaders(NamedTuple):
 class Training:
     """One training of a DLRM."""
 
-    def __init__(self, model: DLRM, section: DLRMModel, device: str) -> None:
+    def __init__(
+        self, model: DLRM, section: DLRMModel, device: str, options: StepOptions | None = None,
+        admission: Admitting | None = None,
+    ) -> None:  # fmt: skip
+        """Take a model on its device.
+
+        Args:
+            model: Its weights are changed in place.
+            section: Rates, rows of a batch, epochs, patience.
+            device: "cpu" or "cuda".
+            options: How steps are computed; None: as the section declares, for a training of unknown length.
+            admission: Says which embedding rows may learn already; None: all.
+        """
         keep_freed_memory()
         self._model = model
         self._section = section
         self._device = device
-        self._adam = torch.optim.AdamW(
-            model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True
-        )
-        self._adagrad = RowWiseAdagrad(
-            model.table.weight_RD, model.table.squares_R, section.embedding_learning_rate, section.embedding_decay
-        )
+        self._step = make_step(model, section, options or options_of(section, device), device)
+        self._admission = admission
+        self._cache = model.table if isinstance(model.table, Preparing) else None
+        self._steps = 0
 
-    def run(self, loaders: Loaders, on_epoch: OnEpoch) -> tuple[list[dict[str, Any]], int]:
+    def run(
+        self, loaders: Loaders, on_epoch: OnEpoch, place: Place | None = None
+    ) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
         """Train until patience or epochs end; leave the best epoch's weights in the model.
+
+        Args:
+            loaders: The days to learn from, and those to validate on.
+            on_epoch: Called after every epoch with its line of the history.
+            place: Where checkpoints are left, and one is looked for to go on from.
 
         Returns:
             A line per epoch, and the number of the best one.
 
         Raises:
             TrainingError: The loss is no number any more; names the step.
+            DeviceLostError: The GPU failed; names the epoch to go on from.
         """
-        history: list[dict[str, Any]] = []
-        stopping = EarlyStopping(self._section.patience)
-        best: dict[str, torch.Tensor] | None = None
+        so_far = self._resumed(place)
         try:
-            for epoch in range(1, self._section.epochs + 1):
+            while not so_far.ended(self._section):
+                epoch = len(so_far.history) + 1
                 line = self._epoch(epoch, loaders)
-                history.append(line)
+                so_far.take(line, self._model)
                 on_epoch(line)
-                if stopping.improved(epoch, line["validation_log_loss"]):
-                    # In host memory: a device need not hold the tables twice.
-                    best = {name: tensor.to("cpu", copy=True) for name, tensor in self._model.state_dict().items()}
-                if stopping.patience_ended:
-                    break
-        finally:
-            if best is not None:
-                self._model.load_state_dict(best)
-        return history, stopping.best_epoch
+                if place is not None and line["seconds"] >= WORTH_S and not so_far.ended(self._section):
+                    self._checkpoint(so_far).save(place)
+                    so_far.kept = epoch
+        except BaseException as error:
+            if (
+                isinstance(error, RuntimeError)
+                and (lost := device_lost(error, self._device, self._steps, so_far)) is not None
+            ):
+                raise lost from None
+            self._restore(so_far)
+            raise
+        self._restore(so_far)
+        return so_far.history, so_far.stopping.best_epoch
+
+    def _restore(self, so_far: SoFar) -> None:
+        """Put the best epoch's weights back."""
+        if so_far.best:
+            self._model.load_state_dict(so_far.best)
+
+    def _resumed(self, place: Place | None) -> SoFar:
+        so_far = SoFar(self._section.patience)
+        found = Checkpoint.load(place) if place is not None else None
+        if found is None:
+            return so_far
+        self._model.load_state_dict(found.weights)
+        self._step.restore(found.optimizer)
+        restore_random_states(found.random)
+        for line in found.history:
+            so_far.tell(line)
+        so_far.best, so_far.kept = found.best or found.weights, len(found.history)
+        if self._admission is not None:
+            self._admission.restore(found.admission)
+        return so_far
+
+    def _checkpoint(self, so_far: SoFar) -> Checkpoint:
+        last_is_best = so_far.stopping.best_epoch == len(so_far.history)
+        best = {} if last_is_best else so_far.best
+        state = self._model.state_dict()
+        counted = {} if self._admission is None else self._admission.state()
+        return Checkpoint(so_far.history, state, self._step.state(), best, counted, random_states(self._device))
 
     def _epoch(self, epoch: int, loaders: Loaders) -> dict[str, Any]:
         start = time.perf_counter()
@@ -81,37 +134,40 @@ class Training:
         seconds = time.perf_counter() - start
         line: dict[str, Any] = {"epoch": epoch, "train_log_loss": train_log_loss}
         line |= self._validated(epoch, loaders.validation)
+        line |= self._step.scale.line() if self._step.scale is not None else {}
+        line |= {"cache_hit_rate": self._cache.hit_rate()} if self._cache is not None else {}
         return line | {"rows_per_s": round(loaders.train.rows / seconds, 1), "seconds": round(seconds, 3)}
 
     def _pass(self, epoch: int, train: BatchLoader) -> float:
         """Return the mean log loss of an epoch, every batch's taken before its step."""
-        total, rows = 0.0, 0
+        losses = LossLog(_LOOK_EVERY if self._device == "cuda" else 1, self._device)
         self._model.train()
         with progress(f"dlrm epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
-            for step, batch in enumerate(train.shuffled(epoch), start=1):
-                loss = self.step(batch.to(self._device))
-                if not math.isfinite(loss):
-                    raise self._astray(f"step {step} of epoch {epoch} ({rows:,} rows into it)", loss)
-                total, rows = total + loss * batch.rows, rows + batch.rows
-                advance(batch.rows, f"loss {total / rows:.4f}")
-        return total / rows
+            try:
+                for self._steps, batch in enumerate(train.shuffled(epoch), start=1):
+                    losses.add(self.take(batch), batch.rows)
+                    advance(batch.rows, f"loss {losses.mean:.4f}" if losses.rows else "")
+                losses.look()
+            except NotFiniteError as found:
+                where = f"step {found.step} of epoch {epoch} ({found.rows:,} rows into it)"
+                raise self._astray(where, found.loss) from None
+        return losses.mean
+
+    def take(self, batch: Batch) -> torch.Tensor:
+        """Learn from a batch of the loader; return its mean log loss before, on the device."""
+        admitted = None if self._admission is None else self._admission.admitted(batch.lookups)
+        if self._cache is not None:
+            batch = batch._replace(lookups=self._cache.prepare(batch.lookups))
+        return self._step(batch.to(self._device), None if admitted is None else admitted.to(self._device))
 
     def step(self, batch: Batch) -> float:
-        """Learn from a batch, which is on the device; return its mean log loss before."""
-        pooled = self._model.table(batch.lookups).requires_grad_()
-        logits_B = self._model.network(batch.dense_BF, pooled)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
-        loss.backward()  # type: ignore[no-untyped-call] # torch does not annotate it
-        self._adam.step()
-        self._adam.zero_grad()
-        assert pooled.grad is not None
-        self._adagrad.step(batch.lookups, pooled.grad)
-        return loss.item()
+        """Learn from a batch; return its mean log loss before, and wait for it."""
+        return float(self.take(batch))
 
     def _validated(self, epoch: int, validation: BatchLoader) -> dict[str, float | None]:
         labels, scores = [], []
         for batch in validation.in_order():
-            labels.append(batch.labels_B.numpy())
+            labels.append(batch.labels_B.cpu().numpy())
             scores.append(score_batch(self._model, batch.to(self._device)))
         every_score = np.concatenate(scores)
         if not np.isfinite(every_score).all():
@@ -130,4 +186,6 @@ class Training:
 def score_batch(model: DLRM, batch: Batch) -> np.ndarray:
     """Return the probabilities of a batch, shape (B,), float32."""
     model.eval()
-    return probabilities(model(batch.dense_BF, batch.lookups).cpu().numpy())
+    table = model.table
+    pooled = table.look_up(batch.lookups) if isinstance(table, Preparing) else table(batch.lookups)
+    return probabilities(model.network(batch.dense_BF, pooled).cpu().numpy())

@@ -136,7 +136,7 @@ class Cluster(Section):
     autoscaling: Autoscaling = Autoscaling()
     """How many serve."""
     serving: Task = Task(cpu="2", memory="4Gi")
-    """What each serving container gets."""
+    """What each serving container gets; its GPUs are Triton's alone, and go with `serving.placement.device: gpu`."""
 
     def task(self, name: str) -> Task:
         """Return what a step's pod gets."""

@@ -81,8 +81,19 @@ class DLRMModel(Section):
     """L2 pull on the embedding rows that a batch touches."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of hidden units of the top network left out in training."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """`auto` takes bf16 where the processor multiplies it natively."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """What the products of a training step are computed in; scores are always float32. `auto` takes bf16 where the
+    processor or GPU multiplies it natively, else fp32. `tf32` and `fp16` (with a scaled loss) are for GPUs alone."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether `torch.compile` makes machine code for the network. It needs a C++ compiler and some 20 s of processor
+    time before the first step; `auto` spends them on the CPU where rows times epochs are 100 million or more, so
+    that they come back. Several workers train without."""
+    cuda_graphs: bool = True
+    """On a GPU: record the whole training step once and replay it, which spares the launch of every kernel."""
+    cached_rows: int | None = Field(default=None, ge=1)
+    """Embedding rows kept on the device while training; the others wait in host memory, and results are the same bit by
+    bit. At least as many as a batch looks up, distinct ones. null: all when there is room, else as many as there is. On
+    the CPU the same is done as on a GPU, to no gain."""
     retrain: Literal["scratch", "warm"] = "scratch"
     """What a training makes of an earlier model. `scratch`: nothing; take it while training is quick, and whenever the
     features change. `warm`: it starts from the weights, with fresh rows for new ids, and learns the newest days: a

@@ -14,6 +14,20 @@ Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 """Name of an environment variable that holds an address or a secret; the spec itself never does."""
 
 
+class Gpu(Section):
+    """How feature queries use GPUs, where `engine` chose one."""
+
+    executor: Literal["single", "ray", "dask"] = "single"
+    """`single`: the first visible GPU. `ray` and `dask`: every visible GPU, by cudf-polars' engines of these names; a
+    cluster of either that is running already is used."""
+    memory_mib: int | None = Field(default=None, ge=256)
+    """Device memory that queries may take on each GPU, in MiB; more is refused before any work where it is not free.
+    Not given: what cudf-polars takes by itself, with host memory behind it where the driver can."""
+    fallback: Literal["report", "refuse"] = "report"
+    """A query that cuDF cannot run: `report` runs it on the CPU and counts it by operation, on the page and in
+    `summary.json`; `refuse` stops the step and names the operation."""
+
+
 class SQLiteOnline(Section):
     """Online features in a file."""
 
@@ -103,6 +117,8 @@ class Runtime(Section):
     defaults of `online_store`, `tracking`, `database`, `objects`, `prediction_log` and `target`; each may be given."""
     engine: Literal["auto", "cpu", "gpu"] = "auto"
     """Executor of feature queries; `auto` takes a GPU when there is one."""
+    gpu: Gpu = Gpu()
+    """How GPUs are used."""
     memory_budget_mib: int = Field(default=2_048, ge=64)
     """A training table larger than this is read from disk in pieces."""
     chunk_rows: int = Field(default=250_000, ge=1_000)

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from shortlist.config.base import Section
 
 Percent = Annotated[int, Field(ge=1, le=100)]
+Rows = Annotated[int, Field(ge=1)]
 
 
 class Batching(Section):
@@ -19,8 +20,48 @@ class Batching(Section):
     """Most rows scored at once; larger requests are cut."""
     max_queue_delay_us: int = Field(default=0, ge=0, le=1_000_000)
     """How long a request waits for others; 0 joins only what is waiting already."""
+    preferred_rows: tuple[Rows, ...] = ()
+    """Sizes at which waiting ends early: a batch of one of them goes at once. None: only time and the largest count."""
     threads: int = Field(default=2, ge=1)
     """Threads that score one batch."""
+
+    @model_validator(mode="after")
+    def _preferred_batches_fit(self) -> Self:
+        if self.preferred_rows and max(self.preferred_rows) > self.max_batch_rows:
+            raise ValueError(f"preferred_rows {max(self.preferred_rows)} is above max_batch_rows {self.max_batch_rows}")
+        return self
+
+
+class Scoring(Section):
+    """What computes the scores in this machine's Triton; a cluster's runs the whole graph in ONNX Runtime."""
+
+    runtime: Literal["split", "onnxruntime"] = "split"
+    """`split`: features in ONNX Runtime, then trees in XGBoost or a network in OpenVINO; `onnxruntime`: all in one."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """Of a network's products; `auto` is bf16 where the CPU has it. Scores may then differ by 0.02, AUC by 1e-4."""
+
+    @model_validator(mode="after")
+    def _narrow_numbers_need_a_split_graph(self) -> Self:
+        if self.runtime == "onnxruntime" and self.precision != "fp32":
+            raise ValueError(
+                f"precision {self.precision}: ONNX Runtime computes in fp32 here; leave 'runtime' at split"
+            )
+        return self
+
+
+class Placement(Section):
+    """What a cluster's Triton, or one of your own, scores on; this machine's has the CPU alone."""
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    """`gpu`: a network in ONNX Runtime on CUDA; trees on the FIL backend, behind their features on the CPU."""
+    accelerator: Literal["none", "tensorrt"] = "none"
+    """`tensorrt`: ONNX Runtime hands TensorRT what that can run of a network, in fp32; a pod builds it as it starts."""
+
+    @model_validator(mode="after")
+    def _tensorrt_needs_a_gpu(self) -> Self:
+        if self.accelerator == "tensorrt" and self.device == "cpu":
+            raise ValueError("accelerator: tensorrt runs on a GPU; declare device: gpu")
+        return self
 
 
 class PredictionLog(Section):
@@ -122,6 +163,10 @@ class Serving(Section):
 
     batching: Batching = Batching()
     """Triton's batches."""
+    placement: Placement = Placement()
+    """What it scores on."""
+    scoring: Scoring = Scoring()
+    """What computes the scores."""
     log: PredictionLog = PredictionLog()
     """The prediction log."""
     canary: Canary = Canary()

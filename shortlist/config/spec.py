@@ -24,7 +24,7 @@ from shortlist.config.features import (
     Vocabulary,
 )
 from shortlist.config.gates import Gates
-from shortlist.config.models import Models
+from shortlist.config.models import DLRMModel, Models
 from shortlist.config.monitoring import Monitoring, Schedule
 from shortlist.config.runtime import Runtime
 from shortlist.config.serving import Serving
@@ -62,12 +62,19 @@ class Spec(Section):
         for model in (self.models.xgboost, self.models.dlrm, self.models.logistic):
             if model is not None:
                 select(model.features, self.features.names)
+        for feature in self.features.columns:
+            if isinstance(feature, Hash):
+                _check_buckets(feature, self.models.dlrm)
+        if self.models.dlrm is not None and "dlrm" in self.runtime.cluster.workers:
+            _check_alone(self.models.dlrm, self.features)
         for name in self.monitoring.drift.ignore:
             _column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
             _column(name, self.data, "gates.slices")
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
             raise ValueError("data.source.format: npz is for side tables only")
+        if self.runtime.target == "kserve":
+            _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)
         return self
 
 
@@ -126,6 +133,45 @@ def _check_feature(feature: Feature, data: Data) -> None:
         owner = _owner(feature.vector, data)
         if owner is None or owner.key != data.item or data.by_name[feature.vector].type != "vector":
             raise ValueError(f"{where}: '{feature.vector}' must be a vector column of the item's side table")
+
+
+def _check_placement(device: str, gpus: int) -> None:
+    if device == "gpu" and gpus == 0:
+        raise ValueError(
+            "serving.placement.device: gpu, but runtime.cluster.serving.gpus is 0: its pod would get no GPU. Declare 1"
+        )
+    if device == "cpu" and gpus:
+        raise ValueError(
+            f"runtime.cluster.serving.gpus is {gpus}, but serving.placement.device is cpu: nothing would use them."
+            " Declare device: gpu"
+        )
+
+
+def _check_buckets(feature: Hash, dlrm: DLRMModel | None) -> None:
+    """Refuse to be told how buckets are learnt that nobody learns, or not in that way."""
+    where = f"features: hash '{feature.outputs[0]}'"
+    patterns = dlrm.features if dlrm is not None else ()
+    is_read = any(fnmatchcase(name, pattern) for name in feature.outputs for pattern in patterns)
+    if feature.admit_after > 1 and not is_read:
+        raise ValueError(f"{where}: admit_after is for models.dlrm, which does not read it; leave it out")
+    if feature.evict_after_days is not None and (dlrm is None or not is_read or dlrm.retrain != "warm"):
+        raise ValueError(f"{where}: evict_after_days is for a models.dlrm that reads it, with retrain: warm alone")
+
+
+def _check_alone(dlrm: DLRMModel, features: Features) -> None:
+    """Refuse what only a training by one process does."""
+    declared = [
+        f"hash '{feature.outputs[0]}' declares {key}"
+        for feature in features.columns if isinstance(feature, Hash)
+        for key in ("admit_after", "evict_after_days") if getattr(feature, key) != Hash.model_fields[key].default
+    ]  # fmt: skip
+    if dlrm.cached_rows is not None:
+        declared.append("models.dlrm declares cached_rows")
+    if declared:
+        raise ValueError(
+            f"runtime.cluster.workers.dlrm: {declared[0]}, which needs the embedding table in one process; several"
+            " spread it by rows. Declare one or the other."
+        )
 
 
 def _owner(name: str, data: Data) -> SideTable | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -34,16 +35,26 @@ def failure(rule: str, flags: pl.Series, column: str, values: pl.Series, wanted:
     return [Failure(rule, flags, detail)]
 
 
+def flagged(rows: int, failures: Sequence[Failure]) -> pl.Series:
+    """Return which of so many rows some failure refuses."""
+    taken = pl.repeat(False, rows, dtype=pl.Boolean(), eager=True)
+    for found in failures:
+        taken = taken | found.flags
+    return taken
+
+
 def split_failures(rows: pl.DataFrame, failures: list[Failure]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows without a failure, and the others as quarantine rows with the first of their failures."""
-    taken = pl.repeat(False, rows.height, eager=True)
+    if not failures:
+        return rows, pl.DataFrame(schema=QUARANTINE_SCHEMA)
+    taken = pl.repeat(False, rows.height, dtype=pl.Boolean(), eager=True)
     bad = [pl.DataFrame(schema=QUARANTINE_SCHEMA)]
     for found in failures:
         told = rows.select(Columns.SOURCE_FILE, Columns.SOURCE_LINE).filter(found.flags)
         told = told.with_columns(pl.lit(found.rule).alias(Columns.RULE), found.detail.alias(Columns.DETAIL))
         bad.append(told.filter(~taken.filter(found.flags)))
         taken = taken | found.flags
-    return (rows.filter(~taken) if failures else rows), pl.concat(bad).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
+    return rows.filter(~taken), pl.concat(bad).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
 
 
 def shown(values: pl.Series) -> pl.Series:

@@ -10,11 +10,12 @@ import polars as pl
 
 from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns
-from shortlist.data.keys import hashes
 from shortlist.data.side_tables import side_path
+from shortlist.row_digest import row_hashes
 
 _MIN_ROWS_OF_A_CLASS = 10
-_RATE = "rate"
+
+Counts = npt.NDArray[np.float64]
 
 
 def column_aucs(sample: pl.DataFrame, data: Data, folder: Path) -> dict[str, float]:
@@ -49,10 +50,12 @@ def column_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:
     >>> column_auc(pl.Series([1, 2, 3, 4]), np.array([True, True, False, False]))
     1.0
     """
-    by_rate = _rate_auc(hashes(values.to_frame()), label)
-    return (
-        max(by_rate, _order_auc(values, label)) if values.dtype.is_numeric() or values.dtype.is_temporal() else by_rate
-    )
+    ordered = values.dtype.is_numeric() or values.dtype.is_temporal()
+    known = values if ordered else pl.Series(row_hashes(values.to_frame()))
+    # Counting each value's rows by label once serves every AUC below: half the time of ranking the rows for each.
+    codes = known.rank("dense").fill_null(0).to_numpy()
+    by_rate = _rate_auc(codes, label)
+    return max(by_rate, _order_auc(codes, label)) if ordered else by_rate
 
 
 def _judged(columns: tuple[Column, ...], data: Data) -> list[Column]:
@@ -66,29 +69,32 @@ def _joined(sample: pl.DataFrame, table: SideTable, folder: Path) -> pl.DataFram
     return keys.join(side.unique(table.key, keep="any"), on=table.key, how="left", maintain_order="left")
 
 
-def _order_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:
-    """Return the AUC of the values' order or its reverse, with the nulls at whichever end they serve better."""
-    nulls = values.null_count()
-    ranks = values.rank("average").cast(pl.Float64)
-    lowest = (ranks + nulls).fill_null((nulls + 1) / 2)
-    highest = ranks.fill_null(len(values) - nulls + (nulls + 1) / 2)
-    found = [_auc(ends.to_numpy(), label) for ends in (lowest, highest)]
+def _order_auc(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_]) -> float:
+    """Return the AUC of the values' order or its reverse, with the nulls (code 0) at the end that suits them."""
+    positives, negatives = _by_code(codes, label, int(codes.max()) + 1)
+    found = [_auc(positives, negatives), _auc(np.roll(positives, -1), np.roll(negatives, -1))]
     return max(max(auc, 1 - auc) for auc in found)
 
 
-def _rate_auc(values: npt.NDArray[np.uint64], label: npt.NDArray[np.bool_]) -> float:
+def _rate_auc(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_]) -> float:
     """Return the AUC on every second row of the label rates that the other rows show for each value."""
-    rows = pl.DataFrame({"value": values, "label": label})
-    fitted, scored = rows.gather_every(2), rows.gather_every(2, offset=1)
+    size = int(codes.max()) + 1
+    fitted, scored = _by_code(codes[::2], label[::2], size), _by_code(codes[1::2], label[1::2], size)
     mean = float(label[::2].mean())
     # One row's worth of the mean: of two values seen with one label only, the one seen more often is surer.
-    rate = ((pl.col("label").sum() + mean) / (pl.len() + 1)).alias(_RATE)
-    scores = scored.join(fitted.group_by("value").agg(rate), on="value", how="left", maintain_order="left")[_RATE]
-    return _auc(scores.fill_null(mean).rank("average").to_numpy(), label[1::2])
+    rates, places = np.unique((fitted[0] + mean) / (fitted[0] + fitted[1] + 1), return_inverse=True)
+    positives, negatives = (np.bincount(places, counts, rates.size).astype(np.float64) for counts in scored)
+    return _auc(positives, negatives)
 
 
-def _auc(ranks: npt.NDArray[np.float64], label: npt.NDArray[np.bool_]) -> float:
-    """Return the area under the ROC curve from ranks, ties averaged (Mann and Whitney, 1947)."""
-    positives = int(label.sum())
-    pairs = positives * (label.size - positives)
-    return float((ranks[label].sum() - positives * (positives + 1) / 2) / pairs) if pairs else 0.5
+def _by_code(codes: npt.NDArray[np.uint32], label: npt.NDArray[np.bool_], size: int) -> tuple[Counts, Counts]:
+    """Return the positive and the negative rows of every code."""
+    rows, positives = (np.bincount(some, minlength=size).astype(np.float64) for some in (codes, codes[label]))
+    return positives, rows - positives
+
+
+def _auc(positives: Counts, negatives: Counts) -> float:
+    """Return the area under the ROC curve of rows counted by score, lowest first; ties half (Mann and Whitney)."""
+    pairs = positives.sum() * negatives.sum()
+    below = np.cumsum(negatives) - negatives / 2
+    return float((positives * below).sum() / pairs) if pairs else 0.5

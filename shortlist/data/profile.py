@@ -6,11 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
+import numpy as np
 import polars as pl
 
 from shortlist.config.data import Data
 from shortlist.contracts import Columns
-from shortlist.data.keys import KeySet, hashes
+from shortlist.data.keys import KeySet
+from shortlist.row_digest import Hashes, RowDigest, row_hashes
 
 _SAMPLE_ROWS = 50_000
 _PLACE = "__place"
@@ -24,6 +26,7 @@ class DayProfile:
     positives: int = 0
     nulls: Counter[str] = field(default_factory=Counter)
     """Column -> rows without a value."""
+    digest: RowDigest = field(default_factory=RowDigest)
 
     @property
     def rate(self) -> float:
@@ -45,19 +48,20 @@ class Profile:
         """Side table -> rows of the log whose key it has."""
         self.sample = RowSample([Columns.LABEL, *self._columns])
 
-    def add(self, day: date, rows: pl.DataFrame) -> None:
-        """Take valid rows of one day."""
+    def add(self, day: date, rows: pl.DataFrame, hashed: Hashes) -> None:
+        """Take valid rows of one day, and the hashes of their `row_columns`."""
         if rows.is_empty():
             return
         profile = self.days.setdefault(day, DayProfile())
         profile.rows += rows.height
+        profile.digest.add(hashed)
         profile.positives += int(rows[Columns.LABEL].sum())
         profile.nulls.update({name: rows[name].null_count() for name in self._columns})
         newest = rows[Columns.TIME].max()
         assert isinstance(newest, datetime)
         self.newest = newest if self.newest is None else max(self.newest, newest)
         for table, key in self._keys.items():
-            self.covered[table] += int(self._side_keys[table].contains(hashes(rows.select(key))).sum())
+            self.covered[table] += int(self._side_keys[table].contains(row_hashes(rows.select(key))).sum())
         self.sample.add(rows)
 
     @property
@@ -77,17 +81,26 @@ class RowSample:
     def __init__(self, columns: list[str], size: int = _SAMPLE_ROWS) -> None:
         self._columns = columns
         self._size = size
-        self._held: pl.DataFrame | None = None
+        self._held: list[pl.DataFrame] = []
+        self._highest: int | None = None
+        """No row above this place can be in the sample; None: not yet known."""
 
     def add(self, rows: pl.DataFrame) -> None:
         """Consider rows for the sample."""
-        placed = rows.select(*self._columns, pl.Series(_PLACE, hashes(rows.select(Columns.IMPRESSION))))
-        if self._held is not None:
-            highest = self._held[_PLACE].max() if self._held.height == self._size else None
-            placed = self._held.vstack(placed if highest is None else placed.filter(pl.col(_PLACE) < highest))
-        self._held = placed.bottom_k(self._size, by=_PLACE)
+        places = pl.Series(_PLACE, row_hashes(rows.select(Columns.IMPRESSION)))
+        placed = rows.select(*self._columns, places)
+        self._held.append(placed if self._highest is None else placed.filter(places <= self._highest))
+        # Not after every part: rows of many columns are copied a third as often.
+        if sum(held.height for held in self._held) > 2 * self._size:
+            self._cut()
 
     def rows(self) -> pl.DataFrame:
         """Return the sampled rows in an order that has nothing to do with their content."""
-        assert self._held is not None, "a sample of nothing"
-        return self._held.sort(_PLACE).drop(_PLACE)
+        assert self._held, "a sample of nothing"
+        return pl.concat(self._held).sort(_PLACE).drop(_PLACE).head(self._size)
+
+    def _cut(self) -> None:
+        held = pl.concat(self._held)
+        places = held[_PLACE].to_numpy()
+        self._highest = int(np.partition(places, self._size - 1)[self._size - 1])
+        self._held = [held.filter(pl.col(_PLACE) <= self._highest)]

@@ -107,7 +107,11 @@ class _Reader:
         # All fields are parsed, undeclared ones too: with a projection Polars does not notice a row that is too long.
         schema = {name: types.get(name, pl.String()) for name in self._fields}
         nulls = list(self._layout.null_values)
-        frame = pl.read_csv(data, separator=self.separator, has_header=False, schema=schema, null_values=nulls)
+        # In one piece: Polars parses 8 MiB into 33 pieces, and working on them piece by piece makes ingesting 2 M rows
+        # of 40 columns take 6.5 s of processor time instead of 5.7.
+        frame = pl.read_csv(
+            data, separator=self.separator, has_header=False, schema=schema, null_values=nulls, rechunk=True
+        )
         return frame.select(self._layout.sources)
 
     def _has_all_separators(self, block: TextBlock) -> bool:

@@ -10,8 +10,9 @@ import polars as pl
 
 from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns, DataError
-from shortlist.data.failures import Failure, failure
-from shortlist.data.keys import KeySet, hashes
+from shortlist.data.failures import Failure, failure, flagged
+from shortlist.data.keys import KeySet
+from shortlist.row_digest import Hashes, row_columns, row_hashes
 
 DUPLICATE_ROW = "duplicate_row"
 """The rule whose rows have a tolerance of their own."""
@@ -108,29 +109,30 @@ class DayRules:
     """The rules that compare the rows of one day with each other: `duplicate_row`, `duplicate_impression`, `unique`."""
 
     def __init__(self, data: Data) -> None:
-        self._data = data
+        self._vectors = [column.name for column in data.columns if column.type == "vector"]
+        self._columns = row_columns(data)
         self._rows = KeySet()
         self._keys = {Columns.IMPRESSION: KeySet()} if data.impression is not None else {}
         self._keys |= {_own_name(name, data): KeySet() for name in data.rules.unique}
 
-    def broken(self, rows: pl.DataFrame, failures: Sequence[Failure]) -> list[Failure]:
-        """Return the rows that repeat an earlier one, among those that no other rule refuses."""
-        left = pl.repeat(True, rows.height, eager=True)
-        for found in failures:
-            left = left & ~found.flags
-        repeated = _repeated(rows.select(self._compared(rows)), left, self._rows)
+    def broken(self, rows: pl.DataFrame, failures: Sequence[Failure], hashed: Hashes) -> list[Failure]:
+        """Return the rows that repeat an earlier one, among those that no other rule refuses.
+
+        Args:
+            rows: Of one day, after those of earlier calls.
+            failures: What is wrong with them already.
+            hashed: The hashes of their `row_columns`.
+        """
+        left = ~flagged(rows.height, failures)
+        whole = row_hashes(rows.select(*self._columns, *self._vectors)) if self._vectors else hashed
+        repeated = _repeated(whole, left, self._rows)
         result = _duplicates(repeated)
         for name, seen in self._keys.items():
             left = left & ~repeated
-            repeated = _repeated(rows.select(name), left & rows[name].is_not_null(), seen)
+            repeated = _repeated(row_hashes(rows.select(name)), left & rows[name].is_not_null(), seen)
             rule = "duplicate_impression" if name == Columns.IMPRESSION else "unique"
             result += failure(rule, repeated, name, rows[name], "a value not seen before on its day")
         return result
-
-    def _compared(self, rows: pl.DataFrame) -> list[str]:
-        own = {Columns.SOURCE_FILE, Columns.SOURCE_LINE}
-        own |= {Columns.IMPRESSION} if self._data.impression is None else set()
-        return [name for name in rows.columns if name not in own]
 
 
 def _duplicates(repeated: pl.Series) -> list[Failure]:
@@ -138,10 +140,10 @@ def _duplicates(repeated: pl.Series) -> list[Failure]:
     return [Failure(DUPLICATE_ROW, repeated, detail)] if repeated.any() else []
 
 
-def _repeated(keys: pl.DataFrame, left: pl.Series, seen: KeySet) -> pl.Series:
+def _repeated(keys: Hashes, left: pl.Series, seen: KeySet) -> pl.Series:
     """Return which of the rows that are left have a key seen before."""
     repeated = left.to_numpy(writable=True)
-    repeated[repeated] = ~seen.add(hashes(keys.filter(left)))
+    repeated[repeated] = ~seen.add(keys[repeated])
     return pl.Series(repeated)
 
 

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 from shortlist.config.data import SideTable
 from shortlist.contracts import Columns
 from shortlist.data.failures import split_failures
-from shortlist.data.keys import KeySet, hashes
+from shortlist.data.keys import KeySet
 from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.rules import broken_checks, side_checks
 from shortlist.data.side_tables import side_path
+from shortlist.row_digest import row_hashes
 
 
 @dataclass
@@ -70,7 +71,7 @@ def validate_side_table(
 def _count(facts: SideFacts, table: SideTable, rows: pl.DataFrame) -> None:
     facts.rows += rows.height
     facts.nulls.update({column.name: rows[column.name].null_count() for column in table.columns})
-    repeated = rows[table.key].filter(~pl.Series(facts.keys.add(hashes(rows.select(table.key)))))
+    repeated = rows[table.key].filter(~pl.Series(facts.keys.add(row_hashes(rows.select(table.key)))))
     if len(repeated):
         facts.example = repeated[0] if facts.example is None else facts.example
         facts.repeated_keys += len(repeated)

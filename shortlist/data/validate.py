@@ -12,7 +12,7 @@ from shortlist.config.data import Data
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.data.facts import Facts
-from shortlist.data.failures import split_failures
+from shortlist.data.failures import flagged, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
 from shortlist.data.leakage import column_aucs
 from shortlist.data.profile import Profile
@@ -23,6 +23,7 @@ from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.table_rules import problems_of
 from shortlist.data.until import cut_day
 from shortlist.progress import progress
+from shortlist.row_digest import DIGESTS, row_columns, row_hashes
 from shortlist.tables import DayTable, DayTableWriter
 
 
@@ -46,7 +47,7 @@ def validate(
         The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), and raw_rows, valid_rows,
         quarantined_rows and by_rule of the log;
         side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
-        known before the impression reaches alone.
+        known before the impression reaches alone; digests: of the rows of each day.
 
     Raises:
         DataError: More rows are bad than tolerated, or the log as a whole breaks rules; names every number, its limit
@@ -95,15 +96,17 @@ def _rows(
     """Write the valid rows and quarantine the others; return what the valid ones look like."""
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
     checks, rules, today = log_checks(data, until), DayRules(data), None
+    columns = row_columns(data)
     with progress("validate", source.rows) as advance:
         for day, path, rows in source.files():
             if day != today:
                 rules, today = DayRules(data), day
             failures = broken_checks(rows, checks)
-            failures += rules.broken(rows, failures)
+            hashed = row_hashes(rows.select(columns))
+            failures += rules.broken(rows, failures, hashed)
             good, refused = split_failures(rows, failures)
             bad.append(refused)
-            profile.add(day, good)
+            profile.add(day, good, hashed if good is rows else hashed[~flagged(rows.height, failures).to_numpy()])
             if refused.is_empty():
                 writer.link(day, path, good.height, int((good[Columns.LABEL] == 1).sum()))
             else:
@@ -130,6 +133,7 @@ def _notes(facts: Facts) -> dict[str, Any]:
         "by_rule": facts.by_rule,
         "side": side,
         "column_aucs": facts.column_aucs,
+        DIGESTS: {day.isoformat(): str(found.digest) for day, found in facts.days},
     }
 
 

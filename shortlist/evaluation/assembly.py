@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from shortlist.artefacts import read_json
 from shortlist.config.gates import Gates
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import read_blessing
+from shortlist.evaluation.embeddings import embeddings_of
 from shortlist.evaluation.measure import measure
 from shortlist.evaluation.page import PageStep, RunPage
 from shortlist.evaluation.page_facts import split_rows
@@ -22,40 +23,14 @@ from shortlist.evaluation.summary import (
     Rows,
     StepNumbers,
     Summary,
+    engine_of_all,
     gate_lines,
     model_numbers,
     write_summary,
 )
+from shortlist.evaluation.titles import TITLES
 from shortlist.evaluation.verdict import Verdict
 from shortlist.tables import DayTable
-
-TITLES: Final = {
-    "look": "Look at live traffic",
-    "find_champion": "Look up the champion",
-    "ingest": "Read the log",
-    "validate": "Validate rows and days",
-    "fit_features": "Count statistics",
-    "group_days": "Share the days out",
-    "count_days": "Count groups of days",
-    "merge_features": "Merge the statistics",
-    "build_table": "Build the feature table",
-    "build_days": "Build groups of days",
-    "join_table": "Join the feature table",
-    "store_features": "Feast: store, read back, compare",
-    "train_xgboost": "Train XGBoost",
-    "train_dlrm": "Train DLRM",
-    "train_logistic": "Train logistic regression",
-    "train_popularity": "Count popularity",
-    "prove_xgboost": "XGBoost on a real Triton",
-    "prove_dlrm": "DLRM on a real Triton",
-    "score_champion": "Score the champion",
-    "judge": "Gates",
-    "freeze_reference": "Freeze the reference",
-    "register": "Register in MLflow",
-    "report": "Write the page",
-    "roll_out": "Roll out",
-}
-"""What every step does, in the order of reports."""
 
 
 def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[PageStep, ...]:
@@ -75,6 +50,7 @@ def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[Page
             peak_mib=known[name]["peak_mib"],
             rows=known[name].get("rows"),
             rows_per_s=known[name].get("rows_per_s"),
+            engine=known[name].get("engine"),
         )
         for name in TITLES
         if name in known
@@ -107,7 +83,8 @@ def summary_of(page: RunPage) -> Summary:
     """Return the machine-readable summary of a run, finished or stopped."""
     verdict = Verdict.read(page.verdict) if page.verdict else None
     measures = (*(verdict.models if verdict else ()), *page.measures)
-    rates = {name: read_json(folder / Files.MODEL)["train_rows_per_s"] for name, folder in page.models.items()}
+    records = {name: read_json(folder / Files.MODEL) for name, folder in page.models.items()}
+    rates = {name: record["train_rows_per_s"] for name, record in records.items()}
     return Summary(
         spec=page.spec,
         rows=_rows(page),
@@ -116,10 +93,14 @@ def summary_of(page: RunPage) -> Summary:
         gates=gate_lines(verdict.reports) if verdict else (),
         blessed=_blessed(page),
         steps={
-            step.name: StepNumbers(seconds=step.seconds or 0.0, cached=step.cached, peak_mib=step.peak_mib)
+            step.name: StepNumbers(
+                seconds=step.seconds or 0.0, cached=step.cached, peak_mib=step.peak_mib, engine=step.engine
+            )
             for step in page.steps
         },
         failed=page.failure,
+        engine=engine_of_all(step.engine for step in page.steps),
+        embeddings=embeddings_of(records.values()),
     )
 
 

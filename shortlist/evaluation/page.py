@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from shortlist.evaluation.records import Measures, Record
-from shortlist.evaluation.summary import Failure
+from shortlist.evaluation.summary import EngineNumbers, Failure
 
 
 class PageStep(Record):
@@ -21,6 +21,7 @@ class PageStep(Record):
     peak_mib: float | None = None
     rows: int | None = None
     rows_per_s: float | None = None
+    engine: EngineNumbers | None = None
 
 
 class RunPage(Record):

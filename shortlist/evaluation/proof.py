@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 from shortlist.evaluation.records import Record
+
+NARROW_SCORES: Final = 0.02
+"""Furthest that a score may be from training's when a network multiplies in bf16 (eight bits of every number)."""
+NARROW_AUC: Final = 1e-4
+"""Furthest that the AUC of all rows may then be from that of training's scores."""
 
 
 class Worst(Record):
@@ -26,6 +33,8 @@ class Agreement(Record):
     """Pairs of rows in the other order, or tied, although training's scores differ by more than 1e-6."""
     not_finite: int = 0
     """Scores that are NaN or infinite; they count in neither of the others."""
+    auc_difference: float | None = None
+    """Between these scores and training's on the same rows, absolute; None where there is no AUC."""
     worst: Worst | None = None
     problem: str = ""
     """Why there are no scores; empty when there are."""
@@ -40,6 +49,8 @@ class Parity(Record):
     """The exported file, run in-process."""
     triton: Agreement
     """A real Triton with the real repository."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """What Triton's network was told to multiply in; otherwise than in fp32 the gate judges by AUC."""
 
 
 class UnderLoad(Record):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shortlist.config.gates import Gates, Infra
 from shortlist.evaluation.gate_report import GateResult
 from shortlist.evaluation.gates import rows
-from shortlist.evaluation.proof import Agreement, Proof, UnderLoad
+from shortlist.evaluation.proof import NARROW_AUC, NARROW_SCORES, Agreement, Proof, UnderLoad
 
 
 def parity_gate(proof: Proof | None, candidate: str, test_rows: int, limits: Gates) -> GateResult:
@@ -24,11 +24,17 @@ def parity_gate(proof: Proof | None, candidate: str, test_rows: int, limits: Gat
         return GateResult.of("parity", [refused or "no scores were compared"], "")
     found = proof.parity
     wanted = max(1, min(limits.parity_rows, max(test_rows, found.test_rows)))
-    ways = {"the exported file": found.exported, "Triton": found.triton}
-    failures = [failure for name, way in ways.items() for failure in _disagreements(name, way, wanted, limits)]
+    narrow = found.precision != "fp32"
+    failures = list(_disagreements("the exported file", found.exported, wanted, limits.max_score_difference))
+    if narrow:
+        failures += _disagreements("Triton", found.triton, wanted, NARROW_SCORES, "bf16")
+        failures += _another_auc("Triton", found.triton)
+    else:
+        failures += _disagreements("Triton", found.triton, wanted, limits.max_score_difference)
     passes = (
         f"{rows(found.triton.rows)} test rows score the same: the exported file within {_or_nothing(found.exported)},"
-        f" Triton within {_or_nothing(found.triton)}, no pair in another order"
+        f" Triton within {_or_nothing(found.triton)}, "
+        + (f"AUC within {found.triton.auc_difference or 0:.1e} (bf16)" if narrow else "no pair in another order")
     )
     numbers = found.model_dump() | {"wanted_rows": wanted, "max_score_difference": limits.max_score_difference}
     return GateResult.of("parity", failures, passes, **numbers)
@@ -65,7 +71,10 @@ def _unusable(proof: Proof | None, candidate: str) -> str:
     return proof.problem
 
 
-def _disagreements(name: str, way: Agreement, wanted: int, limits: Gates) -> Iterator[str]:
+def _disagreements(
+    name: str, way: Agreement, wanted: int, furthest: float, source: str = "max_score_difference"
+) -> Iterator[str]:
+    """Give the reasons why scores are not training's; in bf16 close rows may come in another order."""
     if way.problem:
         yield f"{name}: {way.problem}"
         return
@@ -75,11 +84,20 @@ def _disagreements(name: str, way: Agreement, wanted: int, limits: Gates) -> Ite
         yield f"{name}: {rows(way.not_finite)} of {rows(way.rows)} scores are NaN or infinite"
     if way.max_difference is None:
         yield f"{name}: no difference was measured"
-    elif way.max_difference > limits.max_score_difference:
-        limit = f"{limits.max_score_difference:.0e} (max_score_difference)"
+    elif way.max_difference > furthest:
+        limit = f"{furthest:.0e} ({source})"
         yield f"{name}: scores differ by up to {way.max_difference:.1e} > {limit}{_where(way)}"
-    if way.rank_differences:
+    if way.rank_differences and source != "bf16":
         yield f"{name}: {rows(way.rank_differences)} pairs of rows are in another order"
+
+
+def _another_auc(name: str, way: Agreement) -> Iterator[str]:
+    if way.problem:
+        return
+    if way.auc_difference is None:
+        yield f"{name}: there is no AUC to compare; in bf16 the order of rows is judged by it"
+    elif way.auc_difference > NARROW_AUC:
+        yield f"{name}: AUC differs by {way.auc_difference:.1e} > {NARROW_AUC:.0e} (bf16)"
 
 
 def _where(way: Agreement) -> str:

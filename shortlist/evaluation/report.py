@@ -18,6 +18,7 @@ from shortlist.evaluation.figures import Plot
 from shortlist.evaluation.page import RunPage
 from shortlist.evaluation.page_facts import broken_rules, feature_facts, split_days, split_rows
 from shortlist.evaluation.records import Measures, Scores
+from shortlist.evaluation.summary import engine_of_all
 from shortlist.evaluation.verdict import Verdict
 from shortlist.tables import DayTable
 
@@ -53,6 +54,7 @@ def render(page: RunPage) -> str:
         verdict=verdict,
         blessing=blessing,
         status=_status(page, blessing),
+        engine=engine_of_all(step.engine for step in page.steps),
         models=models,
         best=best,
         hero=_hero(models, blessing),

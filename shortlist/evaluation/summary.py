@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from shortlist.artefacts import write_json
+from shortlist.evaluation.embeddings import EmbeddingNumbers
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import Measures, Record, Scores
 
@@ -54,6 +58,24 @@ class BlessedVersion(Record):
     version: str
 
 
+class EngineNumbers(Record):
+    """What queries and training ran on."""
+
+    name: Literal["cpu", "gpu"]
+    reason: str = ""
+    """Why `engine: auto` took the CPU."""
+    device: str = ""
+    driver: str = ""
+    device_mib: int | None = Field(default=None, ge=0)
+    """Memory of the device."""
+    executor: str = ""
+    """single, ray or dask; empty where nothing was queried."""
+    queries: int = Field(default=0, ge=0)
+    """Queries that cuDF ran."""
+    on_cpu: dict[str, int] = Field(default_factory=dict)
+    """How often an operation ran on the CPU although the engine is a GPU, by operation."""
+
+
 class StepNumbers(Record):
     """One step of the run."""
 
@@ -61,6 +83,8 @@ class StepNumbers(Record):
     cached: bool
     peak_mib: float | None = Field(ge=0)
     """Null for a step that was reused."""
+    engine: EngineNumbers | None = None
+    """Null for a step that has no use for one."""
 
 
 class Failure(Record):
@@ -83,6 +107,10 @@ class Summary(Record):
     blessed: BlessedVersion | None
     steps: dict[str, StepNumbers]
     failed: Failure | None = None
+    embeddings: EmbeddingNumbers | None = None
+    """Of a DLRM with hashed features, or with a table larger than its device."""
+    engine: EngineNumbers | None = None
+    """Of all steps together: a GPU where one of them used it."""
 
 
 def model_numbers(measures: Measures, train_rows_per_s: float | None) -> ModelNumbers:
@@ -95,6 +123,15 @@ def model_numbers(measures: Measures, train_rows_per_s: float | None) -> ModelNu
         train_rows_per_s=train_rows_per_s,
         role=measures.role,
     )
+
+
+def engine_of_all(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | None:
+    """Return the engine of a run, with the figures of its steps added up."""
+    used = sorted(filter(None, engines), key=lambda one: (one.name == "gpu", bool(one.executor)))
+    if not used:
+        return None
+    on_cpu = sum((Counter(one.on_cpu) for one in used), Counter[str]())
+    return used[-1].model_copy(update={"queries": sum(one.queries for one in used), "on_cpu": dict(on_cpu)})
 
 
 def gate_lines(reports: tuple[GateReport, ...]) -> tuple[GateLine, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from shortlist.config.features import Feature, Similarity, Vector
+from shortlist.execution import on_cpu
 from shortlist.features.columns import Declared
 from shortlist.features.standing import MeanView
 from shortlist.features.vectors import as_series, matrix, normalised
@@ -25,10 +26,12 @@ def vector_columns(
     """
     match feature:
         case Vector():
+            on_cpu("vectors (numpy)")
             for name, output in zip(feature.each, feature.outputs, strict=True):
                 vectors = matrix(rows[declared.place(name)], widths[name])
                 yield as_series(output, normalised(vectors) if feature.normalise else vectors)
         case Similarity():
+            on_cpu("similarity of vectors (numpy)")
             view = MeanView((), feature.list, feature.vector)
             width = widths[feature.vector]
             item = normalised(matrix(rows[declared.place(feature.vector)], width))

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import polars as pl
 
 from shortlist.ahead import ahead
-from shortlist.contracts import Columns
-from shortlist.features.columns import Declared
+from shortlist.config.data import Data
+from shortlist.execution import on_cpu
 from shortlist.features.dense import plain_number
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan
+from shortlist.features.side_by_side import side_by_side
 from shortlist.features.statistics import KeyCount, count, countable, sizes
 from shortlist.features.views import day_file
 from shortlist.frames import Engine
 from shortlist.progress import Advance
+from shortlist.row_digest import RowDigest, noted, row_columns, row_hashes
 from shortlist.tables import DayPart, DayTable
 
 _BYTES_PER_ROW = 256
@@ -64,17 +67,16 @@ class LogCounter:
     chunk_rows: int
     engine: Engine
 
-    def count_day(self, day: DayPart, advance: Advance) -> DayRecord:
-        """Write the statistics of a day, reading it part by part; return what else is kept of it."""
-        with ThreadPoolExecutor(1) as beside:
-            digest = beside.submit(day_digest, self.plan.declared, self.log, day)
-            return self._counted(day, digest, advance)
+    def count(self, days: Iterable[DayPart], advance: Advance) -> dict[date, DayRecord]:
+        """Write the statistics of days, reading them part by part; return what else is kept of each."""
+        read = groupby(ahead(self._parts(days)), key=itemgetter(0))
+        return {day.day: self._count(day, (rows for _, rows in parts), advance) for day, parts in read}
 
-    def _counted(self, day: DayPart, digest: Future[str], advance: Advance) -> DayRecord:
+    def _count(self, day: DayPart, parts: Iterable[pl.DataFrame], advance: Advance) -> DayRecord:
         counts = [KeyCount(view, self.scratch, self.engine) for view in self.plan.counted]
         moments: dict[str, list[Moments]] = {}
         totals: dict[str, list[float]] = {}
-        for rows in ahead(self._parts(day)):
+        for rows in parts:
             ready = countable(rows, self.plan.counted, self.plan.declared)
             for counted, found in zip(counts, count(ready, self.plan.counted, self.engine), strict=True):
                 counted.add(found)
@@ -82,25 +84,37 @@ class LogCounter:
             _collect_into(moments, self._moments(rows))
             _collect_into(totals, sizes(ready, self.plan.counted))
             advance(rows.height, str(day.day))
-        for counted in counts:
-            counted.finish(day_file(self.statistics, counted.view.name, day.day), self.chunk_rows)
+        self._finish(day, counts)
         return DayRecord(
             rows=day.rows,
             moments={name: total(parts) for name, parts in moments.items()},
             sizes={name: sum(parts) for name, parts in totals.items()},
-            digest=digest.result(),
+            digest=day_digest(self.plan.declared.data, self.log, day),
         )
 
-    def _parts(self, day: DayPart) -> Iterator[pl.DataFrame]:
+    def _finish(self, day: DayPart, counts: Sequence[KeyCount]) -> None:
+        """Write the counts of a day: those in memory side by side, then those on disk, each in bounded memory."""
+        held, spilled = (tuple(each for each in counts if each.is_spilled == there) for there in (False, True))
+        files = {each.view.name: day_file(self.statistics, each.view.name, day.day) for each in counts}
+
+        def finish(counted: KeyCount) -> None:
+            counted.finish(files[counted.view.name], self.chunk_rows)
+
+        for _ in chain(side_by_side(finish, held, self.engine), map(finish, spilled)):
+            pass
+
+    def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
         columns = list(self.plan.log_columns(self.plan.read_for_counting))
-        for name in day.files:
-            rows = pl.read_parquet(self.log.folder / name, columns=columns, hive_partitioning=False)
-            for side in self.sides:
-                asked = asking(rows, side.view, self.plan.declared)
-                rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day.day), rows.height))
-            yield rows
+        for day in days:
+            for name in day.files:
+                rows = pl.read_parquet(self.log.folder / name, columns=columns, hive_partitioning=False)
+                for side in self.sides:
+                    asked = asking(rows, side.view, self.plan.declared)
+                    rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day.day), rows.height))
+                yield day, rows
 
     def _moments(self, rows: pl.DataFrame) -> dict[str, Moments]:
+        on_cpu("moments of numbers")
         declared = self.plan.declared
         numbers = [
             plain_number(feature, name, declared).alias(output)
@@ -118,20 +132,16 @@ class LogCounter:
             held[largest] = 0
 
 
-def day_digest(declared: Declared, log: DayTable, day: DayPart) -> str:
-    """Return what tells the rows of a day from any others, whatever their order and however they are cut into files.
-
-    It holds within one version of Polars, which it names. Vectors, which nothing counts, are left out, and so are the
-    numbers that an undeclared impression gets from its place in the log.
-    """
-    kept = [column.name for column in declared.data.columns if column.type != "vector"]
-    own = [Columns.TIME, *([Columns.IMPRESSION] if declared.data.impression else [])]
-    columns = list(dict.fromkeys([*own, *map(declared.in_log, kept)]))
-    total = np.uint64(0)
+def day_digest(data: Data, log: DayTable, day: DayPart) -> str:
+    """Return the digest of a day's rows: as the log notes it, otherwise of the rows as they are read."""
+    known = noted(log.notes, day.day.isoformat())
+    if known is not None:
+        return known
+    columns, digest = row_columns(data), RowDigest()
     for name in day.files:
-        rows = pl.read_parquet(log.folder / name, columns=columns, hive_partitioning=False).select(columns)
-        total = np.add(total, rows.hash_rows(seed=1, seed_1=2, seed_2=3, seed_3=4).to_numpy().sum(dtype=np.uint64))
-    return f"{pl.__version__}:{int(total):016x}"
+        rows = pl.read_parquet(log.folder / name, columns=columns, hive_partitioning=False)
+        digest.add(row_hashes(rows.select(columns)))
+    return str(digest)
 
 
 T = TypeVar("T")

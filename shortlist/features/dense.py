@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import polars as pl
@@ -13,32 +13,39 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import Declared
 from shortlist.features.keyed import LAST_TIME, KeyedView, Total, totals_of_target, view_of
 from shortlist.features.moments import Moments
+from shortlist.frames import Engine, resolve
 
 _HOUR_US: Final = 3_600_000_000
 _DAY_SECONDS: Final = 86_400
+Limit = Callable[[pl.Expr, float, float | None], pl.Expr]
+"""limit(value, low, high) keeps a value within bounds."""
 _NO_ROWS_MEAN: Final = 0.5
 """Mean of a target encoding while nothing at all has been seen."""
 
 
-def dense_columns(feature: Feature, declared: Declared, moments: Mapping[str, Moments]) -> list[pl.Expr]:
+def dense_columns(
+    feature: Feature, declared: Declared, moments: Mapping[str, Moments], engine: Engine = "cpu"
+) -> list[pl.Expr]:
     """Return an operation's Float32 columns; none for operations that give ids or vectors.
 
     Args:
         feature: The operation.
         declared: The declared columns.
         moments: Mean and deviation of what is standardised, by feature name.
+        engine: Who will execute them; the values are the same bits.
     """
+    limit = _limit_by_comparison if resolve(engine) == "gpu" else _limit
     match feature:
         case Numeric():
-            values = [_standardised(feature, name, declared, moments) for name in feature.each]
+            values = [_standardised(feature, name, declared, moments, limit) for name in feature.each]
         case Age():
-            values = [_age(declared.place(name)) for name in feature.each]
+            values = [_age(declared.place(name), limit) for name in feature.each]
         case Count():
             values = [_count(feature, declared)]
         case Target():
             values = [_target(feature, declared)]
         case TimeSince():
-            values = [_time_since(feature, declared)]
+            values = [_time_since(feature, declared, limit)]
         case Lag():
             view = view_of(feature, declared)
             values = [_filled(_looked_up(view, f"last_{view.lasts[0]}"), feature.fill)]
@@ -50,17 +57,35 @@ def dense_columns(feature: Feature, declared: Declared, moments: Mapping[str, Mo
     return [value.cast(pl.Float32).alias(name) for name, value in zip(feature.outputs, values, strict=False)]
 
 
-def plain_number(feature: Numeric, name: str, declared: Declared) -> pl.Expr:
+def _limit(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
+    return value.clip(low, high)
+
+
+def _limit_by_comparison(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
+    """Do as `clip`, which cuDF has not (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
+    limited = pl.when(value < low).then(low)
+    return (limited if high is None else limited.when(value > high).then(high)).otherwise(value)
+
+
+def plain_number(feature: Numeric, name: str, declared: Declared, limit: Limit = _limit) -> pl.Expr:
     """Return a number filled, clipped and logged, not yet standardised; NaN and infinity count as null."""
     value = pl.col(declared.place(name)).cast(pl.Float64)
-    value = _filled(pl.when(value.is_finite()).then(value), feature.fill)
+    if declared.is_fraction(name):
+        value = pl.when(value.is_finite()).then(value)
+    value = _filled(value, feature.fill)
     if feature.clip is not None:
-        value = value.clip(*feature.clip)
-    return (value.clip(lower_bound=0.0) + 1.0).log() if feature.log else value
+        value = limit(value, *feature.clip)
+    if not feature.log:
+        return value
+    # Without what changes nothing (an integer is finite, a clipped number clipped), logs take a third less time.
+    is_positive = feature.clip is not None and feature.clip[0] >= 0
+    return ((value if is_positive else limit(value, 0.0, None)) + 1.0).log()
 
 
-def _standardised(feature: Numeric, name: str, declared: Declared, moments: Mapping[str, Moments]) -> pl.Expr:
-    value = plain_number(feature, name, declared)
+def _standardised(
+    feature: Numeric, name: str, declared: Declared, moments: Mapping[str, Moments], limit: Limit
+) -> pl.Expr:
+    value = plain_number(feature, name, declared, limit)
     if not feature.standardise:
         return value
     output = feature.outputs[feature.each.index(name)]
@@ -82,16 +107,16 @@ def _target(feature: Target, declared: Declared) -> pl.Expr:
     return (_number(view, total.name) / scale + feature.prior * mean) / (_number(view, rows.name) + feature.prior)
 
 
-def _time_since(feature: TimeSince, declared: Declared) -> pl.Expr:
+def _time_since(feature: TimeSince, declared: Declared, limit: Limit) -> pl.Expr:
     view = view_of(feature, declared)
     elapsed = pl.col(Columns.TIME).cast(pl.Int64) - _looked_up(view, LAST_TIME)
     hours = (elapsed.cast(pl.Float64) / _HOUR_US).fill_null(feature.cap_hours)
-    return (hours.clip(0.0, feature.cap_hours) + 1.0).log()
+    return (limit(hours, 0.0, feature.cap_hours) + 1.0).log()
 
 
-def _age(place: str) -> pl.Expr:
+def _age(place: str, limit: Limit) -> pl.Expr:
     days = pl.col(Columns.DAY).cast(pl.Int32).cast(pl.Int64) - pl.col(place).cast(pl.Int64)
-    return (days.cast(pl.Float64).clip(lower_bound=0.0) + 1.0).log()
+    return (limit(days.cast(pl.Float64), 0.0, None) + 1.0).log()
 
 
 def _turn(feature: Cyclic, timezone: str) -> pl.Expr:

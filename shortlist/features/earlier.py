@@ -17,6 +17,7 @@ from shortlist.features.counting import DayRecord, day_digest
 from shortlist.features.place import FeastPlace, place_of
 from shortlist.features.plan import Plan
 from shortlist.features.standing import StaticView
+from shortlist.row_digest import row_hashes
 from shortlist.tables import DayPart, DayTable
 
 NEWEST: Final = "newest"
@@ -128,7 +129,7 @@ def _change(before: DayRecord, plan: Plan, log: DayTable, part: DayPart) -> str:
     """Return what has changed in a day since it was counted; nothing when nothing has."""
     if before.rows != part.rows:
         return f"had {before.rows} rows then and has {part.rows} now"
-    digest = day_digest(plan.declared, log, part)
+    digest = day_digest(plan.declared.data, log, part)
     if before.digest.partition(":")[0] != digest.partition(":")[0]:
         return "was counted with another version of Polars"
     return "" if before.digest == digest else "has other values now"
@@ -150,7 +151,7 @@ def _hashed(path: Path, columns: list[str]) -> pl.DataFrame:
         rows = pl.read_parquet(path, columns=columns)
     except (OSError, pl.exceptions.ColumnNotFoundError):
         raise MisfitError(f"{path}: is missing, or lacks one of {', '.join(columns)}. {_AGAIN}") from None
-    return rows.select(columns[0], rows.hash_rows(seed=1, seed_1=2, seed_2=3, seed_3=4).alias(_SAID))
+    return rows.select(columns[0], pl.Series(_SAID, row_hashes(rows)))
 
 
 def _occur(keys: pl.DataFrame, plan: Plan, log: DayTable, days: set[date]) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from shortlist.artefacts import write_json
+from shortlist.config.features import Vocabulary
 from shortlist.config.runtime import Runtime
 from shortlist.features.counted import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
@@ -18,6 +20,7 @@ from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
 from shortlist.features.plan import Plan, View
 from shortlist.features.ranges import write_frames
+from shortlist.features.side_by_side import side_by_side, workers
 from shortlist.features.standing import StaticView
 from shortlist.features.statics import always, write_static
 from shortlist.features.view_index import INDEX, ViewColumn, ViewIndex
@@ -82,19 +85,24 @@ class Fitting:
         counter = LogCounter(self.plan, self.log, sides, self.statistics, self.scratch, rows, engine)
         parts = [part for part in self.log.days if part.day in days]
         with progress("counting days", sum(part.rows for part in parts)) as advance:
-            return {part.day: counter.count_day(part, advance) for part in parts}
+            return counter.count(parts, advance)
 
     def write_vocabularies(self, days: Sequence[date], previous: Path | None) -> None:
         """Write the vocabularies of the values seen on some days."""
+        rows = -(-self.runtime.chunk_rows // workers(self.runtime.engine))  # they share the memory
+        write = partial(self._write_vocabulary, days=days, previous=previous, rows=rows)
         with progress("vocabularies", len(self.plan.vocabularies), "columns") as advance:
-            for setting in self.plan.vocabularies:
-                (name,) = setting.each
-                key = self.plan.declared.key((name,))
-                counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
-                built = build_vocabulary(counted, key[0], setting, self.runtime.chunk_rows, self.runtime.engine)
-                file = Path("vocabularies") / f"{name}.parquet"
-                write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
+            for name in side_by_side(write, self.plan.vocabularies, self.runtime.engine):
                 advance(1, name)
+
+    def _write_vocabulary(self, setting: Vocabulary, days: Sequence[date], previous: Path | None, rows: int) -> str:
+        (name,) = setting.each
+        key = self.plan.declared.key((name,))
+        counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
+        built = build_vocabulary(counted, key[0], setting, rows, self.runtime.engine)
+        file = Path("vocabularies") / f"{name}.parquet"
+        write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
+        return name
 
     def write_keyed(self, days: Sequence[date]) -> dict[str, ViewSize]:
         """Write the point-in-time views; return their sizes by name."""

@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from shortlist.execution import on_cpu
+
 PRIME: Final = 2**31 - 1
 """All arithmetic is modulo this prime, so every product stays below 2**62."""
 LIMB: Final = 2**30
@@ -61,6 +63,7 @@ def _fingerprints(texts: pl.Series) -> pl.Series:
 
     A fingerprint is the sum over the UTF-8 bytes of (byte + 1) * base ** position, modulo PRIME, position from 0.
     """
+    on_cpu("fingerprints of texts (numpy)")
     array = texts.fill_null("").rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]

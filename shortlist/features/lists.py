@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from shortlist.execution import on_cpu
+
 ROW: Final = ":row"
 """Number of the row that a value comes from."""
 
@@ -17,6 +19,7 @@ def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
     """Return rows with their number (`ROW`), repeated for every distinct value of tags columns; no value, no row."""
     numbered = rows.with_row_index(ROW)
     for name in tags:
+        on_cpu("one row per tag")
         most = int(cast(int, rows[name].list.len().max() or 0))
         numbered = numbered.explode(name, empty_as_null=False, keep_nulls=False)
         if most > 1:  # several times as fast as making each list unique

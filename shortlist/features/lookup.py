@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns
+from shortlist.execution import on_cpu
 from shortlist.features.columns import Declared
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
@@ -78,6 +79,7 @@ class ViewFile:
         return collect(newest.select(columns), self._engine)
 
     def _rows(self, first: int, rows: int) -> pl.DataFrame:
+        on_cpu("rows of a view read")
         wanted = pl.scan_parquet(self._path).select(*self.view.keys, Columns.VALID_FROM, *self.view.features)
         return wanted.slice(first, rows).collect()
 
@@ -110,6 +112,7 @@ def gathered(view: View, asked: pl.DataFrame, answers: pl.DataFrame, rows: int) 
     names = {name: f"{view.name}:{name}" for name in view.features}
     if not isinstance(view, KeyedView) or not view.tags:
         return answers.select(view.features).rename(names)
+    on_cpu("values of several tags together")
     per_tag = pl.concat([asked.select(ROW), answers.select(view.features)], how="horizontal")
     lasts = [f"last_{name}" for name in view.lasts]
     newest = per_tag.sort(LAST_TIME, *lasts) if view.timed else per_tag

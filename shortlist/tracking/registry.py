@@ -90,6 +90,16 @@ class Registry:
         with calm(self._uri):
             return "" if version is None else str(self._version(version).run_id)
 
+    def tags_of(self, version: int) -> dict[str, str]:
+        """Return the tags of a version: its lineage, and what it was registered with.
+
+        Raises:
+            UnknownVersionError: There is none of that number.
+            TrackingError: MLflow cannot be reached.
+        """
+        with calm(self._uri):
+            return dict(self._version(version).tags)
+
     def version_from(self, run_id: str) -> int | None:
         """Return the version that a run's model was registered as, or None."""
         with calm(self._uri):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import json
 import resource
 import sys
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from shortlist.contracts import ShortlistError
+from shortlist.execution import EXECUTION
 from shortlist.progress import emit
 
 
@@ -30,7 +33,10 @@ class Step:
         return json.dumps(self.record)
 
     def finish(self, started: datetime, seconds: float) -> None:
-        """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process; rows, rows_per_s if known."""
+        """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process.
+
+        rows and rows_per_s if known; engine, where the step declared one (see `shortlist.execution`).
+        """
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self.record = {
             "name": self.name,
@@ -40,6 +46,8 @@ class Step:
         }
         if self.rows is not None:
             self.record |= {"rows": self.rows, "rows_per_s": round(self.rows / max(seconds, 1e-9))}
+        if (engine := EXECUTION.record()) is not None:
+            self.record["engine"] = engine
 
 
 @contextmanager
@@ -57,6 +65,8 @@ def step(name: str, **paths: str) -> Iterator[Step]:
     anything else is our own fault and keeps its traceback.
     """
     this = Step(name)
+    EXECUTION.clear()
+    atexit.register(_leave_garbage)
     started, clock = datetime.now(UTC), time.perf_counter()
     emit({"event": "step", "step": name, "paths": paths})
     try:
@@ -82,3 +92,9 @@ def _stop(name: str, message: str) -> NoReturn:
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     raise SystemExit(1)
+
+
+def _leave_garbage() -> None:
+    """Spare a process its last search for garbage: 1.1 s where MLflow, torch and XGBoost were loaded, 0.15 s so."""
+    if "duckdb" not in sys.modules:  # it takes what is not collected for a leak, and says so at length
+        gc.freeze()

@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 from monitoring.book import book_of
-from pipelines.submit import run_here
 from pipelines.watching import due, watch_here
 from shortlist.config.load import parse_spec
 from shortlist.config.spec import Spec
@@ -29,7 +28,6 @@ from shortlist.tables import DayTable
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
-DEMO = Path(__file__).parents[2] / "pipelines/specs/demo.yaml"
 LIST = 10
 """Rows of a request."""
 
@@ -88,24 +86,11 @@ def _name(rows: pl.DataFrame) -> str:
     return f"{rows[Columns.TIME].dt.date()[0]}-{rows[Columns.IMPRESSION][0]}"
 
 
-def small() -> Spec:
-    spec: dict[str, Any] = yaml.safe_load(DEMO.read_text())
-    spec["data"]["source"] |= {"rows": 24_000, "users": 800, "items": 300, "days": 8}
-    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}}
-    loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
-    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
-    spec["gates"]["infra"] = {"seconds": 0.5}
-    spec["gates"]["parity_rows"] = 1_000
-    spec["monitoring"] = {"window": {"min_rows": 500}, "pages": "bad"}
-    spec["schedule"] = {"retrain": "0 4 * * *"}
-    return parse_spec(yaml.safe_dump(spec))
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(finished: Any) -> Served:
     """A champion, and two days on which users did what they always do."""
-    one = Served(small(), tmp_path_factory.mktemp("watched") / "runs")
-    assert run_here(one.spec, None, one.runs) == 0
+    assert finished.code == 0
+    one = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
     for number in (14, 15):
         one.users(date(2026, 1, number), pl.col("label"))
     return one
@@ -178,6 +163,6 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
     assert due(served.spec, watch, begun, now) is None  # and it is not run again
 
 
-def test_looking_before_anybody_asked_says_what_is_missing(tmp_path: Path) -> None:
+def test_looking_before_anybody_asked_says_what_is_missing(small_spec: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="no runs yet"):
-        watch_here(small(), None, tmp_path / "runs")
+        watch_here(parse_spec(yaml.safe_dump(small_spec)), None, tmp_path / "runs")

@@ -15,7 +15,6 @@ from shortlist.artefacts import folder_digest
 from shortlist.config.load import parse_spec
 from shortlist.features.groups import read
 
-ROOT = Path(__file__).parents[2]
 DOOMED = "2026-01-10"
 """A day in the middle group."""
 # Loaded by every Python process of the graph; the step that counts the doomed day is killed once, half-way.
@@ -55,41 +54,26 @@ def days_in(index: dict[str, Any]) -> list[str]:
     return list(days) if isinstance(days, dict) else [part["day"] for part in days]
 
 
-def small_spec(partitions: int) -> dict[str, Any]:
-    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
-    spec["data"]["source"] |= {"rows": 12_000, "users": 400, "items": 150, "days": 8}
-    spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 1_000}
-    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 20, "learning_rate": 0.2}}
-    loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
-    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 300, "bootstrap_rounds": 60, "skew_rows": 60, **loose}
-    spec["gates"]["infra"] = {"seconds": 0.5}
-    spec["runtime"] = {**spec.get("runtime", {}), "cluster": {"partitions": partitions}}
-    return spec
-
-
-def run(partitions: int, runs: Path) -> Run:
+def run(spec: dict[str, Any], runs: Path) -> Run:
+    """Run a spec with its days shared out among three pods."""
     before = set(runs.glob("cache/artefacts/*"))
-    code = run_here(parse_spec(yaml.safe_dump(small_spec(partitions))), None, runs)
+    shared_out = spec | {"runtime": {**spec.get("runtime", {}), "cluster": {"partitions": 3}}}
+    code = run_here(parse_spec(yaml.safe_dump(shared_out)), None, runs)
     (artefacts,) = set(runs.glob("cache/artefacts/*")) - before
     return Run(code, artefacts, (runs / "latest").resolve())
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run(1, tmp_path_factory.mktemp("narrow") / "runs")
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run]]:
+def wide(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run]]:
     """A run whose middle group is killed, and the same run asked for again."""
     folder = tmp_path_factory.mktemp("wide")
     (folder / "sitecustomize.py").write_text(KILLER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder), prepend=":")
         patch.setenv("KILLED_ONCE", str(folder / "killed"))
-        killed = run(3, folder / "runs")
+        killed = run(small_spec, folder / "runs")
         assert (folder / "killed").exists()
-        yield killed, run(3, folder / "runs")
+        yield killed, run(small_spec, folder / "runs")
 
 
 def test_a_killed_group_stops_the_run_and_leaves_nothing_half_written(wide: tuple[Run, Run]) -> None:
@@ -110,8 +94,9 @@ def test_only_the_groups_that_had_not_ended_are_counted_again(wide: tuple[Run, R
     assert len(first | second) == len(again.groups("build-days")) == 3
 
 
-def test_groups_of_days_give_the_bytes_of_one_pod(narrow: Run, wide: tuple[Run, Run]) -> None:
+def test_groups_of_days_give_the_bytes_of_one_pod(finished: Any, wide: tuple[Run, Run]) -> None:
     killed, again = wide
+    narrow = finished  # one pod
     assert narrow.code == 0
     same = {
         "ingest/raw_log": killed.artefacts / "ingest/raw_log",

@@ -138,7 +138,7 @@ class _Making:
         store = self.runs / "stores" / "feast" / NAME
         publish(NAME, store, spec.runtime, rows, at / "log", at / "fitted", at / "table", at / "skew")
         one = Candidate(at / "first", at / "first_scores", at / "proof")
-        prove(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving.batching, 1, one.proof)
+        prove(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.proof)
         declared = Declared(spec.data, spec.features, spec.gates)
         score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
         evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"
@@ -154,8 +154,11 @@ class _Making:
         path = to / FOLDER / MODEL_FILE
         model = onnx.load(path)
         model.doc_string = name
-        _change(model.graph, change, Signature.read(to / FOLDER))
+        signature = Signature.read(to / FOLDER)
+        _change(model.graph, change, signature)
         onnx.save(model, path)
+        # Without a border it is served in one piece: what was added lies behind the trees.
+        signature.model_copy(update={"border": ()}).write(to / FOLDER)
         write_manifest(to)
         return to
 

@@ -83,7 +83,7 @@ class KubeFleet:
         for name in ("pipeline", "triton"):  # before anything is published
             checked_image(getattr(images, name), name, images.allow_tags)
         settings = server_settings(self.owner.spec, deployment, self._serving, self._online_store)
-        repository = publish(self._objects, self.owner, deployment, self._serving.batching)
+        repository = publish(self._objects, self.owner, deployment, self._serving)
         version = Version(
             owner=self.owner,
             version=deployment.version,

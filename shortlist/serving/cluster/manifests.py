@@ -134,7 +134,7 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
                     {"name": "PYTHONUNBUFFERED", "value": "1"},
                     *variables(cluster),
                 ],
-                "resources": resources(cluster.serving),
+                "resources": resources(cluster.serving.model_copy(update={"gpus": 0})),
                 "securityContext": container_security(),
                 "volumeMounts": [
                     {"name": "files", "mountPath": FILES, "readOnly": True},

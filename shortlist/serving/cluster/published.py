@@ -8,14 +8,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from shortlist.artefacts import IntegrityError, digest_of_files, folder_digest, verify_manifest
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Serving
 from shortlist.contracts import Files
 from shortlist.objects import Objects
 from shortlist.objects_record import RECORD, read_record
 from shortlist.serving.cluster.errors import ForeignError
 from shortlist.serving.cluster.owner import Owner
+from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.repository import verify_repository, write_repository
-from shortlist.serving.export.signature import FOLDER
+from shortlist.serving.export.signature import FOLDER, TREES_FILE
 from shortlist.serving.stack.deployment import Deployment
 
 _VERSION: Final = "version.json"
@@ -27,14 +28,14 @@ def model_key(owner: Owner, version: int, digest: str) -> str:
 
 
 def repository_key(owner: Owner, version: int, digest: str, repository: str) -> str:
-    """Return the key of a Triton repository of a version; it depends on `serving.batching`, so there may be several."""
+    """Return the key of a Triton repository of a version; it depends on how it is served, so there may be several."""
     return f"{_key(owner, version, digest)}/repository-{repository}"
 
 
-def publish(objects: Objects, owner: Owner, deployment: Deployment, batching: Batching) -> str:
+def publish(objects: Objects, owner: Owner, deployment: Deployment, serving: Serving) -> str:
     """See that a version's model folder and Triton repository are in the store; return the repository's digest.
 
-    The repository is for Triton's own ONNX Runtime backend, which needs no Python in the server's image.
+    The repository is for backends that need no Python in the server's image: ONNX Runtime; FIL for trees on a GPU.
 
     Raises:
         IntegrityError: The model folder is not the one that was verified, or other files are there already.
@@ -49,7 +50,11 @@ def publish(objects: Objects, owner: Owner, deployment: Deployment, batching: Ba
     version, model = deployment.version, deployment.digest
     with TemporaryDirectory(prefix="shortlist-") as scratch:
         repository = Path(scratch) / "repository"
-        write_repository(deployment.model_folder / FOLDER, version, batching, repository, "onnxruntime")
+        exported, placement = deployment.model_folder / FOLDER, serving.placement
+        if placement.device == "gpu" and (deployment.model_folder / TREES_FILE).is_file():
+            write_fil_repository(exported, version, serving.batching, repository, placement)
+        else:
+            write_repository(exported, version, serving.batching, repository, "onnxruntime", placement=placement)
         verify_repository(repository)
         digest = folder_digest(repository)
         _claim(objects, owner, _key(owner, version, model), {"model": model, "kind": deployment.kind})

@@ -36,6 +36,7 @@ class FeatureGraph:
             name: (feature, number) for feature in plan.features for number, name in enumerate(feature.outputs)
         }
         self._kinds = {output.name: output.kind for output in plan.outputs}
+        self._border: list[str] = []
 
     def floats(self, names: Sequence[str]) -> str:
         """Return features as one FP32 matrix, shape (rows, floats); null is NaN, ids are numbers.
@@ -81,6 +82,18 @@ class FeatureGraph:
         assert isinstance(feature, Vocabulary | Hash)
         return self._ids.tags(feature, feature.each[number])
 
+    def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str) -> str:
+        """Name a tensor at which the features end: `shortlist.serving.export.cut` cuts there.
+
+        Args:
+            tensor: Shape (rows, width).
+            name: Of this model's tensors at the border.
+            dtype: Its type.
+            width: Its columns; a text where they vary.
+        """
+        self._border.append(f"border_{name}")
+        return self.nodes.described(tensor, self._border[-1], dtype, width)
+
     def finished(self, output: str, name: str, width: int, model: str, kind: str) -> tuple[Any, Signature]:
         """Return the whole graph (an ONNX `ModelProto`) and what it reads.
 
@@ -91,7 +104,7 @@ class FeatureGraph:
             model: The spec's name.
             kind: Of the model.
         """
-        signature = self._inputs.signature(model, kind)
+        signature = self._inputs.signature(model, kind).model_copy(update={"border": tuple(self._border)})
         renamed = self.nodes.add_named("Identity", output, name)
         return self.nodes.model(tensors_of(signature), [tensor_info(renamed, np.float32, width)]), signature
 

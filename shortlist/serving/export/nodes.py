@@ -43,6 +43,7 @@ class Nodes:
         self._nodes: list[NodeProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._tensors: list[TensorProto] = []
+        self._described: list[ValueInfoProto] = []
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -57,6 +58,11 @@ class Nodes:
 
         self._nodes.append(helper.make_node(operator, [tensor], [name], name=name))
         return name
+
+    def described(self, tensor: str, name: str, dtype: type[np.generic], width: int | str) -> str:
+        """Give a matrix of rows a name of its own and a description: at such tensors a graph can be cut."""
+        self._described.append(tensor_info(name, dtype, width))
+        return self.add_named("Identity", tensor, name)
 
     def split(self, tensor: str, sizes: Sequence[int]) -> list[str]:
         """Return the parts of a tensor, cut along its first dimension."""
@@ -99,7 +105,9 @@ class Nodes:
         """Return the whole graph, its weights inside."""
         from onnx import helper
 
-        graph = helper.make_graph(self._nodes, "shortlist", list(inputs), list(outputs), self._tensors)
+        graph = helper.make_graph(
+            self._nodes, "shortlist", list(inputs), list(outputs), self._tensors, value_info=self._described
+        )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="shortlist")
 

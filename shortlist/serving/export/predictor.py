@@ -1,6 +1,6 @@
-"""The program inside Triton that runs one exported graph; a model repository holds it as `model.py`.
+"""The program inside Triton that answers for one exported model; a model repository holds it as `model.py`.
 
-It runs in Triton's own environment (numpy 1.26, onnxruntime) and imports nothing of this package.
+It runs in Triton's own environment (numpy 1.26) and imports nothing of this package but what lies beside it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .scorers import SCORE, Tensors, scorer_of
+
 NO_CODE = -(2**63)
 """Padding of a list; see `shortlist.serving.export.signature`."""
-SCORE = "score"
 _PART_ROWS = 128
 """Fewer are not worth a thread."""
-
-Tensors = dict[str, np.ndarray]
 
 
 class Failure(NamedTuple):
@@ -35,22 +34,17 @@ class TritonPythonModel:
     """Triton's interface to a model."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the graph that lies beside this program.
+        """Load what lies beside this program.
 
         Args:
             args: What Triton says: the configuration as JSON, the model's folder, the version.
         """
-        import onnxruntime
-
-        self._threads = int(json.loads(args["model_config"])["parameters"]["threads"]["string_value"])
+        parameters = json.loads(args["model_config"])["parameters"]
+        self._threads = int(parameters["threads"]["string_value"])
         self._pool = ThreadPoolExecutor(self._threads)
-        options = onnxruntime.SessionOptions()
-        # Each thread runs the whole graph on rows of its own: they meet once, not at every one of a hundred nodes.
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._names = [tensor.name for tensor in self._session.get_inputs()]
-        self._lists = {tensor.name for tensor in self._session.get_inputs() if not isinstance(tensor.shape[1], int)}
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self._scorer = scorer_of(folder, self._threads, parameters["precision"]["string_value"])
+        self._names, self._lists = self._scorer.names, self._scorer.lists
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer the requests that wait, all in one run; a bad one is answered with its error and harms no other.
@@ -100,7 +94,7 @@ class TritonPythonModel:
             return []
         try:
             scores = self.scores(self._joined(requests))
-        except Exception as error:  # onnxruntime raises what it likes
+        except Exception as error:  # whatever runs the model raises what it likes
             if len(requests) == 1:
                 return [Failure("INTERNAL", f"the model did not run: {error}")]
             return [answer for tensors in requests for answer in self._scored([tensors])]  # find out which it is
@@ -115,7 +109,7 @@ class TritonPythonModel:
             except IndexError:  # another thread took the last one
                 return
             part = {name: values[start:end] for name, values in tensors.items()}
-            (scores[number],) = self._session.run([SCORE], part)
+            scores[number] = self._scorer.scores(part)
 
     def _joined(self, requests: Sequence[Tensors]) -> Tensors:
         """Return the rows of all requests, one request after another."""

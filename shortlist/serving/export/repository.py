@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Literal
 
 from shortlist.artefacts import IntegrityError, verify_manifest, write_manifest, write_text, written_whole
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Batching, Placement, Scoring
 from shortlist.contracts import ShortlistError
+from shortlist.serving.export.cut import write_features, write_network
 from shortlist.serving.export.nodes import DATA_SUFFIX
-from shortlist.serving.export.signature import MODEL_FILE, SCORE, Signature
-from shortlist.serving.export.triton_config import CONFIG_FILE, as_text, ensemble_config, input_tensors, model_config
+from shortlist.serving.export.signature import MODEL_FILE, SCORE, TREES_FILE, Signature
+from shortlist.serving.export.triton_config import CONFIG_FILE, as_text, input_tensors, model_config
 
 Form = Literal["python", "onnxruntime"]
 
-_PROGRAM = Path(__file__).with_name("predictor.py")
-_FEATURES = "features"
+_PROGRAM = {"model.py": "predictor.py", "scorers.py": "scorers.py"}
+"""Files of a repository, and of this folder."""
 
 
-def write_repository(serving: Path, version: int, batching: Batching, out: Path, form: Form = "python") -> None:
+def write_repository(
+    serving: Path, version: int, batching: Batching, out: Path, form: Form = "python", scoring: Scoring | None = None,
+    placement: Placement | None = None,
+) -> None:  # fmt: skip
     """Write a repository with one version of one model; it appears whole or not at all.
 
-    `<model>/config.pbtxt`, `<model>/<version>/` with the graph, and `manifest.json` with the digest of every file.
+    `<model>/config.pbtxt`, `<model>/<version>/` with the graph, whole or cut where its features end, and
+    `manifest.json` with the digest of every file.
 
     Args:
         serving: The `serving` folder of a model.
@@ -31,65 +36,26 @@ def write_repository(serving: Path, version: int, batching: Batching, out: Path,
         out: Folder to write.
         form: `python` runs the graph by a program of ours (a laptop's Triton has no other backend); `onnxruntime` by
             Triton's own backend, without any Python.
+        scoring: What computes the scores in the form `python`; the declaration's defaults when left out.
+        placement: What the form `onnxruntime` runs on; the CPU when left out.
 
     Raises:
         IntegrityError: The graph or its signature is missing or broken.
-        ShortlistError: The version is no positive number.
+        ShortlistError: The version is no positive number, or our program is to run on a GPU.
     """
+    scoring, placement = scoring or Scoring(), placement or Placement()
     signature = Signature.read(serving)
-    _check_version(version)
-    config = model_config(signature.model, form, batching, version, input_tensors(signature), (SCORE, "TYPE_FP32", [1]))
+    check_version(version)
+    tensors = input_tensors(signature), (SCORE, "TYPE_FP32", [1])
+    config = model_config(signature.model, form, batching, version, *tensors, placement)
     with written_whole(out) as staging:
-        folder = _model_folder(staging, signature.model, version, as_text(config))
-        _copy_graph(serving, folder)
         if form == "python":
-            shutil.copyfile(_PROGRAM, folder / "model.py")
-        write_manifest(staging)
-
-
-def write_fil_repository(transform: Path, trees: Path, version: int, batching: Batching, out: Path) -> None:
-    """Write a repository of an XGBoost model for Triton's FIL backend, which has GPUs: features, then trees.
-
-    `<model>` is an ensemble that reads the model's signature and answers `score`; `<model>_transform` computes the
-    features on the onnxruntime backend, `<model>_trees` the probability on the FIL backend, which does not keep it
-    from 0 and 1 as the ONNX form does.
-
-    Args:
-        transform: What `models.export.export_transform` wrote.
-        trees: The booster in XGBoost's UBJSON.
-        version: Registered version.
-        batching: How Triton joins requests.
-        out: Folder to write.
-
-    Raises:
-        IntegrityError: The graph, its signature or the booster is missing.
-        ShortlistError: The version is no positive number.
-    """
-    signature = Signature.read(transform)
-    _check_version(version)
-    if not trees.is_file():
-        raise IntegrityError(f"{trees}: missing; train the model again")
-    name, inputs = signature.model, input_tensors(signature)
-    floats = _width_of(transform / MODEL_FILE)
-    first = model_config(
-        f"{name}_transform", "onnxruntime", batching, version, inputs, (_FEATURES, "TYPE_FP32", [floats])
-    )
-    second = model_config(
-        f"{name}_trees", "fil", batching, version,
-        [("input__0", "TYPE_FP32", [floats])], ("output__0", "TYPE_FP32", [1]),
-    )  # fmt: skip
-    both = ensemble_config(
-        name, batching, version, inputs, (SCORE, "TYPE_FP32", [1]),
-        [
-            {"model_name": first.name, "input_map": {each: each for each, _, _ in inputs},
-             "output_map": {_FEATURES: _FEATURES}},
-            {"model_name": second.name, "input_map": {"input__0": _FEATURES}, "output_map": {"output__0": SCORE}},
-        ],
-    )  # fmt: skip
-    with written_whole(out) as staging:
-        _model_folder(staging, name, version, as_text(both))
-        _copy_graph(transform, _model_folder(staging, first.name, version, as_text(first)))
-        shutil.copyfile(trees, _model_folder(staging, second.name, version, as_text(second)) / "xgboost.ubj")
+            config.parameters["precision"].string_value = scoring.precision
+        folder = model_folder(staging, signature.model, version, as_text(config))
+        if form == "python":
+            _copy_program(serving, folder, signature, scoring)
+        else:
+            _copy_graph(serving, folder)
         write_manifest(staging)
 
 
@@ -105,12 +71,17 @@ def verify_repository(out: Path) -> dict[str, str]:
     return verify_manifest(out)
 
 
-def _check_version(version: int) -> None:
+def check_version(version: int) -> None:
+    """Pass when a version can name a model's folder.
+
+    Raises:
+        ShortlistError: It is no positive number.
+    """
     if version < 1:
         raise ShortlistError(f"version {version} cannot name a model's folder; wanted a registered version, 1 or later")
 
 
-def _model_folder(repository: Path, name: str, version: int, config: str) -> Path:
+def model_folder(repository: Path, name: str, version: int, config: str) -> Path:
     """Return the version's folder of a model that now has a configuration."""
     folder = repository / name / str(version)
     folder.mkdir(parents=True)
@@ -118,16 +89,30 @@ def _model_folder(repository: Path, name: str, version: int, config: str) -> Pat
     return folder
 
 
+def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Scoring) -> None:
+    """Write our program, and the graph as it runs it: in one piece, or cut before the trees or the network."""
+    for name, own in _PROGRAM.items():
+        shutil.copyfile(Path(__file__).with_name(own), folder / name)
+    graph, trees = serving / MODEL_FILE, serving.parent / TREES_FILE
+    if scoring.runtime == "onnxruntime" or not signature.border:
+        _copy_graph(serving, folder)
+    elif trees.is_file():
+        _copy_graph(serving, folder)  # a few rows are faster through it
+        write_features(graph, signature.border, folder)
+        shutil.copyfile(trees, folder / TREES_FILE)
+    else:
+        copy_weights(serving, folder)
+        write_features(graph, signature.border, folder)
+        write_network(graph, signature.border, folder)
+
+
 def _copy_graph(serving: Path, folder: Path) -> None:
     shutil.copyfile(serving / MODEL_FILE, folder / MODEL_FILE)
+    copy_weights(serving, folder)
+
+
+def copy_weights(serving: Path, folder: Path) -> None:
+    """Write the weights that lie beside a graph, where some do."""
     weights = serving / (MODEL_FILE + DATA_SUFFIX)
     if weights.exists():
         shutil.copyfile(weights, folder / weights.name)
-
-
-def _width_of(graph: Path) -> int:
-    """Return the columns that a graph answers."""
-    import onnx
-
-    (output,) = onnx.load(graph, load_external_data=False).graph.output
-    return int(output.type.tensor_type.shape.dim[1].dim_value)

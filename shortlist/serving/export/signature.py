@@ -12,6 +12,10 @@ from shortlist.artefacts import IntegrityError, read_json, write_json
 FOLDER: Final = "serving"
 """Folder inside a model folder that holds the exported graph and its signature."""
 MODEL_FILE: Final = "model.onnx"
+TREES_FILE: Final = "model.ubj"
+"""In a folder of an XGBoost model: its trees, in XGBoost's own UBJSON."""
+NETWORKS: Final = frozenset({"dlrm"})
+"""Kinds of models that are a network: their products may be of bf16."""
 SIGNATURE_FILE: Final = "signature.json"
 
 NO_CODE: Final = -(2**63)
@@ -27,6 +31,8 @@ WEEKDAY: Final = "clock:weekday"
 NUMBERS: Final = "numbers"
 CODES: Final = "codes"
 SCORE: Final = "score"
+LOG_ODDS: Final = "log_odds"
+"""Inside a graph: what the score is the sigmoid of, FP32, shape (rows, 1)."""
 
 
 class _Part(BaseModel):
@@ -72,6 +78,8 @@ class Signature(_Part):
     codes: tuple[str, ...] = ()
     lists: tuple[ListInput, ...] = ()
     vectors: tuple[VectorInput, ...] = ()
+    border: tuple[str, ...] = ()
+    """Tensors inside the graph at which the features end and the trained model begins; none: it cannot be cut."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Batching, Placement
+from shortlist.contracts import ShortlistError
 from shortlist.serving.export.signature import CODES, NUMBERS, Signature
 
 if TYPE_CHECKING:
@@ -15,6 +16,15 @@ Backend = Literal["python", "onnxruntime", "fil"]
 CONFIG_FILE: Final = "config.pbtxt"
 _WARM_UP_ROWS = 1024
 """Rows of the larger of the two warm-up batches: a request's worth of candidates."""
+_TENSORRT: Final = {
+    "precision_mode": "FP32",  # what passed the parity gate
+    "max_workspace_size_bytes": str(2**30),
+    # A server that is started again in its pod finds what it built: building takes minutes.
+    "trt_engine_cache_enable": "1",
+    "trt_engine_cache_path": "/tmp",  # noqa: S108 - the pod's own; the rest of the disk is read-only
+    "trt_timing_cache_enable": "1",
+}
+"""Parameters of ONNX Runtime's TensorRT provider, as Triton's backend names them."""
 _WARM_UP_VALUES = 8
 """Values per row that it gives a list."""
 
@@ -34,8 +44,9 @@ def input_tensors(signature: Signature) -> list[Tensor]:
 
 
 def model_config(
-    name: str, backend: Backend, batching: Batching, version: int, inputs: list[Tensor], output: Tensor
-) -> ModelConfig:
+    name: str, backend: Backend, batching: Batching, version: int, inputs: list[Tensor], output: Tensor,
+    placement: Placement,
+) -> ModelConfig:  # fmt: skip
     """Return the configuration of one version of a model that runs by itself.
 
     Args:
@@ -45,16 +56,32 @@ def model_config(
         version: The only one that is served.
         inputs: What it reads.
         output: What it answers.
+        placement: What it runs on.
+
+    Raises:
+        ShortlistError: Our program is to run on a GPU.
     """
+    on_gpu = placement.device == "gpu"
+    if on_gpu and backend == "python":
+        raise ShortlistError(
+            "serving.placement.device is gpu, but our program in Triton's Python backend scores on the CPU. Declare cpu"
+            " or what can use one: runtime.target: kserve, and export's forms onnxruntime and fil."
+        )
     config = _described(name, batching, version, inputs, output)
     config.backend = backend
     for tensor in config.input:  # our program joins lists of different lengths; other backends take equal ones only
         tensor.allow_ragged_batch = backend == "python" and tensor.dims[0] < 0
     config.dynamic_batching.max_queue_delay_microseconds = batching.max_queue_delay_us
-    config.instance_group.add(name=name, count=1, kind="KIND_CPU")
+    config.dynamic_batching.preferred_batch_size.extend(batching.preferred_rows)
+    config.instance_group.add(name=name, count=1, kind="KIND_GPU" if on_gpu else "KIND_CPU")
+    largest = min(_WARM_UP_ROWS, batching.max_batch_rows)
+    if placement.accelerator == "tensorrt" and backend == "onnxruntime":
+        tensorrt = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
+        tensorrt.parameters.update(_TENSORRT)
+        largest = batching.max_batch_rows  # an engine serves the sizes between those it was built for
     for key, value in _parameters(backend, batching).items():
         config.parameters[key].string_value = value
-    for rows in sorted({1, min(_WARM_UP_ROWS, batching.max_batch_rows)}):
+    for rows in sorted({1, largest}):
         config.model_warmup.append(_warm_up(config, rows))
     return config
 
@@ -112,8 +139,9 @@ def _parameters(backend: Backend, batching: Batching) -> dict[str, str]:
         case "onnxruntime":
             return {"intra_op_thread_count": str(batching.threads), "inter_op_thread_count": "1"}
         case "fil":
-            # As a regressor of one output: the probability that the booster's own sigmoid gives, no class.
-            return {"model_type": "xgboost_ubj", "predict_proba": "false", "output_class": "false"}
+            # As a regressor of one output: the probability that the booster's own sigmoid gives, no class. Triton 25.09
+            # and later; before, `is_classifier` was `output_class`.
+            return {"model_type": "xgboost_ubj", "is_classifier": "false", "predict_proba": "false"}
 
 
 def _warm_up(config: ModelConfig, rows: int) -> Any:

@@ -81,7 +81,7 @@ async def serve(settings: ServerSettings) -> None:
         ShortlistError: A port is taken, or the model folder is broken.
     """
     with contextlib.closing(_socket(settings.host, settings.http_port)) as http_socket:
-        parts = _Parts(settings)
+        parts = Parts(settings)
         grpc_server = grpc.aio.server(options=_GRPC_OPTIONS)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(GRPCApp(parts.service), grpc_server)
         _bind(grpc_server, settings.host, settings.grpc_port)
@@ -101,7 +101,7 @@ async def serve(settings: ServerSettings) -> None:
         await parts.close()
 
 
-class _Parts:
+class Parts:
     """Everything behind the ports."""
 
     def __init__(self, settings: ServerSettings) -> None:

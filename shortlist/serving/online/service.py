@@ -16,7 +16,7 @@ from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log_writer import LogWriter, is_sampled
 from shortlist.serving.logs import logged_inputs
-from shortlist.serving.online.assemble import Assembler
+from shortlist.serving.online.assemble import Assembler, Tables, Tensors
 from shortlist.serving.online.columns import Codes
 from shortlist.serving.online.failures import BadScoresError, UnknownModelError
 from shortlist.serving.online.headers import Origin
@@ -120,9 +120,16 @@ class Service:
         return Answer(scores, request_id, degraded)
 
     async def _scores(self, inputs: Inputs) -> tuple[Scores, bool]:
-        snapshot = self._refresh.current
         if not inputs.rows:
             return np.zeros(0, np.float32), False
+        tables, degraded = await self.tables(inputs)
+        if degraded:
+            self.metrics.degraded.inc()
+        return await self._predictor.scores(self.tensors(inputs, tables), inputs.rows), degraded
+
+    async def tables(self, inputs: Inputs) -> tuple[Tables, bool]:
+        """Return what there is to look up for a request, and whether some of it counts as unknown."""
+        snapshot = self._refresh.current
         tables = dict(snapshot.tables) if snapshot is not None else {}
         degraded = snapshot is None or bool(snapshot.unknown)
         for step in self._assembler.steps:
@@ -131,10 +138,11 @@ class Service:
         if self._assembler.user is not None:
             tables[self._assembler.user.name], whole = await self._of_users(inputs)
             degraded = degraded or not whole
-        if degraded:
-            self.metrics.degraded.inc()
-        tensors = self._assembler.tensors(inputs.columns, tables, inputs.rows)
-        return await self._predictor.scores(tensors, inputs.rows), degraded
+        return tables, degraded
+
+    def tensors(self, inputs: Inputs, tables: Tables) -> Tensors:
+        """Return the inputs of the model for a request."""
+        return self._assembler.tensors(inputs.columns, tables, inputs.rows)
 
     async def _of_users(self, inputs: Inputs) -> tuple[ViewTable, bool]:
         assert self._users is not None

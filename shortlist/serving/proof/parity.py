@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.config.gates import Gates
 from shortlist.contracts import ShortlistError
+from shortlist.evaluation.metrics import UnmeasurableError, auc
 from shortlist.evaluation.proof import Agreement
 from shortlist.serving.export.running import session
 from shortlist.serving.export.signature import FOLDER, SCORE
@@ -78,21 +78,31 @@ async def _triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
     return np.concatenate([found[ask.id] for ask in asks])
 
 
-def compare(served: ServedRows, batches: list[Batch], scores: Scores, limits: Gates) -> Agreement:
+def compare(served: ServedRows, batches: list[Batch], scores: Scores, furthest: float) -> Agreement:
     """Return how scores agree with training's; where they do not, with the inputs that differ.
 
     Args:
         served: Where the rows came from.
         batches: The rows.
         scores: Their scores, in that order.
-        limits: max_score_difference.
+        furthest: Differences up to here are none.
     """
     impressions = np.concatenate([batch.impressions for batch in batches])
-    found = agreement(impressions, np.concatenate([batch.reference for batch in batches]), scores)
-    if found.worst is None or (found.max_difference or 0) <= limits.max_score_difference:
+    reference = np.concatenate([batch.reference for batch in batches])
+    labels = np.concatenate([batch.labels for batch in batches])
+    found = agreement(impressions, reference, scores)
+    found = found.model_copy(update={"auc_difference": _auc_difference(labels, reference, scores)})
+    if found.worst is None or (found.max_difference or 0) <= furthest:
         return found
     inputs = served.differing_inputs(found.worst.impression)
     return found.model_copy(update={"worst": found.worst.model_copy(update={"inputs": inputs})})
+
+
+def _auc_difference(labels: npt.NDArray[np.float64], reference: Scores, got: Scores) -> float | None:
+    try:
+        return abs(auc(labels, reference.astype(np.float64)) - auc(labels, got.astype(np.float64)))
+    except UnmeasurableError:  # one class, or scores that are none
+        return None
 
 
 def _pieces(batches: list[Batch]) -> Iterator[Tensors]:

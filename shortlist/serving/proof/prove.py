@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 from shortlist.artefacts import folder_digest, write_json, written_whole
 from shortlist.config.gates import Gates
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Serving
 from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.proof import Agreement, Parity, Proof, UnderLoad
+from shortlist.evaluation.proof import NARROW_SCORES, Agreement, Parity, Proof, UnderLoad
 from shortlist.serving.export.repository import write_repository
-from shortlist.serving.export.signature import FOLDER
+from shortlist.serving.export.signature import FOLDER, NETWORKS
 from shortlist.serving.proof.infra import put_under_load
 from shortlist.serving.proof.parity import Scores, compare, exported_scores, triton_scores
-from shortlist.serving.proof.rows import Batch, Reference, ServedRows, draw
+from shortlist.serving.proof.rows import Batch, ServedRows, draw
 from shortlist.serving.stack.triton import running_triton
 
 _VERSION = 1
@@ -25,7 +25,7 @@ _PATIENCE = 2
 
 
 def prove(
-    model: Path, scores: Path, valid_log: Path, fitted: Path, limits: Gates, batching: Batching, seed: int, out: Path
+    model: Path, scores: Path, valid_log: Path, fitted: Path, limits: Gates, serving: Serving, seed: int, out: Path
 ) -> Proof | None:
     """Write `proof.json` of a candidate into a folder, whole; the folder stays empty when the model was not declared.
 
@@ -37,7 +37,7 @@ def prove(
         valid_log: The validated log.
         fitted: What features were fitted to.
         limits: The load, and how many rows to compare.
-        batching: How Triton joins requests.
+        serving: How Triton joins requests, and what computes their scores.
         seed: Of the draw of rows.
         out: Folder to write.
 
@@ -47,46 +47,51 @@ def prove(
     with written_whole(out) as staging:
         if not (model / Files.MODEL).exists():
             return None
-        proof = _prove(model, scores, (valid_log, fitted), limits, batching, seed)
+        proof = _prove(model, scores, (valid_log, fitted), limits, serving, seed)
         write_json(staging / Files.PROOF, proof.model_dump(mode="json"))
     return proof
 
 
 def _prove(
-    model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, batching: Batching, seed: int
+    model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, serving: Serving, seed: int
 ) -> Proof:
     candidate = folder_digest(model)
     try:
         reference = draw(scores, limits.parity_rows, seed)
         served = ServedRows(model, *log_and_fitted, reference)
-        rows = ComparedRows(served, served.batches(), limits)
+        rows = ComparedRows(served, served.batches())
     except ShortlistError as error:
         return Proof(candidate=candidate, problem=f"nothing to compare: {error}")
-    exported = rows.agreement(lambda: exported_scores(model, rows.batches))
+    exported = rows.agreement(lambda: exported_scores(model, rows.batches), limits.max_score_difference)
+    parity = Parity(
+        test_rows=reference.test_rows, exported=exported, triton=Agreement(problem="there was no server"),
+        precision=serving.scoring.precision if served.signature.kind in NETWORKS else "fp32",
+    )  # fmt: skip
     try:
-        triton, infra = _on_triton(model, rows, limits, batching)
+        triton, infra = _on_triton(model, rows, limits, serving, parity.precision)
     except ShortlistError as error:
-        parity = _parity(reference, exported, Agreement(problem="there was no server"))
         return Proof(candidate=candidate, parity=parity, problem=str(error))
-    return Proof(candidate=candidate, parity=_parity(reference, exported, triton), infra=infra)
+    return Proof(candidate=candidate, parity=parity.model_copy(update={"triton": triton}), infra=infra)
 
 
 class ComparedRows:
     """The rows to compare, and how scores of them agree."""
 
-    def __init__(self, served: ServedRows, batches: list[Batch], limits: Gates) -> None:
+    def __init__(self, served: ServedRows, batches: list[Batch]) -> None:
         self.batches, self.model = batches, served.signature.model
-        self._served, self._limits = served, limits
+        self._served = served
 
-    def agreement(self, scores: Callable[[], Scores]) -> Agreement:
+    def agreement(self, scores: Callable[[], Scores], furthest: float) -> Agreement:
         """Return how scores agree with training's, or why there are none."""
         try:
-            return compare(self._served, self.batches, scores(), self._limits)
+            return compare(self._served, self.batches, scores(), furthest)
         except ShortlistError as error:
             return Agreement(problem=str(error))
 
 
-def _on_triton(model: Path, rows: ComparedRows, limits: Gates, batching: Batching) -> tuple[Agreement, UnderLoad]:
+def _on_triton(
+    model: Path, rows: ComparedRows, limits: Gates, serving: Serving, precision: str
+) -> tuple[Agreement, UnderLoad]:
     """Return how a real Triton's scores agree, and how it bears the load.
 
     Raises:
@@ -94,11 +99,8 @@ def _on_triton(model: Path, rows: ComparedRows, limits: Gates, batching: Batchin
     """
     with TemporaryDirectory(prefix="shortlist-") as scratch:
         repository = Path(scratch) / "repository"
-        write_repository(model / FOLDER, _VERSION, batching, repository)
+        write_repository(model / FOLDER, _VERSION, serving.batching, repository, scoring=serving.scoring)
         with running_triton(repository, seconds=_PATIENCE * limits.infra.max_cold_start_seconds) as triton:
-            found = rows.agreement(lambda: triton_scores(triton.ports.grpc, rows.model, rows.batches))
+            furthest = limits.max_score_difference if precision == "fp32" else NARROW_SCORES
+            found = rows.agreement(lambda: triton_scores(triton.ports.grpc, rows.model, rows.batches), furthest)
             return found, put_under_load(triton, rows.model, rows.batches, limits.infra)
-
-
-def _parity(reference: Reference, exported: Agreement, triton: Agreement) -> Parity:
-    return Parity(test_rows=reference.test_rows, exported=exported, triton=triton)

@@ -26,12 +26,16 @@ from shortlist.tables import DayTable
 Tensors = dict[str, npt.NDArray[Any]]
 
 
+_TRUTH = "label_scored"
+"""Labels as the scores file has them; the log has a column of its own."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """Rows of the log with training's scores."""
 
     rows: pl.DataFrame
-    """`impression_id`, `day`, `score`."""
+    """`impression_id`, `day`, `label_scored`, `score`."""
     test_rows: int
     """Rows they were drawn from."""
 
@@ -42,6 +46,7 @@ class Batch:
 
     impressions: npt.NDArray[np.int64]
     reference: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.float64]
     tensors: Tensors
 
 
@@ -63,7 +68,8 @@ def draw(scores: Path, wanted: int, seed: int) -> Reference:
 
 def _with_scores(scored: ScoredRows) -> pl.DataFrame:
     frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY)
-    return frame.with_columns(pl.Series("score", scored.scores.astype(np.float32)))
+    scores = pl.Series("score", scored.scores.astype(np.float32))
+    return frame.with_columns(pl.Series(_TRUTH, scored.labels), scores)
 
 
 class ServedRows:
@@ -98,6 +104,7 @@ class ServedRows:
             Batch(
                 rows[Columns.IMPRESSION].to_numpy(),
                 rows["score"].to_numpy(),
+                rows[_TRUTH].to_numpy(),
                 dict(self._assembler.tensors(rows, day)),
             )
             for day, rows in self._days(self._reference.rows)
@@ -121,7 +128,7 @@ class ServedRows:
         return ()
 
     def _days(self, wanted: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
-        keys = wanted.select(Columns.IMPRESSION, "score")
+        keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score")
         found = []
         for day, rows in self._table.frames(set(wanted[Columns.DAY].to_list())):
             theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")

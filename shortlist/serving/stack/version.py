@@ -94,7 +94,10 @@ def _write(folder: Path, deployment: Deployment, serving: Serving) -> None:
     shutil.copytree(deployment.model_folder, model)
     _verify(model, deployment.digest)  # It may have changed while it was copied.
     repository = folder / "repository"
-    write_repository(model / signature.FOLDER, deployment.version, serving.batching, repository, "python")
+    exported, version = model / signature.FOLDER, deployment.version
+    write_repository(
+        exported, version, serving.batching, repository, scoring=serving.scoring, placement=serving.placement
+    )
     verify_repository(repository)
 
 

@@ -121,6 +121,13 @@ def test_nothing_runs_with_rights_or_without_limits() -> None:
             assert re.fullmatch(r"registry/(shortlist|triton)@" + DIGEST, container["image"])
 
 
+def test_gpus_go_to_triton_alone() -> None:
+    spec = inference_service(version(), FULL)["spec"]
+    assert spec["predictor"]["model"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    others = [*spec["transformer"]["containers"], *spec["predictor"]["initContainers"]]
+    assert [one["name"] for one in others if "nvidia.com/gpu" in one["resources"]["limits"]] == []
+
+
 def test_every_pod_verifies_its_files_before_anything_starts() -> None:
     spec = inference_service(version(), FULL)["spec"]
     predictor, transformer = (spec[name]["initContainers"][0]["args"] for name in ("predictor", "transformer"))

@@ -73,13 +73,14 @@ def one_process(job: Job, table: DayTable, runtime: Runtime) -> tuple[list[float
     model.network.start_from(learning.base_rate)
     training = Training(model, SECTION, "cpu")
     losses: list[float] = []
-    step = training.step
+    take = training.take
 
-    def recorded(batch: Batch) -> float:
-        losses.append(float(step(batch)))
-        return losses[-1]
+    def recorded(batch: Batch) -> torch.Tensor:
+        loss = take(batch)
+        losses.append(float(loss))
+        return loss
 
-    training.step = recorded  # type: ignore[method-assign]
+    training.take = recorded  # type: ignore[method-assign]
     history, _ = training.run(Loaders(Joined(*halves), validation), lambda line: None)  # type: ignore[arg-type]
     return losses, history, model
 

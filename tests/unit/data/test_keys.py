@@ -7,7 +7,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.data.keys import KeySet, hashes
+from shortlist.data.keys import KeySet
+from shortlist.row_digest import row_hashes
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))
@@ -28,7 +29,7 @@ def test_rows_are_equal_when_every_value_is() -> None:
             "place": pl.Series([[1.0], [1.0], [1.0], None, None], dtype=pl.Array(pl.Float32, 1)),
         }
     )
-    first, second, third, fourth, fifth = hashes(rows).tolist()
+    first, second, third, fourth, fifth = row_hashes(rows).tolist()
     assert first == second
     assert fourth == fifth
     assert len({first, third, fourth}) == 3

@@ -37,8 +37,8 @@ def lines_of(text: str) -> list[Line]:
     return lines
 
 
-def problems(text: str) -> Iterator[str]:
-    """Give what is wrong with a Dockerfile."""
+def problems(text: str, *, compiles: bool = False) -> Iterator[str]:
+    """Give what is wrong with a Dockerfile; `compiles`: its program makes machine code while it runs."""
     lines = lines_of(text)
     bases = [line.value for line in lines if line.word == "FROM"]
     last = [line for line in lines if line.stage == len(bases)]
@@ -61,7 +61,7 @@ def problems(text: str) -> Iterator[str]:
         if line.word == "COPY" and line.value.split()[0] in (".", "./"):
             yield "copies whatever lies around"
         if line.word == "RUN":
-            yield from _problems_of_run(line, in_last=line in last)
+            yield from _problems_of_run(line, in_last=line in last, compiles=compiles)
     users = [line.value for line in last if line.word == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", users[-1]):
         yield f"user: {users[-1:]}"
@@ -72,7 +72,7 @@ def problems(text: str) -> Iterator[str]:
         yield "a shell in front of the program, which then hears no signal"
 
 
-def _problems_of_run(line: Line, *, in_last: bool) -> Iterator[str]:
+def _problems_of_run(line: Line, *, in_last: bool, compiles: bool) -> Iterator[str]:
     if "pip install" in line.value and "--no-cache-dir" not in line.value:
         yield "pip keeps its cache"
     if "apt-get" in line.value and "rm -rf /var/lib/apt/lists/*" not in line.value:
@@ -81,7 +81,8 @@ def _problems_of_run(line: Line, *, in_last: bool) -> Iterator[str]:
         yield "recommended packages"
     if re.search(r"(curl|wget)[^|&]*\|", line.value):
         yield "runs what it downloads"
-    if in_last and re.search(r"\b(gcc|g\+\+|build-essential|make|pip install|nvcc)\b", line.value):
+    tools = r"build-essential|make|pip install|nvcc" + ("" if compiles else r"|gcc|g\+\+")
+    if in_last and re.search(rf"(?<!\S)({tools})(?!\S)", line.value):
         yield "builds in the last stage"
 
 
@@ -95,7 +96,15 @@ def test_every_image_has_its_file() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))
 def test_it_is_in_order(path: Path) -> None:
-    assert list(problems(path.read_text())) == []
+    assert list(problems(path.read_text(), compiles=path.name == "gpu.Dockerfile")) == []
+
+
+def test_what_compiles_while_it_runs_has_a_compiler_and_a_place_for_its_code() -> None:
+    text = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
+    assert "builds in the last stage" in list(problems(text))
+    settings = " ".join(line.value for line in lines_of(text) if line.word == "ENV")
+    assert {"TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor", "TRITON_CACHE_DIR=/tmp/triton"} <= set(settings.split())
+    assert "TORCHDYNAMO_DISABLE" not in settings
 
 
 PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
@@ -119,6 +128,7 @@ PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
         (" \\\n    && rm -rf /var/lib/apt/lists/*", "", "apt's lists stay"),
         ("--no-install-recommends ", "", "recommended packages"),
         ("libgomp1", "libgomp1 gcc", "builds in the last stage"),
+        ("libgomp1", "libgomp1 g++", "builds in the last stage"),
         ("WORKDIR /tmp", "RUN curl https://host/x | sh", "runs what it downloads"),
         ('image.revision="${REVISION}"', 'image.url="x"', "label: revision"),
         (

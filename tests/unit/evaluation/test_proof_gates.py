@@ -32,6 +32,10 @@ def proof(exported: Agreement | None = None, triton: Agreement | None = None, **
     return Proof(**{"candidate": DIGEST, "parity": parity, "infra": load(), **changed})
 
 
+def narrow(**changed: Any) -> Proof:
+    return proof(parity=Parity(test_rows=TEST_ROWS, exported=same(), triton=same(**changed), precision="bf16"))
+
+
 def parity(found: Proof | None, limits: Gates = LIMITS, test_rows: int = TEST_ROWS) -> GateResult:
     return parity_gate(found, DIGEST, test_rows, limits)
 
@@ -48,6 +52,33 @@ class TestParity:
             "10 000 test rows score the same: the exported file within 5.4e-07, Triton within 5.4e-07, no pair in"
             " another order"
         )
+
+    def test_a_network_in_bf16_is_judged_by_auc(self) -> None:
+        near = {"max_difference": 3e-3, "rank_differences": 900}
+        assert not parity(proof(triton=same(**near, auc_difference=2e-5))).passed  # in fp32 that is another model
+        result = parity(narrow(**near, auc_difference=2e-5))
+        assert result.passed
+        assert result.reason.endswith("Triton within 3.0e-03, AUC within 2.0e-05 (bf16)")
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"auc_difference": 1.1e-4}, "Triton: AUC differs by 1.1e-04 > 1e-04 (bf16)"),
+            ({"auc_difference": None}, "Triton: there is no AUC to compare"),
+            ({"max_difference": 0.021}, "Triton: scores differ by up to 2.1e-02 > 2e-02 (bf16)"),
+            ({"not_finite": 1}, "Triton: 1 of 10 000 scores are NaN or infinite"),
+        ],
+    )
+    def test_a_network_in_bf16_is_held(self, changed: dict[str, Any], message: str) -> None:
+        result = parity(narrow(**{"max_difference": 3e-3, "auc_difference": 2e-5, **changed}))
+        assert not result.passed
+        assert message in result.reason
+
+    def test_the_exported_file_is_exact_whatever_the_network_is_multiplied_in(self) -> None:
+        found = narrow(auc_difference=0.0)
+        assert found.parity is not None
+        exported = found.parity.model_copy(update={"exported": same(max_difference=3e-3)})
+        assert not parity(found.model_copy(update={"parity": exported})).passed
 
     def test_a_difference_at_the_limit_passes(self) -> None:
         assert parity(proof(triton=same(max_difference=LIMITS.max_score_difference))).passed

@@ -19,7 +19,7 @@ from shortlist.evaluation.judge import Candidate, judge
 from shortlist.evaluation.page import PageStep, RunPage
 from shortlist.evaluation.records import Measures
 from shortlist.evaluation.report import render, write_report
-from shortlist.evaluation.summary import Failure
+from shortlist.evaluation.summary import EngineNumbers, Failure
 from shortlist.tables import DayTableWriter
 
 Frame = Callable[..., pl.DataFrame]
@@ -114,6 +114,19 @@ def page(tmp_path: Path, frame: Frame, limits: Gates, prove: Callable[..., None]
         mlflow_runs={"xgboost": "8c1f7a0d"},
         lineage={"code version": "9be1c7d2"},
     )
+
+
+def test_the_page_names_the_engine_and_what_it_left_to_the_cpu() -> None:
+    engine = EngineNumbers(
+        name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single", queries=1_200,
+        on_cpu={"ids of texts (<numpy>)": 48},
+    )  # fmt: skip
+    words = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=engine),)))).text
+    assert "Engine: gpu (NVIDIA H200, 143 771 MiB, driver 580.65.06, single). 1 200 queries on the GPU;" in words
+    assert "on the CPU: ids of texts (<numpy>) (48 times)" in words
+    cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
+    words = Outline(render(RunPage(spec="demo", steps=(PageStep(name="build_table", engine=cpu),)))).text
+    assert "Engine: cpu (the package cudf-polars is not installed)." in words
 
 
 STOPPED = RunPage(

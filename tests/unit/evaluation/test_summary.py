@@ -11,10 +11,12 @@ from shortlist.evaluation.gate_report import GateReport, GateResult
 from shortlist.evaluation.records import Interval, Measures, Scores
 from shortlist.evaluation.summary import (
     BlessedVersion,
+    EngineNumbers,
     Failure,
     Rows,
     StepNumbers,
     Summary,
+    engine_of_all,
     gate_lines,
     model_numbers,
     write_summary,
@@ -69,7 +71,7 @@ def test_programs_find_the_promised_names() -> None:
     gate = {"name": "data", "passed": True, "reason": "9 990 valid rows"}
     assert content["gates"][0].items() >= gate.items()
     assert content["blessed"] == {"model": "xgboost", "version": "1"}
-    assert content["steps"] == {"ingest": {"seconds": 1.5, "cached": False, "peak_mib": 200.0}}
+    assert content["steps"] == {"ingest": {"seconds": 1.5, "cached": False, "peak_mib": 200.0, "engine": None}}
 
 
 PROMISED = {"spec", "rows", "best_possible", "models", "gates", "blessed", "steps"}
@@ -103,3 +105,22 @@ def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
     assert unmeasured.model_dump(exclude={"role"}) == dict.fromkeys(
         ("auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s")
     )
+
+
+GPU = EngineNumbers(name="gpu", device="NVIDIA H200", driver="580.65.06", device_mib=143_771, executor="single")
+
+
+def test_the_engine_of_a_run_adds_up_what_stayed_on_the_cpu() -> None:
+    counted = GPU.model_copy(update={"queries": 7, "on_cpu": {"clip": 2}})
+    joined = GPU.model_copy(update={"queries": 5, "on_cpu": {"clip": 1, "ids of texts": 4}})
+    trained = EngineNumbers(name="gpu", device="NVIDIA H200")
+    whole = engine_of_all([EngineNumbers(name="cpu"), counted, None, joined, trained])
+    assert whole is not None
+    assert (whole.name, whole.device, whole.executor) == ("gpu", "NVIDIA H200", "single")
+    assert (whole.queries, whole.on_cpu) == (12, {"clip": 3, "ids of texts": 4})
+
+
+def test_a_run_on_the_cpu_says_why() -> None:
+    cpu = EngineNumbers(name="cpu", reason="the package cudf-polars is not installed")
+    assert engine_of_all([None, cpu]) == cpu
+    assert engine_of_all([None]) is None

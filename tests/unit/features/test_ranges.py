@@ -1,7 +1,10 @@
 import itertools
 from pathlib import Path
 
+import duckdb
+import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
@@ -33,3 +36,22 @@ def test_frames_are_written_one_after_the_other(tmp_path: Path) -> None:
     frames[1] = frames[1].cast(frames[0].schema)
     assert write_frames(tmp_path / "new" / "file.parquet", frames) == 2
     assert pl.read_parquet(tmp_path / "new" / "file.parquet").equals(pl.concat(frames))
+
+
+def test_any_integers_and_texts_come_back_for_every_reader(tmp_path: Path) -> None:
+    largest = 2**63 - 1
+    integers = {"key": [-largest - 1, -1, 0, largest], "some": [None, largest, None, -largest - 1]}
+    others = {"id": [0, 2**32 - 1, 7, 7], "text": ["b", None, "b", "a"], "tags": [["x"], [], None, ["x", "y"]]}
+    frame = pl.DataFrame({**integers, **others}, schema_overrides={"id": pl.UInt32})
+    path = tmp_path / "file.parquet"
+    write_frames(path, [frame])
+    assert pl.read_parquet(path).equals(frame)
+    assert pl.DataFrame(pl.from_arrow(pq.read_table(path))).equals(frame)
+    assert duckdb.read_parquet(str(path)).pl().equals(frame)
+
+
+def test_sorted_keys_take_less_than_their_own_size(tmp_path: Path) -> None:
+    """As dictionaries they take more than eight bytes each."""
+    keys = pl.DataFrame({"key": np.unique(np.random.default_rng(1).integers(0, 2**32, 100_000))})
+    write_frames(tmp_path / "keys.parquet", [keys])
+    assert (tmp_path / "keys.parquet").stat().st_size < 4 * keys.height

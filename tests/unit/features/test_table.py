@@ -17,9 +17,10 @@ def test_table_holds_what_its_contract_says(world: Any) -> None:
     columns = [
         NUMBER,
         {"kind": "vocabulary", "each": ["page", "words"]},
-        {"kind": "hash", "each": "page", "buckets": 7},
+        {"kind": "hash", "each": "page", "buckets": 7, "admit_after": 2},
         {"kind": "vector", "each": "vector"},
     ]
+    learnt = {"hashed": True, "admit_after": 2, "evict_after_days": None}
     rows = [world.row(day, page="x", words=["a", "b"], price=1.5) for day in range(4)]
     table = world.table(world.log(rows), columns)
     assert table.notes == {
@@ -27,7 +28,7 @@ def test_table_holds_what_its_contract_says(world: Any) -> None:
             {"name": "price_number", "kind": "dense", "size": None, "width": None},
             {"name": "page_id", "kind": "id", "size": 2, "width": None},
             {"name": "words_id", "kind": "ids", "size": 3, "width": None},
-            {"name": "page_hash", "kind": "id", "size": 7, "width": None},
+            {"name": "page_hash", "kind": "id", "size": 7, "width": None, **learnt},
             {"name": "vector_vector", "kind": "vector", "size": None, "width": 2},
         ],
         "split": {

@@ -21,7 +21,7 @@ from shortlist.artefacts import IntegrityError, folder_digest
 from shortlist.config.declared import Declared
 from shortlist.config.gates import Gates, Infra
 from shortlist.config.load import canonical_json, parse_spec
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Serving
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
@@ -106,7 +106,7 @@ def version(world: World) -> str:
         min_auc=0.52, min_test_rows=200, bootstrap_rounds=60, skew_rows=40, max_calibration_error=0.2, infra=load
     )
     candidate = Candidate(folder / "xgboost", folder / "xgboost_scores", folder / "proof")
-    prove(candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Batching(), 1, candidate.proof)
+    prove(candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Serving(), 1, candidate.proof)
     candidates = {"xgboost": candidate}
     evidence = folder / "log", skew, folder / "no_champion", folder / "popularity_scores"
     assert judge(limits, 1, candidates, *evidence, folder / "verdict") == "xgboost"
@@ -211,13 +211,13 @@ def test_a_changed_value_in_the_feature_table_is_skew(world: World, tmp_path: Pa
 @pytest.mark.parametrize("form", ["python", "onnxruntime", "fil"])
 def test_a_version_leaves_for_other_servers(world: World, version: str, form: ReleaseForm, tmp_path: Path) -> None:
     out = tmp_path / "new" / form
-    assert release(world.origin, None, form, Batching(), out) == int(version)
+    assert release(world.origin, None, form, Serving(), out) == int(version)
     assert any(name.endswith(f"/{version}/model.onnx") for name in verify_repository(out))
     with pytest.raises(ShortlistError, match="is there already"):
-        release(world.origin, None, form, Batching(), out)
+        release(world.origin, None, form, Serving(), out)
 
 
 def test_a_form_that_a_model_has_not_is_refused(world: World, version: str, tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="of kind xgboost; the form 'torchscript' is for dlrm"):
-        release(world.origin, int(version), "torchscript", Batching(), tmp_path / "model.pt")
+        release(world.origin, int(version), "torchscript", Serving(), tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()

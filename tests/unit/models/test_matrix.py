@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from models.inputs import FeatureColumn
-from models.matrix import check_columns, float_matrix, fused_lists, fused_rows
+from models.matrix import check_columns, float_columns, float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
 
 AGE = FeatureColumn(name="age", kind="dense")
@@ -74,3 +74,16 @@ def test_a_null_id_is_refused() -> None:
 def test_missing_features_are_named() -> None:
     with pytest.raises(DataError, match="2 of 3 features are missing from the rows: a, b"):
         check_columns(FRAME, [AGE, *(FeatureColumn(name=name, kind="dense") for name in "ab")])
+
+
+def test_columns_are_handed_over_as_they_lie_in_the_frame() -> None:
+    columns = float_columns(FRAME, [ITEM, AGE])
+    assert columns is not None
+    assert columns.to_pydict() == {"item": [3, 0], "age": [1.5, None]}
+    assert float_columns(FRAME, [ITEM, TEXT]) is None
+
+
+def test_an_infinite_value_in_a_column_is_refused_by_name() -> None:
+    frame = FRAME.with_columns(age=pl.Series([1, -np.inf], dtype=pl.Float32))
+    with pytest.raises(DataError, match=r"feature 'age' holds infinite values; clip or fill"):
+        float_columns(frame, [ITEM, AGE])

@@ -44,6 +44,17 @@ def test_out_of_core_gives_the_model_of_in_memory(
     assert not list(tmp_path.iterdir())  # the cache is gone
 
 
+def test_trees_of_columns_are_those_of_a_matrix(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = ("user_id", "item_id", "age")  # with nulls among the ages
+    by_columns = fitted(table, runtime, features=narrow)
+    monkeypatch.setattr("models.xgboost_matrices.float_columns", lambda frame, features: None)
+    by_rows = fitted(table, runtime, features=narrow)
+    assert by_columns.record.rounds == by_rows.record.rounds
+    np.testing.assert_array_equal(by_columns.predict(test_rows), by_rows.predict(test_rows))
+
+
 def test_a_table_within_the_budget_stays_in_memory(
     table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from monitoring.book import Book
 from monitoring.exposition import metrics_text
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from shortlist.serving.online.metrics import Metrics
-from shortlist.serving.online.server import _Parts
+from shortlist.serving.online.server import Parts
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
 RULES = yaml.safe_load((DEPLOY / "alert_rules.yaml").read_text())
@@ -106,7 +106,7 @@ def told_by_a_server() -> Known:
     """What a server tells; its scrape adds which spec and version it serves."""
     metrics = Metrics()
     metrics.count("http", 200, 0.001)
-    parts: Any = object.__new__(_Parts)  # only its names and numbers are wanted, not the server behind them
+    parts: Any = object.__new__(Parts)  # only its names and numbers are wanted, not the server behind them
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, problem=None)
     parts.users = None

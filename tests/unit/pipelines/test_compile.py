@@ -11,7 +11,7 @@ import yaml
 from pipelines.compile import COMPILED, compile_all, out_of_date, training_pipeline, watching_pipeline
 from pipelines.runner import task_titles
 from shortlist.config.load import load_spec
-from shortlist.evaluation.assembly import TITLES
+from shortlist.evaluation.titles import TITLES
 
 NAMES = ("training", "training_wide", "drift_watch", "drift_watch_wide")
 OF_GROUPS = {"group_days", "count_days", "merge_features", "build_days", "join_table"}
@@ -30,7 +30,7 @@ def test_a_changed_file_is_found(tmp_path: Path) -> None:
 
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
-    tasks = {name: set(task_titles(yaml.safe_load((COMPILED / f"{name}.yaml").read_text())).values()) for name in NAMES}
+    tasks = {name: set(task_titles(COMPILED / f"{name}.yaml").values()) for name in NAMES}
     assert set(TITLES) - tasks["drift_watch"] == OF_GROUPS
     assert set(TITLES) - tasks["drift_watch_wide"] == {"fit_features", "build_table"}
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 
 import pytest
 
 from shortlist.contracts import DataError
+from shortlist.execution import EXECUTION, on_cpu
 from shortlist.tracking.steps import step
 
 
@@ -17,6 +20,16 @@ def test_a_step_records_time_memory_and_rate() -> None:
     assert record["name"] == "ingest"
     assert record["peak_mib"] > 1
     assert record["rows_per_s"] >= 1_000 / (record["seconds"] + 0.001)
+
+
+def test_a_step_records_where_it_ran_and_forgets_the_step_before() -> None:
+    with step("build_table") as this:
+        EXECUTION.runs_on("gpu", device="NVIDIA H200")
+        on_cpu("ids of texts")
+    assert this.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
+    with step("judge") as after:
+        pass
+    assert "engine" not in after.record
 
 
 def test_a_users_mistake_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +50,14 @@ def test_our_own_fault_keeps_its_traceback() -> None:
         _ = 1 / 0
     with pytest.raises(FileNotFoundError), step("ingest"):
         raise FileNotFoundError(errno.ENOENT, "gone")
+
+
+@pytest.mark.parametrize(("module", "frozen"), [("json", True), ("duckdb", False)])
+def test_a_process_ends_without_a_search_for_garbage_and_without_a_word(module: str, frozen: bool) -> None:
+    """DuckDB takes what is not collected for a leak, and would say so at length."""
+    ends = "atexit.register(lambda: print(gc.get_freeze_count() > 0))"  # called after those that come later
+    program = (
+        f"import atexit, gc, {module}; {ends}\nfrom shortlist.tracking.steps import step\nwith step('judge'): pass"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == (f"{frozen}\n", "")

@@ -14,7 +14,7 @@ def vectors_BND() -> torch.Tensor:  # noqa: N802
 
 
 def test_the_pairs_are_the_products_below_the_diagonal(vectors_BND: torch.Tensor) -> None:  # noqa: N803
-    pairs = Interaction(VECTORS)(vectors_BND, torch.float32)
+    pairs = Interaction(VECTORS)(vectors_BND)
     expected = [[(row[i] * row[j]).sum() for i in range(VECTORS) for j in range(i)] for row in vectors_BND]
     torch.testing.assert_close(pairs, torch.tensor(expected))
 
@@ -22,7 +22,7 @@ def test_the_pairs_are_the_products_below_the_diagonal(vectors_BND: torch.Tensor
 def test_the_derivative_is_that_of_autograd(vectors_BND: torch.Tensor) -> None:  # noqa: N803
     own, plain = vectors_BND.clone().requires_grad_(), vectors_BND.clone().requires_grad_()
     weights = torch.arange(1.0, 1 + VECTORS * (VECTORS - 1) // 2)
-    (Interaction(VECTORS)(own, torch.float32) * weights).sum().backward()
+    (Interaction(VECTORS)(own) * weights).sum().backward()
     i, j = torch.tril_indices(VECTORS, VECTORS, offset=-1)
     (torch.bmm(plain, plain.transpose(1, 2))[:, i, j] * weights).sum().backward()
     torch.testing.assert_close(own.grad, plain.grad)
@@ -32,10 +32,10 @@ def test_bf16_rounds_the_factors_to_three_digits_and_no_more(vectors_BND: torch.
     exact = vectors_BND.clone().requires_grad_()
     rounded = vectors_BND.clone().requires_grad_()
     interaction = Interaction(VECTORS)
-    pairs = interaction(rounded, torch.bfloat16)
+    pairs = interaction(rounded.to(torch.bfloat16))
     assert pairs.dtype == torch.float32
-    torch.testing.assert_close(pairs, interaction(exact, torch.float32), rtol=0.02, atol=0.1)
-    interaction(exact, torch.float32).sum().backward()
+    torch.testing.assert_close(pairs, interaction(exact), rtol=0.02, atol=0.1)
+    interaction(exact).sum().backward()
     pairs.sum().backward()
     assert rounded.grad is not None
     assert rounded.grad.dtype == torch.float32

@@ -126,8 +126,8 @@ def test_without_ids_only_the_floats_count() -> None:
 
 def test_bf16_is_for_training_only() -> None:
     torch.manual_seed(0)
-    model = DLRM(LAYOUT, SECTION, bf16=True)
-    plain = DLRM(LAYOUT, SECTION, bf16=False)
+    model, plain = DLRM(LAYOUT, SECTION), DLRM(LAYOUT, SECTION)
+    model.network.narrow = torch.bfloat16
     plain.load_state_dict(model.state_dict())
     dense = torch.tensor(DENSE)
     in_training = model.train()(dense, lookups())

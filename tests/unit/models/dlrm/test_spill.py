@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import shutil
 import tracemalloc
 from collections import namedtuple
@@ -76,18 +78,50 @@ def test_a_full_disk_is_left_alone_and_files_are_decoded_again(
     assert learning.reads == 4 + 4
 
 
-def test_the_folder_goes_with_its_owner(
-    learning: CountingTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_disk_that_fills_up_meanwhile_is_left_alone_too(
+    learning: CountingTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert sum(batch.rows for batch in loader(learning, 0, Spill()).shuffled(1)) == 3_000
+
+
+def test_the_folder_goes_with_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     spill = Spill()
-    number = spill.write(Chunk.decoded(next(learning.frames("train")), Layout.of(learning.features)))
-    assert number is not None
-    assert spill.read(number).rows == 1_000
-    assert len(list(tmp_path.glob("*/*/*.npy"))) == 3 + 2
+    array = spill.empty((10, 3), np.float32)
+    array[:] = 7
+    assert [path.stat().st_size for path in tmp_path.glob("*/*")] == [10 * 3 * 4]
     del spill
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+    assert array.sum() == 7 * 30  # whoever still looks at it may
+
+
+def test_rows_that_are_left_are_still_there_when_they_are_needed_again() -> None:
+    spill = Spill()
+    array, other = spill.empty((5_000, 3), np.int32), spill.empty((0, 3), np.int32)
+    array[:] = np.arange(15_000).reshape(5_000, 3)
+    for part in (array[1_500:4_000], array[:0], other, np.zeros(3)):
+        spill.leave([part])
+        spill.will_need([part])
+    np.testing.assert_array_equal(array, np.arange(15_000).reshape(5_000, 3))
+
+
+def test_a_process_holds_only_the_rows_on_disk_that_it_looks_at() -> None:
+    spill = Spill()
+    array = spill.empty((8, 2**20), np.float32)  # 32 MiB
+    array[:] = 1
+
+    def mapped_kib() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(("RssFile", "RssShmem"))).split()[1])
+
+    before = mapped_kib()
+    spill.leave([array])
+    assert before - mapped_kib() > 30 * 1024
 
 
 def test_a_pool_mixes_the_rows_of_its_files(learning: CountingTable) -> None:

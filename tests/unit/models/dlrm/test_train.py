@@ -12,7 +12,8 @@ from models.dlrm.batches import BatchLoader, ChunkStore
 from models.dlrm.chunks import Batch
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.ranker import DLRMRanker, uses_bf16
+from models.dlrm.precision import precision_of
+from models.dlrm.ranker import DLRMRanker
 from models.dlrm.train import Loaders, Training, TrainingError
 from models.inputs import LearningTable, chosen
 from shortlist.config.models import DLRMModel
@@ -145,16 +146,4 @@ def test_bf16_is_taken_where_the_processor_has_it(
     precision: str, abilities: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: abilities)
-    assert uses_bf16(SECTION.model_copy(update={"precision": precision}), "cpu") is expected
-
-
-@pytest.mark.gpu
-def test_a_gpu_gives_nearly_the_model_of_the_cpu(table: DayTable, test_rows: pl.DataFrame) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    scores = []
-    for engine in ("cpu", "gpu"):
-        ranker = DLRMRanker(SECTION.model_copy(update={"precision": "fp32"}))
-        ranker.fit(table, Runtime(engine=engine))
-        scores.append(ranker.predict(test_rows))
-    np.testing.assert_allclose(scores[0], scores[1], atol=0.02)
+    assert (precision_of(SECTION.model_copy(update={"precision": precision}), "cpu") == "bf16") is expected

@@ -1,30 +1,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from models.export import export, export_transform
+from models.export import export
 from shortlist import artefacts
 from shortlist.artefacts import IntegrityError
 from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Batching, Scoring
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.predictor import Failure, TritonPythonModel
-from shortlist.serving.export.repository import verify_repository, write_fil_repository, write_repository
+from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.export.running import nothing_known, session
 from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.export.triton_config import from_text
 from shortlist.serving.stack.triton import running_triton
 
+WHOLE = Scoring(runtime="onnxruntime")
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=40_000, threads=1)
 
 
@@ -39,7 +42,8 @@ def dlrm(everything: Any) -> Path:
 
 @pytest.fixture
 def repository(dlrm: Path, tmp_path: Path) -> Path:
-    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "repository")
+    """A repository whose program runs the graph in one piece."""
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "repository", scoring=WHOLE)
     return tmp_path / "repository"
 
 
@@ -56,7 +60,8 @@ def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
 
 
 def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path) -> None:
-    assert files_of(repository) == {"manifest.json", "shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"}
+    version = {f"shop/12/{name}" for name in ("model.onnx", "model.py", "scorers.py")}
+    assert files_of(repository) == {"manifest.json", "shop/config.pbtxt", *version}
     config, signature = config_of(repository / "shop"), Signature.read(dlrm / "serving")
     assert (config.name, config.backend, config.max_batch_size) == ("shop", "python", 512)
     assert list(config.version_policy.specific.versions) == [12]
@@ -84,16 +89,18 @@ def test_a_cluster_gets_the_same_graph_without_any_python(dlrm: Path, tmp_path: 
 
 
 def test_the_same_model_gives_the_same_repository(dlrm: Path, repository: Path, tmp_path: Path) -> None:
-    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "again")
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "again", scoring=WHOLE)
     assert artefacts.folder_digest(tmp_path / "again") == artefacts.folder_digest(repository)
 
 
 def test_a_whole_repository_passes(repository: Path) -> None:
-    assert set(verify_repository(repository)) == {"shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"}
+    assert set(verify_repository(repository)) == files_of(repository) - {"manifest.json"}
 
 
-@pytest.mark.parametrize("name", ["shop/config.pbtxt", "shop/12/model.onnx", "shop/12/model.py"])
-def test_a_changed_or_missing_file_is_named(repository: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["config.pbtxt", "12/model.py", "12/features.onnx", "12/network.onnx"])
+def test_a_changed_or_missing_file_is_named(dlrm: Path, tmp_path: Path, name: str) -> None:
+    repository, name = tmp_path / "cut", f"shop/{name}"
+    write_repository(dlrm / "serving", 12, BATCHING, repository)
     with (repository / name).open("ab") as file:
         file.write(b"\n")
     with pytest.raises(IntegrityError, match=rf"{name}: changed after it was written"):
@@ -103,10 +110,63 @@ def test_a_changed_or_missing_file_is_named(repository: Path, name: str) -> None
         verify_repository(repository)
 
 
+def test_the_graph_of_a_network_is_cut_where_its_features_end(dlrm: Path, tmp_path: Path) -> None:
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "cut", scoring=Scoring(precision="auto"))
+    version = {f"shop/12/{name}" for name in ("features.onnx", "network.onnx", "model.py", "scorers.py")}
+    assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
+    assert config_of(tmp_path / "cut" / "shop").parameters["precision"].string_value == "auto"
+    features, network = (onnx.load(tmp_path / "cut/shop/12" / f"{name}.onnx") for name in ("features", "network"))
+    border = [tensor.name for tensor in features.graph.output]
+    assert border == list(Signature.read(dlrm / "serving").border) == [one.name for one in network.graph.input]
+    assert [tensor.name for tensor in network.graph.output] == ["log_odds"]
+    whole = onnx.load(dlrm / "serving" / "model.onnx")
+    tail = 2 + 4  # the sigmoid, and what keeps it from 0 and 1; the answer's name
+    assert len(features.graph.node) + len(network.graph.node) + tail == len(whole.graph.node)
+
+
+def test_large_weights_lie_beside_the_parts_once(everything: Any, dlrm: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(dlrm, model)
+    shutil.rmtree(model / "serving")
+    artefacts.write_manifest(model)
+    export(model, "shop", external_bytes=1_000)
+    write_repository(model / "serving", 12, BATCHING, tmp_path / "cut")
+    weights = tmp_path / "cut/shop/12/model.onnx.data"
+    assert weights.stat().st_size > sum((weights.parent / f"{part}.onnx").stat().st_size for part in ("network",))
+    tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
+    with running_triton(tmp_path / "cut") as running, triton.InferenceServerClient(running.grpc) as client:
+        got = client.infer("shop", asked(tensors)).as_numpy("score")
+    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=0)
+
+
+def test_trees_come_along_in_their_own_file(everything: Any, tmp_path: Path) -> None:
+    section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=30)
+    model = everything.trained("xgboost", section, "trees")
+    export(model, "shop")
+    write_repository(model / "serving", 2, BATCHING, tmp_path / "cut")
+    version = {f"shop/2/{name}" for name in ("features.onnx", "model.onnx", "model.ubj", "model.py", "scorers.py")}
+    assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
+    tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
+    program = program_of(tmp_path / "cut", 2, 2)
+    for rows in (1, 64, 65, len(tensors["numbers"])):  # few through the graph, many through XGBoost
+        some = {name: values[:rows] for name, values in tensors.items()}
+        (wanted,) = session(model / "serving").run(["score"], some)
+        np.testing.assert_allclose(program.scores(some), wanted, atol=1e-6, rtol=0)
+    assert len(np.unique(wanted)) > 50
+
+
+def test_a_broken_graph_is_not_cut(dlrm: Path, tmp_path: Path) -> None:
+    shutil.copytree(dlrm, tmp_path / "model")
+    (tmp_path / "model/serving/model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(IntegrityError, match=r"model\.onnx: is no readable graph"):
+        write_repository(tmp_path / "model/serving", 1, BATCHING, tmp_path / "out")
+
+
 def test_another_models_files_swapped_in_are_found(repository: Path, dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 13, BATCHING, tmp_path / "other")
     (tmp_path / "other" / "shop" / "13").rename(repository / "shop" / "13")
-    with pytest.raises(IntegrityError, match=r"shop/13/model.onnx: not in the manifest"):
+    with pytest.raises(IntegrityError, match=r"shop/13/features.onnx: not in the manifest"):
         verify_repository(repository)
 
 
@@ -131,40 +191,11 @@ def test_a_version_that_names_no_folder_is_refused(dlrm: Path, tmp_path: Path) -
         write_repository(dlrm / "serving", 0, BATCHING, tmp_path / "out")
 
 
-def test_an_ensemble_for_fil_fits_together(everything: Any, tmp_path: Path) -> None:
-    section = XGBoostModel(features=("*_number", "*_rate", "page_id", "picture_vector"), rounds=3)
-    model = everything.trained("xgboost", section, "xgboost")
-    export_transform(model, "shop", tmp_path / "transform")
-    write_fil_repository(tmp_path / "transform", model / "model.ubj", 4, BATCHING, tmp_path / "out")
-    verify_repository(tmp_path / "out")
-    assert files_of(tmp_path / "out") == {
-        "manifest.json", "shop/config.pbtxt", "shop_transform/config.pbtxt", "shop_transform/4/model.onnx",
-        "shop_trees/config.pbtxt", "shop_trees/4/xgboost.ubj",
-    }  # fmt: skip
-    assert (tmp_path / "out" / "shop" / "4").is_dir()  # Triton wants a folder for the ensemble's version, too
-    whole, first, second = (config_of(tmp_path / "out" / name) for name in ("shop", "shop_transform", "shop_trees"))
-    assert (whole.platform, first.backend, second.backend) == ("ensemble", "onnxruntime", "fil")
-    assert tensors_of(whole, "input") == tensors_of(first, "input")
-    ((features, (kind, width)),) = tensors_of(first, "output").items()
-    assert tensors_of(second, "input") == {"input__0": (kind, width)}
-    fed = nothing_known(Signature.read(tmp_path / "transform"), 5)
-    (found,) = session(tmp_path / "transform").run([features], fed)
-    assert list(found.shape) == [5, *width] and found.dtype == np.float32
-    assert list(tensors_of(second, "output").values()) == list(tensors_of(whole, "output").values())
-    maps = [(step.model_name, dict(step.input_map), dict(step.output_map)) for step in whole.ensemble_scheduling.step]
-    assert maps == [
-        (first.name, {name: name for name in fed}, {features: features}),
-        (second.name, {"input__0": features}, {"output__0": "score"}),
-    ]
-    assert {key: value.string_value for key, value in second.parameters.items()} == {
-        "model_type": "xgboost_ubj", "predict_proba": "false", "output_class": "false"
-    }  # fmt: skip
-
-
-def program_of(repository: Path, threads: int) -> TritonPythonModel:
-    program = TritonPythonModel()
-    config = json.dumps({"parameters": {"threads": {"string_value": str(threads)}}})
-    program.initialize({"model_config": config, "model_repository": str(repository / "shop"), "model_version": "12"})
+def program_of(repository: Path, threads: int, version: int = 12) -> TritonPythonModel:
+    program, folder = TritonPythonModel(), str(repository / "shop")
+    parameters = {"threads": {"string_value": str(threads)}, "precision": {"string_value": "fp32"}}
+    config = json.dumps({"parameters": parameters})
+    program.initialize({"model_config": config, "model_repository": folder, "model_version": str(version)})
     return program
 
 
@@ -220,9 +251,19 @@ def test_the_real_triton_gives_the_graphs_scores(
     tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
     answer = served.infer("shop", asked(tensors))
     (wanted,) = session(dlrm / "serving").run(["score"], tensors)
-    np.testing.assert_array_equal(answer.as_numpy("score"), wanted)
+    np.testing.assert_allclose(answer.as_numpy("score"), wanted, atol=1e-6, rtol=0)
     assert np.unique(wanted).size > 100
     assert answer.get_response().model_version == "12"
+
+
+@pytest.mark.skipif("avx512_bf16" not in Path("/proc/cpuinfo").read_text(), reason="the CPU has no bfloat16")
+def test_a_network_in_bf16_gives_about_the_same_scores(dlrm: Path, everything: Any, tmp_path: Path) -> None:
+    write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "narrow", scoring=Scoring(precision="auto"))
+    tensors = encode(everything.looked_up, Signature.read(dlrm / "serving"), everything.transformer.plan.declared)
+    with running_triton(tmp_path / "narrow") as running, triton.InferenceServerClient(running.grpc) as client:
+        got = client.infer("shop", asked(tensors)).as_numpy("score")
+    (wanted,) = session(dlrm / "serving").run(["score"], tensors)
+    assert 1e-5 < np.abs(got - wanted).max() < 0.02
 
 
 def test_requests_that_wait_are_scored_together_whatever_the_length_of_their_lists(

@@ -17,7 +17,7 @@ from models.train import train
 from shortlist.config.features import Features
 from shortlist.config.gates import Gates, Infra
 from shortlist.config.load import load_spec
-from shortlist.config.models import XGBoostModel
+from shortlist.config.models import DLRMModel, XGBoostModel
 from shortlist.config.spec import Spec
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
@@ -43,6 +43,17 @@ class Trained:
     @property
     def scores(self) -> Path:
         return self.root / "scores"
+
+    def network(self) -> Path:
+        """Return a small DLRM of the same rows; its scores lie in `dlrm_scores`."""
+        folder = self.root / "dlrm"
+        if not folder.exists():
+            section = DLRMModel(features=("*_log", "*_id"), embedding_dim=8, bottom_mlp=(32,), top_mlp=(32,), epochs=2)
+            table = DayTable.open(self.root / "table", Files.TABLE)
+            train("dlrm", section, table, self.spec.runtime, folder, self.root / "dlrm_scores")
+            pack(folder, self.fitted)
+            export(folder, "demo")
+        return folder
 
     @property
     def log(self) -> Path:

@@ -12,17 +12,19 @@ import numpy as np
 import onnx
 import polars as pl
 import pytest
+import xgboost as xgb
 
 from shortlist.artefacts import folder_digest
 from shortlist.config.gates import Gates, Infra
-from shortlist.config.serving import Batching
+from shortlist.config.serving import Batching, Scoring, Serving
 from shortlist.contracts import Files
 from shortlist.evaluation.evidence import read_record
 from shortlist.evaluation.gate_report import GateResult
 from shortlist.evaluation.proof import Proof
 from shortlist.evaluation.proof_gates import infra_gate, parity_gate
+from shortlist.serving.export.cut import NETWORK_FILE
 from shortlist.serving.export.repository import write_repository
-from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, TREES_FILE, Signature
 from shortlist.serving.online.offline import DayAssembler
 from shortlist.serving.proof import prove as proving
 
@@ -38,7 +40,7 @@ def judged(trained: Any, limits: Gates, tmp_path: Path) -> Judge:
         model = model or trained.model
         paths = changed.get("scores", trained.scores), trained.log, trained.fitted
         declared = changed.get("limits", limits)
-        proving.prove(model, *paths, declared, Batching(), 17, tmp_path / "proof")
+        proving.prove(model, *paths, declared, changed.get("serving", Serving()), 17, tmp_path / "proof")
         proof, digest = read_record(Proof, tmp_path / "proof" / Files.PROOF), folder_digest(model)
         return parity_gate(proof, digest, 0, declared), infra_gate(proof, digest, declared.infra)
 
@@ -50,8 +52,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     """Return a function after which every repository that is written is spoiled."""
 
     def install(how: Callable[[Path], None]) -> None:
-        def write(serving: Path, version: int, batching: Batching, out: Path) -> None:
-            write_repository(serving, version, batching, out)
+        def write(serving: Path, version: int, batching: Batching, out: Path, scoring: Scoring) -> None:
+            write_repository(serving, version, batching, out, scoring=scoring)
             how(out / "demo" / str(version))
 
         monkeypatch.setattr(proving, "write_repository", write)
@@ -78,8 +80,8 @@ class TritonPythonModel(TritonPythonModel):
     return change
 
 
-def change_graph(folder: Path, how: Callable[[onnx.ModelProto], None]) -> None:
-    path = folder / MODEL_FILE
+def change_graph(folder: Path, how: Callable[[onnx.ModelProto], None], name: str = MODEL_FILE) -> None:
+    path = folder / name
     model = onnx.load(path)
     how(model)
     onnx.save(model, path)
@@ -123,14 +125,17 @@ def test_more_rows_than_there_are_means_all_of_them(judged: Judge, trained: Any,
 def test_a_model_that_was_not_declared_leaves_an_empty_folder(trained: Any, limits: Gates, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     paths = tmp_path / "model", tmp_path / "scores", trained.log, trained.fitted
-    assert proving.prove(*paths, limits, Batching(), 17, tmp_path / "proof") is None
+    assert proving.prove(*paths, limits, Serving(), 17, tmp_path / "proof") is None
     assert list((tmp_path / "proof").iterdir()) == []
+
+
+WHOLE = Serving(scoring=Scoring(runtime="onnxruntime"))
 
 
 def test_a_wrong_constant_in_the_graph_is_found_in_both_ways(judged: Judge, copied: Callable[[], Path]) -> None:
     model = copied()
     change_graph(model / FOLDER, add_to_logits)
-    parity, infra = judged(model)
+    parity, infra = judged(model, serving=WHOLE)
     assert re.match(
         r"the exported file: scores differ by up to 2\.\de-03 > 1e-05 \(max_score_difference\)", parity.reason
     )
@@ -166,8 +171,51 @@ def test_inputs_that_the_server_makes_otherwise_are_named(
 
 def test_another_models_file_in_the_repository_is_found_though_the_export_is_good(judged: Judge, spoil: Spoil) -> None:
     spoil(lambda folder: change_graph(folder, add_to_logits))
-    parity, _ = judged()
+    parity, _ = judged(serving=WHOLE)
     assert parity.reason.startswith("Triton: scores differ by up to")
+
+
+def test_other_trees_than_those_of_the_graph_are_found_though_the_export_is_good(
+    judged: Judge, copied: Callable[[], Path]
+) -> None:
+    model = copied()
+    booster = xgb.Booster(model_file=model / TREES_FILE)
+    booster[: booster.num_boosted_rounds() - 1].save_model(model / TREES_FILE)
+    parity, _ = judged(model)
+    assert parity.reason.startswith("Triton: scores differ by up to")
+
+
+def test_a_network_passes_both_gates(judged: Judge, trained: Any) -> None:
+    parity, infra = judged(trained.network(), scores=trained.root / "dlrm_scores")
+    assert parity.passed, parity.message
+    assert infra.passed, infra.message
+    assert parity.numbers["triton"]["auc_difference"] <= 1e-6
+
+
+def test_a_network_that_may_use_bf16_is_judged_by_auc(judged: Judge, trained: Any) -> None:
+    serving = Serving(scoring=Scoring(precision="auto"))
+    parity, infra = judged(trained.network(), scores=trained.root / "dlrm_scores", serving=serving)
+    found = parity.numbers["triton"]
+    assert found["max_difference"] < 0.02
+    assert parity.passed == (found["auc_difference"] <= 1e-4), parity.message  # 400 rows may show more than 1e-4
+    assert re.search(r"AUC (within|differs by) \S+", parity.reason)
+    assert infra.passed, infra.message
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_a_runtime_that_computes_something_else_holds(
+    judged: Judge, trained: Any, spoil: Spoil, precision: str
+) -> None:
+    def negate(network: onnx.ModelProto) -> None:
+        relu = next(node for node in network.graph.node if node.op_type == "Relu")
+        relu.op_type = "Neg"
+
+    spoil(lambda folder: change_graph(folder, negate, NETWORK_FILE))
+    serving = Serving(scoring=Scoring.model_validate({"precision": precision}))
+    parity, _ = judged(trained.network(), scores=trained.root / "dlrm_scores", serving=serving)
+    assert not parity.passed
+    furthest = {"fp32": r"1e-05 \(max_score_difference\)", "auto": r"2e-02 \(bf16\)"}[precision]
+    assert re.match(rf"Triton: scores differ by up to \S+ > {furthest}", parity.reason)
 
 
 def test_scores_that_are_not_numbers_hold_both_gates(judged: Judge, spoil: Spoil) -> None:

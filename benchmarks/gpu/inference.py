@@ -1,0 +1,129 @@
+"""Rows scored per second by the published configuration, look-ups and network, at the batch sizes of a server.
+
+Rates: batches on the device, one after the other. Latency: from a batch in pinned host memory to its scores there. The
+scores of every variant are first compared with those of eager float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.bench import Line
+from benchmarks.gpu.onnx_peer import onnx_lines
+from benchmarks.gpu.published import Configuration, drawn_batch, published
+from benchmarks.gpu.roofs import device_name, precisions
+from benchmarks.gpu.scorer import Scorer
+from benchmarks.gpu.setting import Findings, Setting
+from benchmarks.gpu.timing import latency_p50, seconds
+from benchmarks.gpu.world import untrained
+from models.dlrm.chunks import Batch, Lookups
+from models.dlrm.network import DLRM
+from models.dlrm.step import StepOptions
+
+TITLE: Final = "DLRM scoring, look-ups and network"
+SIZES: Final = (1_024, 8_192, 32_768, 65_536)
+A100: Final = {1_024: 5.05e6, 32_768: 14.8e6}
+"""Published rows per second without a server on one A100-80, with CUDA graphs (DeepLearningExamples)."""
+MUST_REACH: Final = {1_024: 10e6, 32_768: 20e6}
+"""Rows per second on one H200, with graphs."""
+TOLERANCE: Final = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
+"""Of a probability."""
+_DIFFERENT: Final = 16
+"""Batches in turn: the rows of a single one would stay in the cache."""
+
+
+class _Case(NamedTuple):
+    """A variant at a size."""
+
+    name: str
+    made: Configuration
+    options: StepOptions
+    batches: list[Batch]
+    reference: Tensor
+    """Scores of the first batch."""
+
+
+def run(setting: Setting) -> Findings:
+    """Check and time every variant at every size."""
+    findings = Findings(setting)
+    made = published(setting)
+    sizes = setting.pick(SIZES, (64, 256))
+    wanted = precisions(findings)
+    random = torch.Generator(setting.device).manual_seed(19)
+    with findings.attempt("scoring"):
+        batches = {
+            size: [drawn_batch(made, size, random) for _ in range(setting.pick(_DIFFERENT, 2))] for size in sizes
+        }
+        reference = {
+            size: Scorer(_model(made, setting), few[0], StepOptions())(few[0]).clone() for size, few in batches.items()
+        }
+        for mode, options in _modes(findings):
+            for size, few in batches.items():
+                for precision in wanted:
+                    name = f"{size:,} rows, {precision}, {mode}"
+                    # Compiling takes a quarter of a minute each.
+                    if (options.compiled and precision != "bf16") or findings.out_of_time(name):
+                        continue
+                    with findings.attempt(name):
+                        case = _Case(name, made, options._replace(precision=precision), few, reference[size])
+                        findings.lines += _measured(findings, case)
+    with findings.attempt("ONNX Runtime"):
+        findings.lines += onnx_lines(findings, sizes)
+    _judge(findings, sizes)
+    return findings
+
+
+def _modes(findings: Findings) -> Iterator[tuple[str, StepOptions]]:
+    if not findings.needs_cuda("graphs"):
+        yield "graphs", StepOptions(graphs=True)
+    yield "eager", StepOptions()
+    if not findings.needs_cuda("compiled, graphs"):
+        yield "compiled, graphs", StepOptions(graphs=True, compiled=True)
+
+
+def _model(made: Configuration, setting: Setting) -> DLRM:
+    return untrained(made.layout, made.section, setting.device)
+
+
+def _measured(findings: Findings, case: _Case) -> list[Line]:
+    """Check and time a variant; the memory that it takes is free again afterwards."""
+    setting, size, precision = findings.setting, case.batches[0].rows, case.options.precision
+    scorer = Scorer(_model(case.made, setting), case.batches[0], case.options)
+    off = float((scorer(case.batches[0]) - case.reference).abs().max())
+    said = f"{off:.1e} from eager fp32's, of {TOLERANCE[precision]:.0e}"
+    findings.expect(f"{case.name}, scores", off <= TOLERANCE[precision], said)
+    on_device, on_host = cycle(case.batches), cycle([_pinned(batch, setting) for batch in case.batches])
+    rate = size / seconds(lambda: scorer(next(on_device)), setting, 20)
+    p50 = latency_p50(lambda: scorer(next(on_host)).cpu(), setting, 100)
+    published_rate = A100.get(size)
+    peer = "one A100-80, published, graphs" if published_rate else ""
+    ratio = round(rate / published_rate, 3) if published_rate else None
+    return [
+        Line("inference", case.name, round(rate), "rows/s", peer, ratio),
+        Line("inference", f"{case.name}, p50", float(f"{p50 * 1e3:.4g}"), "ms"),
+    ]
+
+
+def _pinned(batch: Batch, setting: Setting) -> Batch:
+    def there(tensor: Tensor) -> Tensor:
+        return tensor.cpu().pin_memory() if setting.on_gpu else tensor
+
+    return Batch(
+        there(batch.labels_B), there(batch.dense_BF), Lookups(there(batch.lookups.rows_L), batch.lookups.starts, None)
+    )
+
+
+def _judge(findings: Findings, sizes: tuple[int, ...]) -> None:
+    """Fail when the fastest variant of a size is slower than one H200 must be."""
+    if device_name(findings.setting) != "H200" or findings.setting.small:
+        return
+    for size in sizes:
+        if size in MUST_REACH:
+            ours = [one for one in findings.lines if one.unit == "rows/s" and one.name.startswith(f"{size:,} rows")]
+            best, wanted = max((one.value for one in ours), default=0.0), MUST_REACH[size]
+            findings.expect(f"{size:,} rows", best >= wanted, f"{best / 1e6:.2f} M rows/s of {wanted / 1e6:.0f} M")

@@ -1,0 +1,143 @@
+"""What a pipeline costs beyond its work, `make bench-overhead`: a task that does nothing, a run with nothing changed.
+
+A task's overhead is the time that ten more of them add to a pipeline, run as `make run` runs one. The peer is the same
+task as kfp's own decorator makes it, which sees to kfp's installation in every task; it is spared the environment per
+task that kfp's runner makes by default, which takes a network. The run is the shipped demo's, made anew; then nothing
+changes, and every run must say what the first said.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from kfp import compiler, dsl
+
+from benchmarks.asked import below
+from benchmarks.bench import ROUNDS, Line, console, cost, in_turn, record, show
+from components.image import PIPELINE_IMAGE
+from shortlist.progress import EVENTS_VARIABLE
+
+ROOT: Final = Path(__file__).parents[1]
+MORE: Final = 10
+"""Tasks of the longer pipeline beyond the one of the shorter."""
+REPEATS: Final = 3
+SAID: Final = ("models", "gates", "blessed", "rows")
+"""Parts of a run's summary that nothing but a change may change."""
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def nothing(number: int) -> int:
+    """Return the number."""
+    return number
+
+
+@dsl.component(base_image="python:3.11")
+def nothing_by_default(number: int) -> int:
+    """Return the number."""
+    return number
+
+
+def pipeline_of(task: Callable[..., Any], tasks: int, path: Path, *, cached: bool) -> Path:
+    """Write a compiled pipeline of some tasks, one after another."""
+
+    @dsl.pipeline(name="overhead")
+    def tasks_in_turn() -> None:
+        before = None
+        for number in range(tasks):
+            one = task(number=number).set_caching_options(cached)
+            if before is not None:
+                one.after(before)
+            before = one
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # kfp's own deprecations
+        compiler.Compiler().compile(tasks_in_turn, str(path))
+    return path
+
+
+def run(pipeline: Path, root: Path, tasks: int, *, cached: bool = False) -> None:
+    """Run a compiled pipeline as `make run` does, and see that every task did what it should."""
+    arguments, events = root / "arguments.json", root / "events.jsonl"
+    root.mkdir(exist_ok=True)
+    arguments.write_text("{}")
+    events.write_text("")
+    said = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "pipelines.runner", str(pipeline), str(arguments), str(root)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, EVENTS_VARIABLE: str(events)},
+    )
+    reused, executed = events.read_text().count("cached"), (said.stdout + said.stderr).count("Executing task")
+    assert (reused, executed) == ((tasks, 0) if cached else (0, tasks)), f"{executed} tasks ran, {reused} were reused"
+
+
+def tasks(scratch: Path) -> list[Line]:
+    """Measure what one more task adds: ours, ours from the cache, and as kfp makes it by default."""
+    kinds = {"ours": (nothing, False), "from the cache": (nothing, True), "by default": (nothing_by_default, False)}
+    works: dict[str, Callable[[], object]] = {}
+    for kind, (task, cached) in kinds.items():
+        for many in (1, 1 + MORE):
+            name = f"{kind}, {many}"
+            path = pipeline_of(task, many, scratch / f"{name}.yaml", cached=cached)
+            run(path, scratch / name, many)  # warms up; fills the cache
+            works[name] = lambda path=path, name=name, many=many, cached=cached: run(
+                path, scratch / name, many, cached=cached
+            )
+    spent = {name: each.wall_s for name, each in in_turn(works, ROUNDS).items()}
+    added = {kind: (spent[f"{kind}, {1 + MORE}"] - spent[f"{kind}, 1"]) / MORE for kind in kinds}
+    theirs = added["by default"]
+    names = {"ours": "a task that does nothing", "from the cache": "a task from the cache"}
+    peer = f"as kfp makes it: {theirs:.2f} s"
+    return [
+        Line("overhead", name, round(added[kind], 4), "s", peer, round(added[kind] / theirs, 3))
+        for kind, name in names.items()
+    ]
+
+
+def whole_runs(runs: Path) -> list[Line]:
+    """Measure a run with nothing changed since the one before, and what the first one spent outside of its steps."""
+    command = [Path(sys.executable).parent / "shortlist", "run", "demo", "--runs", runs]
+    summaries: list[dict[str, Any]] = []
+
+    def once() -> None:
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # noqa: S603 - our own program
+        summaries.append(json.loads((runs / "latest" / "summary.json").read_text()))
+
+    first = cost(once).wall_s
+    seconds = median(cost(once).wall_s for _ in range(REPEATS))
+    for one in summaries[1:]:
+        assert all(one[part] == summaries[0][part] for part in SAID), "an unchanged run said other things"
+    steps = [one["seconds"] for one in summaries[0]["steps"].values() if not one["cached"]]
+    # Of each step's process: what it imports before its own clock starts, and how it ends.
+    outside, peer = (first - sum(steps)) / len(steps), f"inside: {sum(steps) / len(steps):.1f} s"
+    ratio = first / sum(steps) - 1
+    return [
+        Line("overhead", "an unchanged run", seconds, "s", f"the first run: {first:.0f} s", seconds / first),
+        Line("overhead", "a step of the first run, outside its clock", outside, "s", peer, ratio),
+    ]
+
+
+def main() -> int:
+    """Print the table and write the results; exit code 1 when something takes longer than asked."""
+    printing = console()
+    with TemporaryDirectory(prefix="shortlist-bench-") as folder:
+        with printing.status("tasks that do nothing"):
+            lines = tasks(Path(folder))
+        with printing.status("the demo, then the demo again"):
+            lines += whole_runs(Path(folder) / "runs")
+    show(f"Overhead, medians of {ROUNDS} and of {REPEATS}", lines)
+    record(lines)
+    return int(bool(below(lines)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The one place that chooses how training rows reach the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from models.device_reading import CudfColumns, reads_on_device
+from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
+from models.dlrm.chunks import Chunk
+from models.dlrm.device_batches import DeviceStore, on_default_stream, residence
+from models.dlrm.device_chunks import DeviceChunk
+from models.dlrm.layout import Layout
+from models.dlrm.places import Places, size_of
+from models.dlrm.spill import Spill
+from models.inputs import LearningTable
+from shortlist.config.runtime import Runtime
+
+
+class Rows(Protocol):
+    """A store of either kind."""
+
+    def dense(self, paths: list[Path]) -> Iterator[np.ndarray]:
+        """Give the dense floats of several files, file by file."""
+
+
+class Loading:
+    """The loaders of one training, over one store of decoded rows."""
+
+    def __init__(self, learning: LearningTable, layout: Layout, runtime: Runtime, device: str, beside: int) -> None:
+        """Choose where decoded rows stay; decode nothing yet.
+
+        On a GPU they stay in its memory where they fit, else in pinned host memory within the budget; else cuDF reads
+        the files again in every epoch. On the CPU they stay in memory within the budget, else on disk.
+
+        Args:
+            learning: The table.
+            layout: What becomes of its features.
+            runtime: Engine, memory budget, rows per file, seed.
+            device: "cpu" or "cuda".
+            beside: Bytes of device memory that the model takes.
+
+        Raises:
+            EngineError: `gpu` is declared, and cuDF is not installed.
+        """
+        budget = runtime.memory_budget_mib * 2**20
+        self._pool_rows, self._seed = pool_rows(layout, runtime.chunk_rows), runtime.seed
+        on_device = reads_on_device(runtime.engine, device)
+        self._store: ChunkStore | DeviceStore
+        if device == "cpu":
+            self._store = ChunkStore(learning, layout, budget, Spill())
+            return
+        sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
+        free, _ = torch.cuda.mem_get_info()
+        where = residence(Places(sizes, sizes).total.bytes(layout), free, beside, budget)
+        decode = cudf_decoder(learning, layout, device) if on_device else host_decoder(learning, layout)
+        self._store = DeviceStore(decode, sizes, device, where)
+
+    @property
+    def rows(self) -> Rows:
+        """The store."""
+        return self._store
+
+    def loader(self, paths: list[Path], batch_size: int) -> BatchLoader:
+        """Return the batches of some files."""
+        return BatchLoader(self._store, paths, batch_size, self._pool_rows, self._seed)
+
+
+def cudf_decoder(learning: LearningTable, layout: Layout, device: str) -> Callable[[Path], DeviceChunk]:
+    """Return a function that decodes a file on the device."""
+
+    def decode(path: Path) -> DeviceChunk:
+        with on_default_stream(device):
+            return DeviceChunk.decoded(CudfColumns.read(path, learning.columns), layout)
+
+    return decode
+
+
+def host_decoder(learning: LearningTable, layout: Layout) -> Callable[[Path], DeviceChunk]:
+    """Return a function that decodes a file on the host."""
+    return lambda path: DeviceChunk.of(Chunk.decoded(learning.read(path), layout))

@@ -1,0 +1,81 @@
+"""A Triton repository of boosted trees on the FIL backend, which has GPUs: their features first, as an ensemble."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from shortlist.artefacts import IntegrityError, write_manifest, written_whole
+from shortlist.config.serving import Batching, Placement
+from shortlist.contracts import ShortlistError
+from shortlist.serving.export.cut import FEATURES_FILE, write_features
+from shortlist.serving.export.repository import check_version, copy_weights, model_folder
+from shortlist.serving.export.signature import MODEL_FILE, SCORE, TREES_FILE, Signature
+from shortlist.serving.export.triton_config import as_text, ensemble_config, input_tensors, model_config
+
+_FLOATS: Final = "TYPE_FP32"
+_TREES_IN_FIL: Final = "xgboost.ubj"
+"""The name that the backend looks for."""
+
+
+def write_fil_repository(
+    serving: Path, version: int, batching: Batching, out: Path, placement: Placement | None = None
+) -> None:
+    """Write a repository of an XGBoost model; it appears whole or not at all.
+
+    `<model>` is an ensemble that reads the model's signature and answers `score`; `<model>_transform` computes the
+    features on the onnxruntime backend and the CPU (look-ups in hash tables have no kernel for GPUs), `<model>_trees`
+    the probability on the FIL backend, which does not keep it from 0 and 1 as the ONNX form does.
+
+    Args:
+        serving: The `serving` folder of a model, its trees beside it.
+        version: Registered version.
+        batching: How Triton joins requests.
+        out: Folder to write.
+        placement: What the trees run on; the CPU when left out.
+
+    Raises:
+        IntegrityError: The graph, its signature or the booster is missing.
+        ShortlistError: The version is no positive number, or the graph cannot be cut before the trees.
+    """
+    signature, trees = Signature.read(serving), serving.parent / TREES_FILE
+    check_version(version)
+    if not trees.is_file():
+        raise IntegrityError(f"{trees}: missing; train the model again")
+    if len(signature.border) != 1:
+        raise ShortlistError(f"{serving}: the graph does not say where its features end; train the model again")
+    (features,) = signature.border
+    name, inputs, graph = signature.model, input_tensors(signature), serving / MODEL_FILE
+    floats = [_width_of(graph, features)]
+    first = model_config(
+        f"{name}_transform", "onnxruntime", batching, version, inputs, (features, _FLOATS, floats), Placement()
+    )
+    second = model_config(
+        f"{name}_trees", "fil", batching, version, [("input__0", _FLOATS, floats)], ("output__0", _FLOATS, [1]),
+        placement or Placement(),
+    )  # fmt: skip
+    both = ensemble_config(
+        name, batching, version, inputs, (SCORE, _FLOATS, [1]),
+        [
+            {"model_name": first.name, "input_map": {each: each for each, _, _ in inputs},
+             "output_map": {features: features}},
+            {"model_name": second.name, "input_map": {"input__0": features}, "output_map": {"output__0": SCORE}},
+        ],
+    )  # fmt: skip
+    with written_whole(out) as staging:
+        model_folder(staging, name, version, as_text(both))
+        transform = model_folder(staging, first.name, version, as_text(first))
+        write_features(graph, signature.border, transform)
+        (transform / FEATURES_FILE).rename(transform / MODEL_FILE)
+        copy_weights(serving, transform)
+        shutil.copyfile(trees, model_folder(staging, second.name, version, as_text(second)) / _TREES_IN_FIL)
+        write_manifest(staging)
+
+
+def _width_of(graph: Path, tensor: str) -> int:
+    """Return the columns of a tensor inside a graph."""
+    import onnx
+
+    (found,) = (one for one in onnx.load(graph, load_external_data=False).graph.value_info if one.name == tensor)
+    return int(found.type.tensor_type.shape.dim[1].dim_value)

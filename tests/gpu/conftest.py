@@ -1,0 +1,51 @@
+"""Tests that need an NVIDIA GPU: each is skipped, with the reason, where there is none that torch can use."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shortlist.config.load import load_spec
+from shortlist.config.spec import Spec
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+
+_HERE = Path(__file__).parent
+
+
+@cache
+def _missing() -> str:
+    """Return why there is no GPU here; empty: there is one."""
+    import torch
+
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip this folder's tests where they cannot run."""
+    here = [item for item in items if item.path.is_relative_to(_HERE) and item.get_closest_marker("gpu")]
+    if here and (reason := _missing()):
+        for item in here:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def demo() -> Spec:
+    """The shipped demo, with a tenth of its rows."""
+    return load_spec(_HERE.parents[1] / "pipelines/specs/demo.yaml", ["data.source.rows=20000"])
+
+
+@pytest.fixture(scope="session")
+def log(demo: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its valid log."""
+    folder = tmp_path_factory.mktemp("demo")
+    ingest(demo.data, "", folder / "raw", demo.runtime)
+    validate(demo.data, folder / "raw", folder / "log", folder / "bad", demo.runtime, datetime.now(UTC), None)
+    return folder / "log"

@@ -1,0 +1,154 @@
+"""The training step on a GPU: each way against the CPU's, recorded graphs, scales, and what is told when it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from models.dlrm.chunks import Batch, Lookups
+from models.dlrm.layout import Layout
+from models.dlrm.network import DLRM
+from models.dlrm.scaling import LossScale
+from models.dlrm.step import Step, StepOptions, make_step
+from models.inputs import FeatureColumn
+from shortlist.config.models import DLRMModel
+
+pytestmark = pytest.mark.gpu
+ROWS = 256
+SECTION = DLRMModel(
+    features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(64, 32), batch_size=ROWS, learning_rate=0.003,
+    embedding_learning_rate=0.05, embedding_decay=0.001,
+)  # fmt: skip
+SINGLES = [FeatureColumn(name=f"id_{size}", kind="id", size=size) for size in (3, 50, 10_000)]
+LISTS = [FeatureColumn(name="tags", kind="ids", size=40)]
+FLOATS = [FeatureColumn(name=name, kind="dense") for name in "abcde"]
+LAYOUTS = {"singles": Layout.of([*SINGLES, *FLOATS]), "lists": Layout.of([*SINGLES, *LISTS, *FLOATS])}
+TOLERANCE = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2, "fp16": 5e-3}
+"""How far the log loss of a step may be from float32's on the CPU, over twenty steps."""
+WAYS = {
+    "eager": StepOptions(fixed_shapes=True, multiple=8),
+    "compiled": StepOptions(compiled=True, fixed_shapes=True, multiple=8),
+    "graphs": StepOptions(graphs=True, fixed_shapes=True, multiple=8),
+    "compiled graphs": StepOptions(compiled=True, graphs=True, fixed_shapes=True, multiple=8),
+}
+
+
+def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
+    """Rows whose label hangs on an id and a float, so that there is something to learn."""
+    random = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(0, one.size or 0, (rows,), generator=random) for one in layout.singles]
+    dense = torch.randn(rows, layout.floats, generator=random)
+    chance = torch.sigmoid(2.0 * (ids[1] % 3 - 1) + dense[:, 0])
+    labels = (torch.rand(rows, generator=random) < chance).float()
+    singles = torch.stack([own + start for own, start in zip(ids, layout.starts, strict=False)], 1).flatten()
+    if not layout.lists:
+        return Batch(labels, dense, Lookups(singles.int(), torch.arange(len(singles) + 1).int(), None))
+    length = torch.randint(0, 6, (rows,), generator=random)
+    tags = torch.randint(0, 40, (int(length.sum()),), generator=random) + layout.starts[-1]
+    lengths = torch.cat([torch.ones(len(singles), dtype=torch.int64), length])
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    shares = torch.repeat_interleave(1 / lengths.clamp(min=1).float(), lengths)
+    return Batch(labels, dense, Lookups(torch.cat([singles, tags]).int(), starts, shares))
+
+
+def a_step(layout: Layout, options: StepOptions, device: str) -> tuple[DLRM, Step]:
+    torch.manual_seed(0)
+    model = DLRM(layout, SECTION).to(device).train()
+    return model, make_step(model, SECTION, options, device)
+
+
+def batches(layout: Layout) -> list[Batch]:
+    return [a_batch(layout, ROWS - step % 3, step) for step in range(20)]
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_every_way_has_the_losses_of_the_cpu(kind: str, way: str, precision: Any) -> None:
+    layout = LAYOUTS[kind]
+    _, reference = a_step(layout, StepOptions(), "cpu")
+    _, taken = a_step(layout, WAYS[way]._replace(precision=precision), "cuda")
+    found = [(float(taken(batch.to("cuda"))), float(reference(batch))) for batch in batches(layout)]
+    assert found[-1][1] < found[0][1]  # there was something to learn
+    for on_gpu, on_cpu in found:
+        assert on_gpu == pytest.approx(on_cpu, abs=TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_the_weights_are_those_of_the_cpu(kind: str) -> None:
+    layout = LAYOUTS[kind]
+    (plain, reference), (model, taken) = a_step(layout, StepOptions(), "cpu"), a_step(layout, WAYS["graphs"], "cuda")
+    for batch in batches(layout):
+        reference(batch), taken(batch.to("cuda"))
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_the_same_batches_move_the_embedding_rows_to_the_same_bits() -> None:
+    layout = LAYOUTS["lists"]
+    tables = []
+    for _ in range(2):
+        model, taken = a_step(layout, WAYS["graphs"], "cuda")
+        for batch in batches(layout):
+            taken(batch.to("cuda"))
+        tables.append(model.table.weight_RD.cpu())
+    assert torch.equal(*tables)
+
+
+def test_a_batch_with_more_lookups_than_room_is_recorded_anew() -> None:
+    layout = LAYOUTS["lists"]
+    (_, eager), (_, taken) = a_step(layout, WAYS["eager"], "cuda"), a_step(layout, WAYS["graphs"], "cuda")
+    few = [a_batch(layout, ROWS, step) for step in range(5)]
+    few = [_without_tags(batch) for batch in few]
+    for batch in [*few, *batches(layout)]:
+        there = batch.to("cuda")
+        assert float(taken(there)) == pytest.approx(float(eager(there)), abs=1e-4)
+
+
+def _without_tags(batch: Batch) -> Batch:
+    ids = ROWS * len(SINGLES)
+    starts = batch.lookups.starts.clamp(max=ids)
+    assert batch.lookups.shares_L is not None
+    return batch._replace(lookups=Lookups(batch.lookups.rows_L[:ids], starts, batch.lookups.shares_L[:ids]))
+
+
+@pytest.mark.parametrize("way", ["eager", "graphs"])
+def test_a_step_does_not_wait_for_the_gpu(way: str) -> None:
+    layout = LAYOUTS["lists"]
+    _, taken = a_step(layout, WAYS[way], "cuda")
+    there = [batch.to("cuda") for batch in batches(layout)]
+    for batch in there[:8]:  # kernels are chosen, the graph is recorded
+        taken(batch)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in there[8:]:
+            taken(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_rows_that_may_not_move_do_not_when_replayed() -> None:
+    layout = LAYOUTS["lists"]
+    model, taken = a_step(layout, WAYS["graphs"], "cuda")
+    before = model.table.weight_RD.clone()
+    learns = torch.arange(layout.rows, device="cuda") % 2 == 0
+    for batch in batches(layout):
+        there = batch.to("cuda")
+        taken(there, learns[there.lookups.rows_L.long()])
+    moved = (model.table.weight_RD != before).any(1)
+    assert moved.any() and not moved[~learns].any()
+
+
+@pytest.mark.parametrize("way", ["eager", "graphs"])
+def test_an_overflow_in_fp16_skips_the_whole_step(way: str) -> None:
+    layout = LAYOUTS["singles"]
+    model, taken = a_step(layout, WAYS[way]._replace(precision="fp16"), "cuda")
+    taken.scale = LossScale("cuda", first=2.0**40)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for batch in batches(layout)[:6]:
+        taken(batch.to("cuda"))
+    assert taken.scale.line() == {"loss_scale": 2.0**34, "skipped_steps": 6}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name

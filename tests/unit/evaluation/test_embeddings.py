@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shortlist.artefacts import write_json
+from shortlist.contracts import Files
+from shortlist.evaluation.assembly import summary_of
+from shortlist.evaluation.embeddings import EmbeddingNumbers, embeddings_of
+from shortlist.evaluation.page import RunPage
+from shortlist.evaluation.report import render
+
+HASHED = {
+    "user_hash": {"buckets": 1_000, "occupied": 632, "admitted": 200, "values": 999.2, "collision_rate": 0.3675},
+    "page_hash": {"buckets": 10, "occupied": 10, "admitted": 10, "values": None, "collision_rate": None},
+}
+DLRM: dict[str, Any] = {
+    "kind": "dlrm", "params": {"embedding_dim": 16}, "hashed": HASHED, "cached_rows": 5_000, "train_rows_per_s": 9.0,
+    "history": [{"epoch": n, "validation_log_loss": 0.6 - n / 10, "cache_hit_rate": 0.25 + n / 4} for n in (1, 2)],
+}  # fmt: skip
+XGBOOST = {"kind": "xgboost", "params": {}, "hashed": {}, "cached_rows": None, "history": [], "train_rows_per_s": 9.0}
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> RunPage:
+    for name, record in (("xgboost", XGBOOST), ("dlrm", DLRM)):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / Files.MODEL, record)
+    return RunPage(spec="demo", models={name: tmp_path / name for name in ("xgboost", "dlrm")})
+
+
+def test_the_summary_has_the_buckets_and_the_last_epochs_hit_rate(page: RunPage) -> None:
+    found = summary_of(page).embeddings
+    assert found is not None
+    assert found.model_dump()["hashed"] == HASHED
+    assert (found.cached_rows, found.cache_hit_rate) == (5_000, 0.75)
+
+
+def test_the_page_says_how_many_values_collide_and_which_table_is_full(page: RunPage) -> None:
+    words = " ".join(render(page).split())
+    assert "user_hash: 632 of 1 000 buckets are occupied, 200 learnt; 36.8% of about 999 values have no" in words
+    assert "page_hash: 10 of 10 buckets are occupied, 10 learnt; the table is full." in words
+    assert "The device held 5 000 embedding rows; 75.0% of the last epoch's look-ups found theirs there." in words
+
+
+def test_a_run_without_hashes_and_cache_says_nothing_of_them() -> None:
+    assert embeddings_of([XGBOOST, {"kind": "logistic"}]) is None
+    whole = embeddings_of([{**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}])
+    assert whole == EmbeddingNumbers(hashed=HASHED, cached_rows=None, cache_hit_rate=None)  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""What Triton is told on nodes with GPUs, as its own protocol buffer holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shortlist.config.serving import Batching, Placement
+from shortlist.contracts import ShortlistError
+from shortlist.serving.export.triton_config import Backend, as_text, from_text, model_config
+
+BATCHING = Batching(max_batch_rows=8_192, max_queue_delay_us=500, preferred_rows=(1_024, 4_096))
+INPUTS = [("numbers", "TYPE_FP64", [3]), ("list_0", "TYPE_INT64", [-1])]
+
+
+def config(backend: Backend = "onnxruntime", **placement: Any) -> Any:
+    made = model_config("shop", backend, BATCHING, 7, INPUTS, ("score", "TYPE_FP32", [1]), Placement(**placement))
+    return from_text(as_text(made))  # through the text that Triton reads
+
+
+def kinds(found: Any) -> list[str]:
+    return [type(group).Kind.Name(group.kind) for group in found.instance_group]
+
+
+def test_a_network_on_a_gpu_joins_requests_into_preferred_batches() -> None:
+    found = config(device="gpu")
+    assert kinds(found) == ["KIND_GPU"]
+    assert list(found.dynamic_batching.preferred_batch_size) == [1_024, 4_096]
+    assert found.dynamic_batching.max_queue_delay_microseconds == 500
+    assert not found.optimization.execution_accelerators.gpu_execution_accelerator
+    assert [warm_up.batch_size for warm_up in found.model_warmup] == [1, 1_024]
+
+
+def test_tensorrt_is_asked_for_in_fp32_and_built_for_every_size_before_the_first_request() -> None:
+    found = config(device="gpu", accelerator="tensorrt")
+    (tensorrt,) = found.optimization.execution_accelerators.gpu_execution_accelerator
+    assert tensorrt.name == "tensorrt"
+    assert tensorrt.parameters["precision_mode"] == "FP32"
+    assert tensorrt.parameters["trt_engine_cache_path"] == "/tmp"  # noqa: S108
+    assert [warm_up.batch_size for warm_up in found.model_warmup] == [1, 8_192]
+
+
+def test_the_cpu_is_told_nothing_of_gpus() -> None:
+    found = config()
+    assert kinds(found) == ["KIND_CPU"]
+    assert not found.HasField("optimization")
+    assert kinds(config("python")) == ["KIND_CPU"]
+
+
+def test_our_program_on_a_gpu_is_refused() -> None:
+    with pytest.raises(
+        ShortlistError, match=r"placement\.device is gpu, but our program .* scores on the CPU. Declare cpu"
+    ):
+        config("python", device="gpu")
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValidationError, match="accelerator: tensorrt runs on a GPU; declare device: gpu"):
+        Placement(accelerator="tensorrt")
+    with pytest.raises(ValidationError, match="preferred_rows 4096 is above max_batch_rows 2048"):
+        Batching(max_batch_rows=2_048, preferred_rows=(1_024, 4_096))
+
+
+def test_a_configuration_that_triton_does_not_know_is_refused() -> None:
+    from google.protobuf.text_format import ParseError
+
+    text = as_text(config(device="gpu", accelerator="tensorrt"))
+    with pytest.raises(ParseError, match="gpu_execution_accelerators"):
+        from_text(text.replace("gpu_execution_accelerator", "gpu_execution_accelerators"))
