@@ -1,7 +1,7 @@
 """Triton's own program of a version, run in Triton's environment without Triton; `serve_scorers` starts it and asks.
 
 It imports nothing of this package. A line of JSON comes in: `score` writes the scores of all rows to a file, `time`
-calls with the first rows of them. A line of JSON goes out.
+calls with the first rows of them, `time_model` too, but with their features there. A line of JSON goes out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,7 @@ def main(model: str, version: str, config: str, tensors: str) -> None:
         rows = dict(file)
     for line in sys.stdin:
         order = json.loads(line)
-        found = _scored(program, rows, order) if order["do"] == "score" else _timed(program, rows, order)
-        os.write(1, json.dumps(found).encode() + b"\n")
+        os.write(1, json.dumps(_ORDERS[order["do"]](program, rows, order)).encode() + b"\n")
 
 
 def _scored(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> bool:
@@ -45,16 +46,40 @@ def _scored(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) ->
 
 def _timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
     some = {name: values[: order["rows"]] for name, values in rows.items()}
+    return _spent(lambda: program.scores(some), order["calls"])
+
+
+def _model_timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
+    """Time the trees or the network alone, shared out among as many threads as the program's."""
+    scorer, threads = program._scorer, program._threads
+    edges = np.linspace(0, order["rows"], threads + 1).astype(int)
+    first, *others = [
+        scorer.features({name: values[start:end] for name, values in rows.items()}) for start, end in pairwise(edges)
+    ]
+
+    def call() -> None:
+        helpers = [program._pool.submit(scorer.scores_of, features) for features in others]
+        scorer.scores_of(first)
+        for helper in helpers:
+            helper.result()
+
+    return _spent(call, order["calls"])
+
+
+def _spent(call: Callable[[], object], calls: int) -> dict[str, Any]:
     for _ in range(3):
-        program.scores(some)
+        call()
     spent, before = [], resource.getrusage(resource.RUSAGE_SELF)
-    for _ in range(order["calls"]):
+    for _ in range(calls):
         start = time.perf_counter_ns()
-        program.scores(some)
+        call()
         spent.append((time.perf_counter_ns() - start) / 1e6)
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return {"ms": spent, "cpu_ms": cpu * 1e3 / order["calls"]}
+    return {"ms": spent, "cpu_ms": cpu * 1e3 / calls}
+
+
+_ORDERS = {"score": _scored, "time": _timed, "time_model": _model_timed}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from shortlist.serving.stack.triton_home import find_triton
 PROGRAM: Final = Path(__file__).with_name("serve_program.py")
 SIZES: Final = (1, 64, CANDIDATES, 8_192)
 PEER: Final = "ONNX Runtime"
+ALONE: Final = ", features given"
+"""Without the features; ONNX Runtime runs both as one."""
 _FURTHEST, _AUC_FURTHEST = 1e-6, 1e-4
 _CALLS: Final = {1: 60, 64: 60, 1_024: 20, 8_192: 4}
 """Calls of a round, by rows."""
@@ -60,9 +62,15 @@ class Scorer:
         self._ask({"do": "score", "out": str(self._at / "scores.npy")})
         return np.asarray(np.load(self._at / "scores.npy")).ravel()
 
-    def timed(self, rows: int, calls: int) -> dict[str, Any]:
-        """Return `ms`, the milliseconds of calls, and `cpu_ms`, the mean processor time of one."""
-        return dict(self._ask({"do": "time", "rows": rows, "calls": calls}))
+    def timed(self, rows: int, calls: int, model_alone: bool = False) -> dict[str, Any]:
+        """Return `ms`, the milliseconds of calls, and `cpu_ms`, the mean processor time of one.
+
+        Args:
+            rows: Of a call.
+            calls: How many.
+            model_alone: Whether the features are there already.
+        """
+        return dict(self._ask({"do": "time_model" if model_alone else "time", "rows": rows, "calls": calls}))
 
     def close(self) -> None:
         """End it."""
@@ -121,6 +129,9 @@ def score_lines(world: World, kind: str, title: str, at: Path) -> tuple[list[Lin
             for rows in SIZES:
                 for name, each in running.items():
                     found.setdefault((rows, name), []).append(each.timed(rows, _CALLS[rows]))
+                    if rows == CANDIDATES and name != PEER:
+                        alone = each.timed(rows, _CALLS[rows], model_alone=True)
+                        found.setdefault((rows, f"{name}{ALONE}"), []).append(alone)
     return list(_lines(title, found)), said
 
 

@@ -93,8 +93,15 @@ class Trees:
         """Return the scores of rows."""
         if len(tensors[self.names[0]]) <= _FEW_ROWS:
             return self._few.scores(tensors)
-        (floats,) = self._features.outputs(tensors)
-        return _probabilities(self._booster.inplace_predict(floats, predict_type="margin"))
+        return self.scores_of(self.features(tensors))
+
+    def features(self, tensors: Tensors) -> list[np.ndarray]:
+        """Return what the trees read."""
+        return self._features.outputs(tensors)
+
+    def scores_of(self, features: list[np.ndarray]) -> np.ndarray:
+        """Return the scores of rows whose features are there."""
+        return _probabilities(self._booster.inplace_predict(features[0], predict_type="margin"))
 
 
 class Network:
@@ -124,14 +131,21 @@ class Network:
 
     def scores(self, tensors: Tensors) -> np.ndarray:
         """Return the scores of rows."""
-        border = self._features.outputs(tensors)
-        rows = len(border[0])
+        return self.scores_of(self.features(tensors))
+
+    def features(self, tensors: Tensors) -> list[np.ndarray]:
+        """Return what the network reads."""
+        return self._features.outputs(tensors)
+
+    def scores_of(self, features: list[np.ndarray]) -> np.ndarray:
+        """Return the scores of rows whose features are there."""
+        rows = len(features[0])
         more = padded(rows) - rows
         if more:
-            border = [np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in border]
+            features = [np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in features]
         request = self._idle.pop()
         try:
-            log_odds = request.infer(border, share_inputs=True)[0]
+            log_odds = request.infer(features, share_inputs=True)[0]
         finally:
             self._idle.append(request)
         return _probabilities(log_odds[:rows])

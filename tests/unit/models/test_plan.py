@@ -122,7 +122,7 @@ def test_a_table_that_does_not_fit_says_what_would() -> None:
         f"'C1_id' and 4 as large needs 20.6 GB with its optimizer state; one L4 has {usable / 1e9:.1f} GB" in sentence
     )
     assert f"{missing:.1f} GB are missing" in sentence
-    assert "embedding_dim 80" in sentence and "one H200 or H100 or A100-80" in sentence and "2 x L4" in sentence
+    assert "embedding_dim 64" in sentence and "one H200 or H100 or A100-80" in sentence and "2 x L4" in sentence
 
 
 def test_more_ids_than_the_fused_table_can_number_are_told() -> None:
