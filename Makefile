@@ -25,6 +25,7 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
+NAMES ?=
 ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
   $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
 VENV := .venv
@@ -137,8 +138,8 @@ bench-memory: $(READY) ## peak memory of ingest, features and loader at one and 
 bench-overhead: $(READY) $(READY_TRITON) ## what a pipeline's task costs beyond its work, and a run with nothing changed
 	@$(BIN)/python -m benchmarks.overhead
 
-bench-gpu: $(READY) ## features, training and scoring on this machine's GPU, against its bounds
-	@$(BIN)/python -m benchmarks.gpu
+bench-gpu: $(READY_GPU) ## on an NVIDIA GPU: training, scoring, loading, features, against roofs of the same run [NAMES="roofs training"]
+	@$(BIN)/python -m benchmarks.gpu $(NAMES)
 
 peers: requirements/peers.txt ## install what make bench-features compares us with, in an environment of its own
 	@$(PYTHON) -m venv .venv-peers
