@@ -12,40 +12,26 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.dlrm.chunks import Lookups
-from models.dlrm.optimizer import EPSILON
+from models.dlrm.optimizer import EPSILON, RowWiseAdagrad
 
 _PIECE: Final = 256
 """Gradients that are added one after the other. On a GPU one thread adds a slot; a row that every batch looks up
 thousands of times would keep one busy long after all others, were its sum not made of sums."""
 
 
-class FixedRowWiseAdagrad:
-    """The steps of `models.dlrm.optimizer.RowWiseAdagrad` up to rounding, without asking how many rows there are.
+class FixedRowWiseAdagrad(RowWiseAdagrad):
+    """Its steps up to rounding, without asking how many rows there are.
 
     Sorted, equal rows are neighbours: a segment each. Every buffer has room for as many segments as there are lookups,
     and what is behind the last segment adds zero. Sums have a fixed order: the same batch, the same bits.
     """
-
-    def __init__(self, weight_RD: Tensor, squares_R: Tensor, learning_rate: float, decay: float = 0.0) -> None:
-        """Take the table and its accumulators, both changed in place."""
-        self._weight_RD = weight_RD
-        self._squares_R = squares_R
-        self._learning_rate = learning_rate
-        self._decay = decay
 
     @torch.no_grad()
     def step(
         self, lookups: Lookups, gradient_slots_D: Tensor, admitted_L: Tensor | None = None,
         skipped: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Move the rows of a batch.
-
-        Args:
-            lookups: The rows of every slot.
-            gradient_slots_D: Gradient of the loss by the pooled slots, shape (slots, D).
-            admitted_L: Which lookups' rows may move, bool; None: all.
-            skipped: 1 when nothing may move, else 0, no dimensions; None: everything may.
-        """
+        """Move the rows of a batch; arguments as there."""
         if not len(lookups.rows_L):
             return
         nobody = len(self._weight_RD)
