@@ -44,6 +44,13 @@ class Layout:
             types[self.clock.column] = pl.String() if self.clock.unit == "iso" else pl.Float64()
         return types
 
+    @property
+    def hexadecimal(self) -> set[str]:
+        """Names in the file of the columns that hold hexadecimal numbers and are read as nothing else."""
+        other = {column.source_name for column in self.columns if column.type != "hex"}
+        clock = {self.clock.column} if self.clock is not None else set()
+        return {column.source_name for column in self.columns} - other - clock
+
     def names_by_position(self, fields: int, file: str) -> list[str]:
         """Return the names of the fields of a file without a header.
 

@@ -10,6 +10,7 @@ import polars as pl
 import polars.exceptions
 
 from shortlist.contracts import DataError
+from shortlist.data.clean_text import CleanText
 from shortlist.data.layout import Block, Layout
 from shortlist.data.quoting import count_of, line_ends
 from shortlist.data.rows import BROKEN_SCHEMA, take_apart
@@ -21,6 +22,8 @@ SEPARATORS = {"csv": ",", "tsv": "\t"}
 _FIRST_LINE_BYTES = 1 << 20
 # A column of which more than this share does not parse as typed text is read as text from then on.
 _MAX_FAILED_SHARE = 0.1
+_MOST_REFUSED = 3
+"""Blocks in a row after which the compiled reader is asked no more: the file is written in a way that it has not."""
 
 
 def text_fields(file: InputFile, layout: Layout) -> list[str]:
@@ -66,15 +69,21 @@ class _Reader:
         self._layout = layout
         self._fields = fields
         self._types = layout.text_types
+        self._clean_text = self._described()
+        self._refused = 0
 
     def fast(self, block: TextBlock) -> Block | None:
         """Return the rows parsed into their types, or None when anything at all is wrong with the block."""
-        if block.quotes.broken.size or not self._has_all_separators(block):
+        if block.quotes.broken.size:
             return None
-        try:
-            columns = self._parse(block.data, self._types)
-        except polars.exceptions.PolarsError:
-            return None
+        columns = self._clean(block)
+        if columns is None:
+            if not self._has_all_separators(block):
+                return None
+            try:
+                columns = self._parse(block.data, self._types)
+            except polars.exceptions.PolarsError:
+                return None
         lines = _consecutive_lines(block, columns.height)
         if lines is None:
             return None
@@ -102,6 +111,19 @@ class _Reader:
             rows.broken(),
             block.position,
         )
+
+    def _clean(self, block: TextBlock) -> pl.DataFrame | None:
+        """Return what the compiled reader makes of a block; None when it has something that this reader has not."""
+        single = len(self._fields) == 1  # a blank line is no row then
+        if single or block.quotes.positions.size or self._refused == _MOST_REFUSED:
+            return None
+        columns = self._clean_text.parse(block, self._layout.sources)
+        self._refused = 0 if columns is not None else self._refused + 1
+        return columns
+
+    def _described(self) -> CleanText:
+        layout = self._layout
+        return CleanText(self._fields, self.separator, self._types, layout.hexadecimal, layout.null_values)
 
     def _parse(self, data: bytes, types: dict[str, pl.DataType]) -> pl.DataFrame:
         # All fields are parsed, undeclared ones too: with a projection Polars does not notice a row that is too long.
@@ -133,6 +155,7 @@ class _Reader:
             failed = parsed[name].null_count() - texts[name].null_count()
             if failed > _MAX_FAILED_SHARE * texts.height:
                 self._types[name] = pl.String()
+        self._clean_text = self._described()
 
 
 def _consecutive_lines(block: TextBlock, rows: int) -> pl.Series | None:
