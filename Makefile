@@ -49,7 +49,7 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
-	@$(BIN)/pytest -m "not gpu"
+	@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs

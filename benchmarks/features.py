@@ -10,67 +10,29 @@ programs on the same rows, are those of `benchmarks.feature_peers`.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
-import yaml
 
 from benchmarks.asked import below
 from benchmarks.bench import Cost, Line, cost, hardware, in_turn, peak_mib, record, show
 from benchmarks.criteo import CARDINALITIES, COUNTS, write_tsv
 from benchmarks.feature_peers import PEERS_PYTHON, times
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
+from benchmarks.feature_steps import empty, ours, steps
 from shortlist.contracts import Files
-from shortlist.data.ingest import ingest
-from shortlist.data.validate import validate
-from shortlist.features.fit import fit
-from shortlist.features.table import build_table
 from shortlist.tables import DayTable
 
-ROOT = Path(__file__).parents[1]
 ROWS, CHECKED_ROWS = 2_000_000, 100_000
 MIN_ROWS = 15
 
 
-def spec() -> Spec:
-    """Return the Criteo spec with what a DLRM reads; exact copies of rows, which a small log can have, may stay few."""
-    raw = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
-    raw["features"]["columns"] = [one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")]
-    raw["models"] = {"dlrm": raw["models"]["dlrm"]}
-    return parse_spec(yaml.safe_dump(raw))
-
-
-def steps(log: Path, out: Path) -> dict[str, Callable[[], object]]:
-    """Return the steps that make the features of a log, in their order."""
-    own = spec()
-    raw, valid, fitted, runtime = out / "raw", out / "log", out / "fitted", own.runtime
-    declared = (own.data, own.features, own.gates, runtime)
-    return {
-        "ingest": lambda: ingest(own.data, log, raw, runtime),
-        "validate": lambda: validate(own.data, raw, valid, out / "quarantine", runtime, datetime.now(UTC)),
-        "fit": lambda: fit(*declared, valid, fitted),
-        "table": lambda: build_table(*declared, valid, fitted, out / "table"),
-    }
-
-
-def ours(log: Path, out: Path) -> Path:
-    """Make the features of a log; return the table's folder."""
-    measured(log, out)
-    return out / "table"
-
-
 def measured(log: Path, out: Path) -> dict[str, Cost]:
     """Make the features of a log; return what each step cost."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
+    empty(out)
     return {name: cost(step) for name, step in steps(log, out).items()}
 
 
@@ -137,8 +99,8 @@ def _busy(spent: Cost) -> str:
 def against_peers(log: Path, scratch: Path) -> list[Line]:
     """Measure ours against whole programs, on the same rows."""
     out = scratch / "peers"
-    own = f"from benchmarks.features import *; ours(Path({str(log)!r}), Path({str(out)!r}))"
-    mine, theirs = times([sys.executable, "-c", own], log, out, MIN_ROWS)
+    own = [sys.executable, "-m", "benchmarks.feature_steps", str(log), str(out)]
+    mine, theirs = times(own, log, out, MIN_ROWS)
     return [
         Line("features", f"2 M rows against {name}", mine, "s", f"{name}: {seconds:.1f} s", seconds / mine)
         for name, seconds in theirs.items()

@@ -25,6 +25,7 @@ from rich.table import Table
 from benchmarks.asked import below
 from benchmarks.bench import Line, console, record, show
 from benchmarks.serve_callers import asked, fastapi, scores_of, served, timed
+from benchmarks.serve_in_process import InProcess
 from benchmarks.serve_layers import Way, way_of
 from benchmarks.serve_scorers import score_lines, scorer
 from benchmarks.serve_world import CANDIDATES, Question, World, criteo_world, demo_world
@@ -40,6 +41,8 @@ CALLS: Final = 30
 """Calls of each client in a round."""
 CLIENTS: Final = (1, 4)
 PEER: Final = "in-process, raw keys"
+Found = Mapping[tuple[str, int], list[tuple[list[float], float]]]
+"""By who was asked and how many asked: of each round the milliseconds of all calls, and the rows per second."""
 
 
 def rank(world: World, kind: str, at: Path) -> tuple[list[Line], Way, list[str]]:
@@ -53,18 +56,20 @@ def rank(world: World, kind: str, at: Path) -> tuple[list[Line], Way, list[str]]
         scorer(world, kind, Scoring(), question.tensors, at / "scorer") as alone,
         fastapi(model, threads, question.tensors) as peer,
     ):
+        settings = next(path for path in (world.folder / f"runs-{kind}").rglob("server.json"))
         said = [check(kind, stack, question, wanted)]
         assert np.abs(np.array(json.loads(peer.ask())) - wanted).max() < 1e-5, "the peer's scores differ"
-        for _ in range(ROUNDS):
-            for clients in CLIENTS:
-                for protocol, title in TITLES.items():
-                    one = asked(stack.port, question, protocol, clients, CALLS)
-                    found.setdefault((title, clients), []).append(one)
-            spent = timed(peer.ask, CALLS // 2)
-            found.setdefault(("FastAPI", 1), []).append((spent, CANDIDATES * 1e3 / median(spent)))
-        settings = next(path for path in (world.folder / f"runs-{kind}").rglob("server.json"))
+        with InProcess(settings, question, alone, at / "in-process") as ours:
+            for _ in range(ROUNDS):
+                for clients in CLIENTS:
+                    for protocol, title in TITLES.items():
+                        one = asked(stack.port, question, protocol, clients, CALLS)
+                        found.setdefault((title, clients), []).append(one)
+                for title, time_calls in ((PEER, ours.timed), ("FastAPI", lambda calls: timed(peer.ask, calls))):
+                    spent = time_calls(CALLS)
+                    found.setdefault((title, 1), []).append((spent, CANDIDATES * 1e3 / median(spent)))
         way = way_of(stack, settings, question, alone, at / "log")
-    return lines_of(kind, found, way), way, said
+    return lines_of(kind, found), way, said
 
 
 def check(kind: str, stack: Stack, question: Question, wanted: np.ndarray) -> str:
@@ -81,12 +86,14 @@ def check(kind: str, stack: Stack, question: Question, wanted: np.ndarray) -> st
     return f"{kind}: served scores within {max(apart.values()):.1e} of the exported file's, by {len(apart)} protocols"
 
 
-def lines_of(kind: str, found: Mapping[tuple[str, int], list[tuple[list[float], float]]], way: Way) -> list[Line]:
+def lines_of(kind: str, found: Found) -> list[Line]:
     """Return the lines of a model: p50 and p99 of one client, who waits for nobody else, and the rates of all."""
-    base = way.in_process_ms
+    base = median(ms for spent, _ in found[PEER, 1] for ms in spent)
     rate = CANDIDATES * 1e3 / base
     lines = [Line("rank", f"{kind}, {PEER}, p50", round(base, 3), "ms", PEER, 1.0)]
     for (title, clients), rounds in found.items():
+        if title == PEER:
+            continue
         p50 = median(ms for spent, _ in rounds for ms in spent)
         p99 = float(np.percentile([ms for spent, _ in rounds for ms in spent], 99))
         rows = median(each for _, each in rounds)

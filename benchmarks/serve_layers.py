@@ -42,8 +42,6 @@ class Way(NamedTuple):
     """One request's time."""
 
     whole_ms: float
-    in_process_ms: float
-    """The same raw keys, looked up and scored by the same code, without any server."""
     layers: list[Layer]
     """In the order of the way; they add up to the whole."""
 
@@ -144,7 +142,7 @@ def _between(at: Mapping[str, float], triton: Mapping[str, float], alone: float)
         Layer("features and model", alone),
         Layer("server: the answer's body", at["answer"]),
     ]
-    return Way(at["envoy"], own + alone, layers)
+    return Way(at["envoy"], layers)
 
 
 def _counted(settings: ServerSettings) -> dict[str, dict[str, int]]:

@@ -46,7 +46,7 @@ def _scored(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) ->
 
 def _timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
     some = {name: values[: order["rows"]] for name, values in rows.items()}
-    return _spent(lambda: program.scores(some), order["calls"])
+    return _spent(lambda: program.scores(some), order)
 
 
 def _model_timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any]) -> dict[str, Any]:
@@ -63,11 +63,12 @@ def _model_timed(program: Any, rows: dict[str, np.ndarray], order: dict[str, Any
         for helper in helpers:
             helper.result()
 
-    return _spent(call, order["calls"])
+    return _spent(call, order)
 
 
-def _spent(call: Callable[[], object], calls: int) -> dict[str, Any]:
-    for _ in range(3):
+def _spent(call: Callable[[], object], order: dict[str, Any]) -> dict[str, Any]:
+    calls = order["calls"]
+    for _ in range(order["warm"]):
         call()
     spent, before = [], resource.getrusage(resource.RUSAGE_SELF)
     for _ in range(calls):

@@ -62,15 +62,17 @@ class Scorer:
         self._ask({"do": "score", "out": str(self._at / "scores.npy")})
         return np.asarray(np.load(self._at / "scores.npy")).ravel()
 
-    def timed(self, rows: int, calls: int, model_alone: bool = False) -> dict[str, Any]:
+    def timed(self, rows: int, calls: int, model_alone: bool = False, warm: int = 3) -> dict[str, Any]:
         """Return `ms`, the milliseconds of calls, and `cpu_ms`, the mean processor time of one.
 
         Args:
             rows: Of a call.
             calls: How many.
             model_alone: Whether the features are there already.
+            warm: Calls before them that do not count.
         """
-        return dict(self._ask({"do": "time_model" if model_alone else "time", "rows": rows, "calls": calls}))
+        what = "time_model" if model_alone else "time"
+        return dict(self._ask({"do": what, "rows": rows, "calls": calls, "warm": warm}))
 
     def close(self) -> None:
         """End it."""
@@ -103,7 +105,7 @@ def runtimes(kind: str) -> dict[str, Scoring]:
     """Return what a model of a kind can be scored by on this processor."""
     whole = {PEER: Scoring(runtime="onnxruntime")}
     if kind == "xgboost":
-        return whole | {"XGBoost": Scoring()}
+        return whole | {"compiled walk": Scoring()}
     narrow = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
     return whole | {"OpenVINO fp32": Scoring()} | ({"OpenVINO bf16": Scoring(precision="bf16")} if narrow else {})
 

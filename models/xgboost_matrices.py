@@ -14,9 +14,11 @@ import xgboost as xgb
 
 from models.device_reading import CudfColumns, float_frame, reads_on_device
 from models.devices import xgboost_device
+from models.group import current
 from models.inputs import LearningTable, Part
 from models.matrix import float_columns, float_matrix, float_names
 from models.ranker import MisfitError
+from models.xgboost_edges import sampled_edges
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns
 
@@ -25,22 +27,44 @@ Matrix = Callable[[tuple[Part, ...], xgb.DMatrix | None], xgb.DMatrix]
 
 
 @contextmanager
-def binned_matrices(learning: LearningTable, runtime: Runtime, max_bin: int) -> Iterator[Matrix]:
-    """Give a function that bins parts of the table: in memory, or in files when its floats exceed the budget."""
+def binned_matrices(
+    learning: LearningTable, runtime: Runtime, max_bin: int, bin_sample_rows: int | None = None
+) -> Iterator[Matrix]:
+    """Give a function that bins parts of the table: in memory, or in files when its floats exceed the budget.
+
+    Args:
+        learning: What this process reads.
+        runtime: The engine, the memory budget, and the seed of the sample.
+        max_bin: Most bins per feature.
+        bin_sample_rows: Rows whose quantiles are the bins' edges, where there are more. None, a GPU and several
+            processes: XGBoost's own sketch of all rows.
+    """
     size = 4 * len(float_names(learning.features)) * _own_rows(learning, "train", "validation")
     out_of_core = size > runtime.memory_budget_mib * 2**20
     device = xgboost_device(runtime.engine)
     on_device = reads_on_device(runtime.engine, device)
+    sample_rows = bin_sample_rows if device == "cpu" and current() is None else None
     with tempfile.TemporaryDirectory(prefix="shortlist-xgboost-") as scratch:
 
         def matrix(parts: tuple[Part, ...], like: xgb.DMatrix | None) -> xgb.DMatrix:
             # On a GPU, what is out of core is in host memory, and as much of it on the device as there is room for.
             cache = f"{scratch}/{'-'.join(parts)}" if out_of_core else None
+            if like is None and sample_rows is not None and _own_rows(learning, *parts) > sample_rows:
+                like = _edges_matrix(learning, parts, sample_rows, max_bin, runtime.seed)
             pieces = (_DevicePieces if on_device else _Pieces)(learning, parts, cache)
             kind = xgb.ExtMemQuantileDMatrix if out_of_core else xgb.QuantileDMatrix
             return kind(pieces, max_bin=max_bin, ref=like)
 
         yield matrix
+
+
+def _edges_matrix(
+    learning: LearningTable, parts: tuple[Part, ...], sample_rows: int, max_bin: int, seed: int
+) -> xgb.QuantileDMatrix:
+    """Return a matrix that others are to be binned like: its few rows are the edges, and XGBoost keeps them all."""
+    rows = {path: pq.read_metadata(path).num_rows for path in learning.paths(*parts)}
+    edges = sampled_edges(learning.read, rows, learning.features, sample_rows, max_bin, seed)
+    return xgb.QuantileDMatrix(edges, feature_names=float_names(learning.features), max_bin=max_bin)
 
 
 @contextmanager

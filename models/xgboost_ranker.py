@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from shortlist.progress import progress
 from shortlist.tables import DayTable
 
 _WEIGHTS = "model.ubj"
-_OURS = {"features", "rounds", "early_stopping_rounds", "refit", "retrain", "retrain_rounds", "retrain_days"}
+_OURS = {
+    "features", "rounds", "early_stopping_rounds", "refit", "bin_sample_rows", "retrain", "retrain_rounds",
+    "retrain_days",
+}  # fmt: skip
 """Keys of the section that are ours to follow; the others are parameters of XGBoost."""
 
 
@@ -53,9 +57,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         if champion is not None and self.section.retrain == "refit":
             return self._regrow(learning, params, runtime, champion)
         before = _champion(champion, learning.features) if champion else None
-        matrices = (
-            exact_matrices(learning, runtime) if before else binned_matrices(learning, runtime, self.section.max_bin)
-        )
+        matrices = exact_matrices(learning, runtime) if before else self._binned(learning, runtime)
         with communicating(), matrices as matrix:
             history = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
@@ -90,7 +92,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         rounds = read_record(champion).rounds
         if not rounds:
             raise MisfitError(f"{champion}: the champion has no trees to count; train without it.")
-        with communicating(), binned_matrices(learning, runtime, self.section.max_bin) as matrix:
+        with communicating(), self._binned(learning, runtime) as matrix:
             self._boost_again(params, matrix, None, rounds)
         importance = _importance(self._booster, learning.features)
         return Outcome(passes=rounds, best=rounds, rounds=rounds, importance=importance)
@@ -110,6 +112,9 @@ class XGBoostRanker(Ranker[XGBoostModel]):
 
     def _read(self, folder: Path) -> None:
         self._booster = xgb.Booster(model_file=folder / _WEIGHTS)
+
+    def _binned(self, learning: LearningTable, runtime: Runtime) -> AbstractContextManager[Matrix]:
+        return binned_matrices(learning, runtime, self.section.max_bin, self.section.bin_sample_rows)
 
     def _params(self, runtime: Runtime) -> dict[str, Any]:
         own = self.section.model_dump(exclude=_OURS)

@@ -7,7 +7,9 @@ only modules named `*_kernels` import this one, and they are imported where they
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +19,14 @@ _KEPT: Final = "NUMBA_CACHE_DIR"
 
 
 def _keep_somewhere() -> None:
-    """Name a folder for what is compiled where neither the sources' nor the home folder can be written, as in a pod."""
+    """Name a folder of this process where neither the sources' nor the home folder can be written, as in a pod.
+
+    It is its own: what is loaded from such a folder runs, so nobody else may have put it there.
+    """
     here, home = Path(__file__).parent, Path.home()
     if _KEPT not in os.environ and not any(os.access(folder, os.W_OK) for folder in (here, home)):
-        os.environ[_KEPT] = str(Path(tempfile.gettempdir()) / f"shortlist-compiled-{os.getuid()}")
+        os.environ[_KEPT] = tempfile.mkdtemp(prefix="shortlist-compiled-")
+        atexit.register(shutil.rmtree, os.environ[_KEPT], ignore_errors=True)
 
 
 _keep_somewhere()

@@ -1,36 +1,128 @@
-"""What holds for every test."""
+"""What holds for every test, and a finished run that several folders look at."""
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 _HERE = Path(__file__).parent
+_DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _REAL = ("graphs", "serving", "cluster", "unit/serving")
 """Folders of tests against real servers and processes."""
-_LEFT_OUT: list[pytest.Item] = []
+_TOGETHER = {
+    "training": ("graphs/test_training.py",),
+    "rollouts": ("serving/rollouts",),
+    "finished": ("graphs", "cluster/test_profile_run.py"),
+    "drill": ("serving/test_drill.py",),
+}
+"""Where several processes share the tests: whose tests one of them runs, because they look at one expensive thing.
+
+The longest come first, so that none is left running alone at the end. All other files come after them, one by one.
+"""
+_LEFT_OUT: list[str] = []
+"""Files of the tests for GPUs that are left out, one name per test."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give tests of real processes, which share the machine with whatever else runs there, a second try.
 
     The run's summary names every test that needed it (`RERUN`), so one that fails now and then is seen and mended.
     """
     for item in items:
-        if any(item.path.is_relative_to(_HERE / folder) for folder in _REAL):
+        if _is_below(item.path, _REAL):
             item.add_marker(pytest.mark.flaky(reruns=1))
+    if hasattr(config, "workerinput"):  # one of several processes
+        order = [*_TOGETHER, ""]
+        items.sort(key=lambda item: order.index(_group(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share out whole groups, and the other tests file by file, in the order in which they were collected."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Groups(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return _group(config.rootpath / file) or file
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+def _group(path: Path) -> str:
+    return next((name for name, places in _TOGETHER.items() if _is_below(path, places)), "")
+
+
+def _is_below(path: Path, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(_HERE / place) for place in places)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Remember which tests for GPUs are left out."""
-    _LEFT_OUT.extend(item for item in items if item.get_closest_marker("gpu"))
+    _LEFT_OUT.extend(item.path.name for item in items if item.get_closest_marker("gpu"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that shows the summary what was left out in this one."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _LEFT_OUT
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a process left out; all of them collect the same tests."""
+    _LEFT_OUT[:] = getattr(node, "workeroutput", {}).get("left_out", _LEFT_OUT)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say by name what was left out, so that nobody takes silence for a pass."""
     if "not gpu" in config.option.markexpr and _LEFT_OUT:
-        files = sorted({item.path.name for item in _LEFT_OUT})
+        files = ", ".join(sorted(set(_LEFT_OUT)))
         terminalreporter.write_line(
-            f"{len(_LEFT_OUT)} tests that need a GPU were left out (make test-gpu runs them): {', '.join(files)}"
+            f"{len(_LEFT_OUT)} tests that need a GPU were left out (make test-gpu runs them): {files}"
         )
+
+
+class Finished(NamedTuple):
+    """The first run of a spec in a folder of its own."""
+
+    spec: dict[str, Any]
+    """As plain data; whoever changes it takes a copy."""
+    runs: Path
+    code: int
+    artefacts: Path
+    """What its tasks wrote, each task in a folder of its own; no later run changes it."""
+    summary: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def small_spec() -> dict[str, Any]:
+    """The shipped demo on few rows, with trees alone, and watched."""
+    spec: dict[str, Any] = yaml.safe_load(_DEMO.read_text())
+    spec["data"]["source"] |= {"rows": 24_000, "users": 800, "items": 300, "days": 8}
+    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}}
+    loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
+    spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
+    spec["gates"] |= {"infra": {"seconds": 0.5}, "parity_rows": 1_000}
+    spec["monitoring"] = {"window": {"min_rows": 500}, "pages": "bad"}
+    spec["schedule"] = {"retrain": "0 4 * * *"}
+    return spec
+
+
+@pytest.fixture(scope="session")
+def finished(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The run, which costs most of a minute; its stores may be added to, as users of a champion do."""
+    from pipelines.submit import run_here
+    from shortlist.config.load import parse_spec
+
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    code = run_here(parse_spec(yaml.safe_dump(small_spec)), None, runs)
+    (artefacts,) = runs.glob("cache/artefacts/*")
+    summary = json.loads((runs / "latest/summary.json").read_text())
+    return Finished(copy.deepcopy(small_spec), runs, code, artefacts, summary)

@@ -1,7 +1,7 @@
 """Feature rows per second with `runtime.engine: gpu` against `cpu`: the same spec, log and machine, the same results.
 
-The spec is that of `benchmarks.features`. Both engines' tables are compared value by value first; what cuDF left to the
-CPU is printed by operation.
+The spec is that of `benchmarks.feature_steps`. Both engines' tables are compared value by value first; what cuDF left
+to the CPU is printed by operation.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _spec(setting: Setting, engine: Engine) -> Spec:
-    from benchmarks.features import spec
+    from benchmarks.feature_steps import spec
 
     declared = spec()
     changes = {"engine": engine, "chunk_rows": setting.pick(1_000_000, 5_000)}

@@ -34,6 +34,10 @@ class XGBoostModel(Section):
     """L2 penalty on leaf weights."""
     max_bin: int = Field(default=256, ge=2, le=4096)
     """Histogram bins per feature."""
+    bin_sample_rows: int | None = Field(default=200_000, ge=10_000)
+    """Training rows drawn at random whose quantiles are the bins' edges, where there are more rows; drawn anew with
+    another `runtime.seed`. null: all rows, by XGBoost's own sketch, which takes several times as long; several workers
+    and a GPU always do that."""
     retrain: Literal["scratch", "refit", "continue"] = "scratch"
     """What a training makes of an earlier model. `scratch`: nothing. `refit`: it grows as many trees, anew, on all days
     with the validation days: no search for their number, half the time, as good as from scratch while the log keeps its

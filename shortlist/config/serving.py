@@ -36,7 +36,7 @@ class Scoring(Section):
     """What computes the scores in this machine's Triton; a cluster's runs the whole graph in ONNX Runtime."""
 
     runtime: Literal["split", "onnxruntime"] = "split"
-    """`split`: features in ONNX Runtime, then trees in XGBoost or a network in OpenVINO; `onnxruntime`: all in one."""
+    """`split`: features in ONNX Runtime, trees in compiled loops, networks in OpenVINO; `onnxruntime`: all in one."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """Of a network's products; `auto` is bf16 where the CPU has it. Scores may then differ by 0.02, AUC by 1e-4."""
 

@@ -110,7 +110,8 @@ class DayRules:
 
     def __init__(self, data: Data) -> None:
         self._vectors = [column.name for column in data.columns if column.type == "vector"]
-        self._columns = row_columns(data)
+        self.columns = row_columns(data)
+        """Those that make a row what it is."""
         self._rows = KeySet()
         self._keys = {Columns.IMPRESSION: KeySet()} if data.impression is not None else {}
         self._keys |= {_own_name(name, data): KeySet() for name in data.rules.unique}
@@ -121,10 +122,10 @@ class DayRules:
         Args:
             rows: Of one day, after those of earlier calls.
             failures: What is wrong with them already.
-            hashed: The hashes of their `row_columns`.
+            hashed: The hashes of their `columns`.
         """
         left = ~flagged(rows.height, failures)
-        whole = row_hashes(rows.select(*self._columns, *self._vectors)) if self._vectors else hashed
+        whole = row_hashes(rows.select(*self.columns, *self._vectors)) if self._vectors else hashed
         repeated = _repeated(whole, left, self._rows)
         result = _duplicates(repeated)
         for name, seen in self._keys.items():

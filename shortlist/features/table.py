@@ -7,6 +7,7 @@ from datetime import date
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
@@ -23,6 +24,10 @@ from shortlist.features.split import split_days
 from shortlist.features.transform import Transformer
 from shortlist.progress import progress
 from shortlist.tables import DayPart, DayTable, DayTableWriter
+
+_COMPRESSION: Final = "uncompressed"
+"""Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
+and read, in every epoch, in 0.10 s instead of 0.18. Files are 1.6 times as large (206 MB for a text of 493 MB)."""
 
 
 def build_table(  # noqa: PLR0913 - the sections and folders of one step
@@ -55,7 +60,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     split = split_days([part.day for part in table.days], data.split)
     wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
     with written_whole(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
-        writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows)
+        writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows, _COMPRESSION)
         for day, made in groupby(ahead(_made(table, wanted, transformer)), key=itemgetter(0)):
             for _, rows in made:
                 writer.append(rows)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
 
-from shortlist.config.features import Cyclic
+from shortlist.config.features import Cyclic, Feature, Numeric
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.execution import on_cpu
 from shortlist.features.closeness import vector_columns
@@ -19,6 +19,7 @@ from shortlist.features.identifiers import id_columns
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.tabulated import Tabulated
 from shortlist.features.view_index import ViewIndex
 from shortlist.frames import Engine, collect
 
@@ -30,6 +31,8 @@ class Transformer:
     preprocessing: Preprocessing
     files: Mapping[str, ViewFile]
     engine: Engine
+    tables: dict[str, Tabulated] = field(default_factory=dict)
+    """Numbers of integers, by output, since they were first needed."""
 
     @classmethod
     def load(cls, fitted: Path, engine: Engine = "auto", preprocessing: Path | None = None) -> Self:
@@ -116,12 +119,30 @@ class Transformer:
                 on_cpu("wall clock in a timezone")
                 found.update(_named(rows.select(expressions)))
             else:
-                queried += expressions
+                by_table, others = self._by_table(feature, rows, expressions)
+                found.update(by_table)
+                queried += others
             found.update(_named(id_columns(rows, feature, declared, own.vocabularies, self.engine)))
             found.update(_named(vector_columns(rows, feature, declared, own.widths)))
         if queried:
             found.update(_named(collect(rows.lazy().select(queried), self.engine)))
         return pl.DataFrame([found[output.name] for output in self.plan.outputs])
+
+    def _by_table(
+        self, feature: Feature, rows: pl.DataFrame, numbers: Sequence[pl.Expr]
+    ) -> tuple[dict[str, pl.Series], list[pl.Expr]]:  # fmt: skip
+        """Return the numbers of an operation that a table has, and the expressions of the others."""
+        if not isinstance(feature, Numeric):
+            return {}, list(numbers)
+        found, others = {}, []
+        for name, output, number in zip(feature.each, feature.outputs, numbers, strict=True):
+            place = self.plan.declared.place(name)
+            if Tabulated.suits(rows[place], self.engine):
+                table = self.tables.get(output) or self.tables.setdefault(output, Tabulated(place, number))
+                found[output] = table.of(rows[place]).alias(output)
+            else:
+                others.append(number)
+        return found, others
 
 
 def _named(columns: Iterable[pl.Series]) -> dict[str, pl.Series]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,9 @@ from shortlist.contracts import Columns
 from shortlist.execution import on_cpu
 from shortlist.features.changes import FIRST, running_sum
 from shortlist.features.earlier import MisfitError
-from shortlist.features.ranges import key_ranges, write_frames
-from shortlist.frames import Engine, collect
+from shortlist.features.integers import MANY, IdTable, Tally
+from shortlist.features.ranges import key_ranges, read_range, write_frames
+from shortlist.frames import Engine, collect, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +27,9 @@ ID: Final = "id"
 _DAY: Final = ":day"
 
 
-def build_vocabulary(days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine) -> pl.DataFrame:
+def build_vocabulary(
+    days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine, *, is_large: bool
+) -> pl.DataFrame:
     """Return the values that get an id, in order of it: columns `value` and `id` (UInt32, from 1).
 
     Values come in the order of the day on which their rows reach `min_rows`, then by rows up to that day (most
@@ -37,10 +41,11 @@ def build_vocabulary(days: Sequence[Path], key: str, setting: Vocabulary, rows: 
         setting: The cap and the largest size.
         rows: Rows held in memory at once, about.
         engine: Who executes.
+        is_large: Whether it is worth loading compiled loops, to the same result.
     """
-    frequent = [
-        collect(_reaching(days, key, inside, setting.min_rows), engine) for inside in key_ranges(days, key, rows)
-    ]
+    integers = is_large and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
+    reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
+    frequent = [reaching(days, key, inside, setting.min_rows) for inside in key_ranges(days, key, rows)]
     ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
     kept = ordered.select(VALUE).head(setting.max_size - 1)
     return kept.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
@@ -73,6 +78,7 @@ class ValueIds:
     def __init__(self, path: Path) -> None:
         self._values = pl.read_parquet(path, columns=[VALUE]).to_series()
         self._index: pd.Index | None = None
+        self._table: IdTable | None = None
 
     @property
     def size(self) -> int:
@@ -86,6 +92,10 @@ class ValueIds:
 
     def ids(self, values: pl.Series) -> pl.Series:
         """Return UInt32 ids; 0 for null and for values without one."""
+        if len(values) >= MANY and self._values.dtype == pl.Int64:
+            on_cpu("ids of a vocabulary (compiled)")
+            self._table = self._table or IdTable(self._values)
+            return self._table.ids(values.cast(pl.Int64))
         on_cpu("ids of a vocabulary (pandas)")
         filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)
         found = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
@@ -95,7 +105,7 @@ class ValueIds:
 
     def _lookup(self) -> pd.Index:
         # pandas keeps the hash table of an index, so that every part of a table only probes it: four times as fast
-        # as a join, which builds one per part, and as good for a single row.
+        # as a join, which builds one per part.
         if self._index is None:
             import pandas as pd
 
@@ -103,7 +113,19 @@ class ValueIds:
         return self._index
 
 
-def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) -> pl.LazyFrame:
+def _reaching_integers(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) -> pl.DataFrame:
+    # Values of a day are added to those of the days before; the order of a sum is that of the days, as below.
+    tally = Tally()
+    found = []
+    for number, path in enumerate(days):
+        counted = read_range(path, [key, Columns.ROWS], inside)
+        values, rows = tally.reaching(counted[key], counted[Columns.ROWS], min_rows)
+        found.append((values, np.full(len(values), number, np.int32), rows))
+    columns = (np.concatenate(each) for each in zip(*found, strict=True))
+    return pl.DataFrame(dict(zip((VALUE, _DAY, Columns.ROWS), columns, strict=True)))
+
+
+def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int, engine: Engine) -> pl.DataFrame:
     counted = [
         pl.scan_parquet(path, hive_partitioning=False)
         .filter(inside)
@@ -116,4 +138,4 @@ def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) ->
     first = (pl.col(VALUE) != pl.col(VALUE).shift(1)).fill_null(value=True)
     running = ordered.with_columns(first.alias(FIRST)).with_columns(running_sum(Columns.ROWS).alias(":total"))
     reached = pl.col(":total").ge(min_rows) & (pl.col(":total") - pl.col(Columns.ROWS)).lt(min_rows)
-    return running.filter(reached).select(VALUE, _DAY, pl.col(":total").alias(Columns.ROWS))
+    return collect(running.filter(reached).select(VALUE, _DAY, pl.col(":total").alias(Columns.ROWS)), engine)

@@ -251,17 +251,17 @@ def _make(database: Path) -> None:
 
 
 def _client(uri: str) -> Any:
-    with _uncollected():
+    with _uncollected():  # the first client and its first call import as much again: SQLAlchemy and MLflow's stores
         from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    client.search_registered_models(max_results=1)  # the first call makes the registry's tables
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_registered_models(max_results=1)  # the first call makes the registry's tables
     return client
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Spare a large import the search for garbage: MLflow's takes 1.0 s instead of 1.2, and leaves none."""
+    """Spare large imports the search for garbage: MLflow's takes 1.0 s instead of 1.2, and leaves none."""
     was = gc.isenabled()
     gc.disable()
     try:

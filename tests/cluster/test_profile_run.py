@@ -24,21 +24,7 @@ from shortlist.features.store import user_reader
 from shortlist.objects import local_copy
 from shortlist.stores import Stores
 
-ROOT = Path(__file__).parents[2]
 SECRET = "pa55-of-the-database"  # noqa: S105 - see conftest
-
-
-def small_spec() -> dict[str, Any]:
-    """The shipped demo without the network, on few rows."""
-    spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
-    spec["data"]["source"] |= {"rows": 8_000, "users": 300, "items": 100, "days": 6}
-    spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 500}
-    spec["models"]["xgboost"] |= {"rounds": 20, "learning_rate": 0.2}
-    spec["models"].pop("dlrm")
-    loose = {"max_calibration_error": 0.5, "max_rate_error": 1.0}  # few rows; its worth is not the point
-    spec["gates"] = {"min_auc": 0.5, "min_test_rows": 200, "bootstrap_rounds": 50, "skew_rows": 60, **loose}
-    spec["gates"]["infra"] = {"seconds": 0.5}
-    return spec
 
 
 def on_cluster(spec: dict[str, Any], url: str, name: str = "test") -> dict[str, Any]:
@@ -66,28 +52,23 @@ def run(spec: dict[str, Any], runs: Path) -> dict[str, Any]:
     return summary
 
 
-def artefact(runs: Path, path: str) -> Path:
-    (found,) = runs.glob(f"cache/artefacts/*/{path}")
-    return found
-
-
-def made(runs: Path) -> dict[str, Any]:
-    """Digests of what a run made, and how far Feast's answers were from the table: by nothing."""
-    skew = json.loads((artefact(runs, "store-features/skew") / "skew.json").read_text())
+def made(artefacts: Path) -> dict[str, Any]:
+    """Digests of what a run's tasks made, and how far Feast's answers were from the table: by nothing."""
+    skew = json.loads((artefacts / "store-features/skew/skew.json").read_text())
     assert (skew["historical_mismatches"], skew["online_mismatches"]) == (0, 0)
-    trees = artefact(runs, "train*/model/model.ubj")
+    (trees,) = artefacts.glob("train*/model/model.ubj")
     return {
-        "features": folder_digest(artefact(runs, "fit-features/fitted")),
-        "table": folder_digest(artefact(runs, "build-table/table")),
+        "features": folder_digest(artefacts / "fit-features/fitted"),
+        "table": folder_digest(artefacts / "build-table/table"),
         "trees": sha256(trees),
         "serving": folder_digest(trees.parent / "serving"),
     }
 
 
 def test_the_cluster_profile_gives_what_the_laptop_gives(
-    servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Any, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = run(on_cluster(small_spec(), servers.url), tmp_path / "there")
+    there = run(on_cluster(finished.spec, servers.url), tmp_path / "there")
     stores = Stores.parse(json.loads((tmp_path / "there/latest/arguments.json").read_text())["stores"])
     assert stores.folder is None and stores.epoch
     assert not [*(tmp_path / "there/stores").glob("*.db")]  # nothing is kept on this disk
@@ -114,21 +95,20 @@ def test_the_cluster_profile_gives_what_the_laptop_gives(
     )
     assert SECRET.encode() not in everything and b"secret-of-the-test" not in everything
 
-    for name in ("SHORTLIST_DATABASE", "MLFLOW_TRACKING_URI", "SHORTLIST_REDIS"):
-        monkeypatch.delenv(name)
-    here = run(small_spec(), tmp_path / "here")
+    here = finished.summary
     timed = {"train_rows_per_s"}
     for kind in ("xgboost", "popularity", "logistic"):
         ours, theirs = ({k: v for k, v in one["models"][kind].items() if k not in timed} for one in (here, there))
         assert ours == theirs
     assert there["blessed"] == here["blessed"]
-    assert made(tmp_path / "there") == made(tmp_path / "here")
+    (artefacts,) = tmp_path.glob("there/cache/artefacts/*")
+    assert made(artefacts) == made(finished.artefacts)
 
 
 def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
-    servers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    small_spec: dict[str, Any], servers: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    runs = tmp_path / "runs"
+    runs, spec = tmp_path / "runs", parse_spec(yaml.safe_dump(on_cluster(small_spec, servers.url)))
 
     def vanish() -> None:
         deadline = time.monotonic() + 300
@@ -140,7 +120,7 @@ def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
 
     thief = threading.Thread(target=vanish)
     thief.start()
-    code = run_here(parse_spec(yaml.safe_dump(on_cluster(small_spec(), servers.url))), None, runs)
+    code = run_here(spec, None, runs)
     thief.join()
     assert code == 1
     summary = json.loads((runs / "latest/summary.json").read_text())
@@ -150,4 +130,4 @@ def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
     assert f"thereisnobucket'{servers.bucket}'" in told and "Traceback" not in told
     assert SECRET not in told and "secret-of-the-test" not in told
     with pytest.raises(ShortlistError, match="there is no bucket"):  # and the next run does not begin
-        run_here(parse_spec(yaml.safe_dump(on_cluster(small_spec(), servers.url))), None, runs)
+        run_here(spec, None, runs)

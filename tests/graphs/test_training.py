@@ -130,7 +130,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_is_judged_against_t
     demo: Run, demo_runs: Path
 ) -> None:
     changed = shipped_demo()
-    changed["models"]["dlrm"] |= {"epochs": 2, "patience": 2}
+    changed["models"]["dlrm"] |= {"epochs": 1}
     other = run(changed, demo_runs)
     again = {"find_champion", "score_champion", "judge", "register", "report", "roll_out"}
     assert executed(other) - again == {"train_dlrm", "prove_dlrm"}
@@ -235,6 +235,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock(tmp_path: Path) -> None:
     spec["models"]["xgboost"] |= {"rounds": 20}
     spec["models"]["dlrm"] |= {"bottom_mlp": [16], "top_mlp": [16], "batch_size": 512}
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 60}
+    spec["gates"]["infra"] = {"seconds": 0.5}
     one = run(spec, tmp_path / "runs", criteo_like(tmp_path / "train.tsv", rows=12_000))
     assert one.code == 0
     rows = one.summary["rows"]
@@ -259,6 +260,7 @@ def small_file_spec() -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((ROOT / "tests/specs/valid/minimal.yaml").read_text())
     spec["models"]["xgboost"] |= {"rounds": 10}
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 300, "bootstrap_rounds": 60, "skew_rows": 40}
+    spec["gates"]["infra"] = {"seconds": 0.5}
     return spec
 
 

@@ -59,6 +59,6 @@ def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str])
 
 def test_ci_leaves_them_out_by_name() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "not gpu"\n' in makefile
+    assert '\t@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4\n' in makefile
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
     assert (TESTS.parent / ".ci/run").read_text().rstrip().endswith("make test")

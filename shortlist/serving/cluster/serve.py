@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
+
+import uvloop
 
 from shortlist.contracts import ShortlistError
 from shortlist.serving.cluster.settings import settings_in_pod
@@ -17,7 +18,7 @@ def main(arguments: list[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        asyncio.run(serve(settings_in_pod(arguments)))
+        uvloop.run(serve(settings_in_pod(arguments)))
     except ShortlistError as error:
         _log.error("%s", error)
         return 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shortlist.artefacts import IntegrityError
 from shortlist.serving.export.signature import LOG_ODDS
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 FEATURES_FILE: Final = "features.onnx"
 NETWORK_FILE: Final = "network.onnx"
@@ -33,15 +36,25 @@ def write_network(graph: Path, border: tuple[str, ...], out: Path) -> None:
     _write(graph, border, (LOG_ODDS,), out / NETWORK_FILE)
 
 
-def _write(graph: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], path: Path) -> None:
+def read_graph(graph: Path) -> ModelProto:
+    """Return a graph without the weights that lie beside it.
+
+    Raises:
+        IntegrityError: It is missing or broken.
+    """
     import onnx
     from google.protobuf.message import DecodeError
-    from onnx.utils import Extractor
 
     try:
-        whole = onnx.load(graph, load_external_data=False)
+        return onnx.load(graph, load_external_data=False)
     except (OSError, DecodeError) as error:
         raise IntegrityError(f"{graph}: is no readable graph ({error}); export the model again") from None
+
+
+def _write(graph: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], path: Path) -> None:
+    from onnx.utils import Extractor
+
+    whole = read_graph(graph)
     names = list(inputs) or [tensor.name for tensor in whole.graph.input]
     part = Extractor(whole).extract_model(names, list(outputs))
     path.write_bytes(part.SerializeToString(deterministic=True))

@@ -11,13 +11,16 @@ from shortlist.config.serving import Batching, Placement, Scoring
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.cut import write_features, write_network
 from shortlist.serving.export.nodes import DATA_SUFFIX
-from shortlist.serving.export.signature import MODEL_FILE, SCORE, TREES_FILE, Signature
+from shortlist.serving.export.signature import MODEL_FILE, NETWORKS, SCORE, Signature
+from shortlist.serving.export.trees import write_trees
 from shortlist.serving.export.triton_config import CONFIG_FILE, as_text, input_tensors, model_config
 
 Form = Literal["python", "onnxruntime"]
 
 _PROGRAM = {"model.py": "predictor.py", "scorers.py": "scorers.py"}
 """Files of a repository, and of this folder."""
+_TREE_PROGRAM = {name: name for name in ("compiling.py", "tree_walk.py")}
+"""Likewise, where it walks trees."""
 
 
 def write_repository(
@@ -91,19 +94,23 @@ def model_folder(repository: Path, name: str, version: int, config: str) -> Path
 
 def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Scoring) -> None:
     """Write our program, and the graph as it runs it: in one piece, or cut before the trees or the network."""
-    for name, own in _PROGRAM.items():
-        shutil.copyfile(Path(__file__).with_name(own), folder / name)
-    graph, trees = serving / MODEL_FILE, serving.parent / TREES_FILE
+    _copy_sources(_PROGRAM, folder)
+    graph = serving / MODEL_FILE
     if scoring.runtime == "onnxruntime" or not signature.border:
         _copy_graph(serving, folder)
-    elif trees.is_file():
-        _copy_graph(serving, folder)  # a few rows are faster through it
-        write_features(graph, signature.border, folder)
-        shutil.copyfile(trees, folder / TREES_FILE)
-    else:
-        copy_weights(serving, folder)
-        write_features(graph, signature.border, folder)
+        return
+    copy_weights(serving, folder)
+    write_features(graph, signature.border, folder)
+    if signature.kind in NETWORKS:
         write_network(graph, signature.border, folder)
+    else:
+        _copy_sources(_TREE_PROGRAM, folder)
+        write_trees(graph, folder)
+
+
+def _copy_sources(files: dict[str, str], folder: Path) -> None:
+    for name, own in files.items():
+        shutil.copyfile(Path(__file__).with_name(own), folder / name)
 
 
 def _copy_graph(serving: Path, folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import grpc
 import uvicorn
+import uvloop
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2_grpc
 
@@ -26,6 +27,7 @@ from shortlist.serving.logs import prediction_schema
 from shortlist.serving.online.assemble import Assembler
 from shortlist.serving.online.grpc_app import GRPCApp
 from shortlist.serving.online.http_app import http_app
+from shortlist.serving.online.http_inference import answering
 from shortlist.serving.online.logged import as_column
 from shortlist.serving.online.metrics import Metrics, age_seconds
 from shortlist.serving.online.predictor import Predictor
@@ -54,7 +56,7 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 1:
             raise ShortlistError(f"got {len(arguments)} arguments; wanted one, the settings file")
         settings = read_settings(Path(arguments[0]))
-        asyncio.run(serve(settings))
+        uvloop.run(serve(settings))
     except ShortlistError as error:
         _log.error("%s", error)
         return 1
@@ -162,7 +164,8 @@ class _HTTPServer(uvicorn.Server):
 def _http_config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         http_app(service),
-        http="httptools",
+        http=answering(service),
+        ws="none",
         loop="none",  # ours runs already
         lifespan="off",
         access_log=False,

@@ -24,6 +24,8 @@ CLUSTERS_FILE = "clusters/clusters.json"
 """Each in a folder of its own: Envoy reads a file again when anything in its folder is renamed."""
 _BODY = 32 * 1024 * 1024
 """Bytes of a request that are kept for another try; 10 000 candidates with forty columns are about 5 MB of JSON."""
+_VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "cluster_manager.cds.version_text"}
+"""Names under which an Envoy says which content it works with."""
 _MANAGER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 
 
@@ -61,6 +63,11 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path) -> Con
         "node": {"id": name, "cluster": "shortlist"},
         "admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}},
         "dynamic_resources": {"cds_config": _watched(folder / CLUSTERS_FILE)},
+        # Nobody reads the others: evidence is counted in the access log. Without them a request spends 0.5 ms
+        # here, not 0.6, where a model has had the processor's caches meanwhile.
+        "stats_config": {
+            "stats_matcher": {"inclusion_list": {"patterns": [{"exact": name} for name in _VERSIONS.values()]}}
+        },
         "static_resources": {"listeners": [_listener(port, _manager(folder, log))]},
     }
 
@@ -72,7 +79,7 @@ def taken(admin: Path, what: str) -> str | None:
         admin: Its Unix socket.
         what: `routes` or `clusters`.
     """
-    name = f"http.ingress.rds.{ROUTES}.version_text" if what == "routes" else "cluster_manager.cds.version_text"
+    name = _VERSIONS[what]
     found = _ask(admin, f"/stats?format=json&type=TextReadouts&filter={quote(name)}")
     if found is None:
         return None
@@ -151,6 +158,7 @@ def _manager(folder: Path, log: Path) -> Config:
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
                     "suppress_envoy_headers": True,
+                    "dynamic_stats": False,
                 },
             }
         ],

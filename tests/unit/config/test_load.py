@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import jsonschema
 import pytest
@@ -46,10 +47,29 @@ def test_every_field_has_a_sentence() -> None:
     bare = [
         f"{section.__name__}.{name}"
         for section in sections(Section)
-        for name, field in section.model_fields.items()
-        if not (field.description or "").strip()
+        for name, field in section.model_json_schema()["properties"].items()
+        if not field.get("description", "").strip()
     ]
     assert bare == []
+
+
+def test_the_schema_says_what_stands_below_a_field() -> None:
+    class Below(Section):
+        first: int = 1
+        """One line."""
+        second: Literal["a"] = "a"
+        third: int = 3
+        """Two lines,
+        of which this is the second."""
+
+    class Further(Below):
+        third: int = 4
+        fourth: Below = Below()
+        """A section."""
+
+    said = {name: field.get("description") for name, field in Further.model_json_schema()["properties"].items()}
+    two = "Two lines,\nof which this is the second."
+    assert said == {"first": "One line.", "second": None, "third": two, "fourth": "A section."}
 
 
 def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> None:

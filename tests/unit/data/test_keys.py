@@ -21,6 +21,16 @@ def test_a_key_is_new_exactly_once(batches: list[list[int]]) -> None:
     assert keys.contains(np.arange(31, dtype=np.uint64)).tolist() == [key in seen for key in range(31)]
 
 
+def test_many_keys_in_many_batches() -> None:
+    keys = np.random.default_rng(1).permutation(np.arange(200_000, dtype=np.uint64) << np.uint64(40))
+    seen = KeySet()
+    for number, batch in enumerate(np.split(keys, 20)):
+        known = keys[:3] if number % 4 == 3 else keys[:0]
+        assert seen.add(np.concatenate([batch, known])).tolist() == [True] * batch.size + [False] * known.size
+    assert seen.contains(keys).all()
+    assert not seen.contains(keys + np.uint64(1)).any()
+
+
 def test_rows_are_equal_when_every_value_is() -> None:
     rows = pl.DataFrame(
         {

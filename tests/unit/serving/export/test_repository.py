@@ -145,15 +145,20 @@ def test_trees_come_along_in_their_own_file(everything: Any, tmp_path: Path) -> 
     model = everything.trained("xgboost", section, "trees")
     export(model, "shop")
     write_repository(model / "serving", 2, BATCHING, tmp_path / "cut")
-    version = {f"shop/2/{name}" for name in ("features.onnx", "model.onnx", "model.ubj", "model.py", "scorers.py")}
+    program = ("model.py", "scorers.py", "compiling.py", "tree_walk.py")
+    version = {f"shop/2/{name}" for name in ("features.onnx", "trees.npz", *program)}
     assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
     tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
     program = program_of(tmp_path / "cut", 2, 2)
-    for rows in (1, 64, 65, len(tensors["numbers"])):  # few through the graph, many through XGBoost
+    for rows in (1, 128, 129, len(tensors["numbers"])):  # of a block, a whole one, one more
         some = {name: values[:rows] for name, values in tensors.items()}
         (wanted,) = session(model / "serving").run(["score"], some)
         np.testing.assert_allclose(program.scores(some), wanted, atol=1e-6, rtol=0)
     assert len(np.unique(wanted)) > 50
+    with running_triton(tmp_path / "cut") as running, triton.InferenceServerClient(running.grpc) as client:
+        got = client.infer("shop", asked(tensors)).as_numpy("score")
+    np.testing.assert_array_equal(got, program.scores(tensors))
+    verify_repository(tmp_path / "cut")  # what was compiled lies elsewhere
 
 
 def test_a_broken_graph_is_not_cut(dlrm: Path, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Counting the rows of each value of an integer key in one hash table for all parts of a day."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import Declared
+from shortlist.features.integers import Tally
+from shortlist.features.keyed import KeyedView
+from shortlist.features.lists import one_row_per_tag
+from shortlist.features.statistics import KeyCount
+from shortlist.frames import Engine, resolve
+
+
+class IntegerCount(KeyCount):
+    """The statistics of one integer key of which nothing but rows is counted.
+
+    Counting 26 keys of 2 M rows takes 0.3 s of processor time, sorting included, where sorting the values in Polars and
+    counting neighbours takes 0.7; and parts need no merging.
+    """
+
+    def __init__(self, view: KeyedView, scratch: Path, engine: Engine) -> None:
+        super().__init__(view, scratch, engine)
+        (self._key,) = view.keys
+        self._dtype: pl.DataType = pl.Int64()
+        self._tally = Tally()
+
+    @staticmethod
+    def suits(view: KeyedView, declared: Declared, engine: Engine) -> bool:
+        """Say whether a view can be counted so: a GPU counts by queries."""
+        plain = len(view.keys) == 1 and view.measures == (Columns.ROWS,) and not view.timed
+        return plain and not declared.is_text(view.keys[0]) and resolve(engine) == "cpu"
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that is taken by what is not on disk."""
+        return self._tally.nbytes if len(self._tally) else 0
+
+    def add_rows(self, rows: pl.DataFrame) -> None:
+        """Take some rows, as `countable` gives them. Other threads run meanwhile."""
+        values = one_row_per_tag(rows.select(self.view.keys), self.view.tags)[self._key]
+        self._dtype = values.dtype
+        self._tally.add(values.cast(pl.Int64))
+
+    def finish(self, path: Path, rows: int) -> None:
+        """Write the statistics, sorted by key, holding about `rows` of them at once; then it is empty again."""
+        super().finish(path, rows)
+        self._tally.clear()
+
+    def _forget(self) -> None:
+        self._tally = Tally()  # its memory is wanted
+
+    def _merged(self) -> pl.DataFrame:
+        values, rows = self._tally.in_order()
+        return pl.DataFrame({self._key: pl.Series(values).cast(self._dtype), Columns.ROWS: rows})

@@ -1,0 +1,115 @@
+"""The trees of an exported graph as flat arrays, as `tree_walk` reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from shortlist.artefacts import IntegrityError
+from shortlist.contracts import ShortlistError
+from shortlist.serving.export.cut import read_graph
+from shortlist.serving.export.tree_walk import TOP_EXITS, TOP_NODES, TREES
+
+_OPERATION: Final = "TreeEnsembleRegressor"
+_TOP_LEVELS: Final = 3
+
+
+def write_trees(graph: Path, out: Path) -> None:
+    """Write the trees of a graph; the same graph gives the same bytes.
+
+    Args:
+        graph: The whole graph.
+        out: Folder to write to.
+
+    Raises:
+        IntegrityError: The graph is missing or broken, or holds no trees.
+        ShortlistError: They are of a sort that `tree_walk` does not walk.
+    """
+    found = [node for node in read_graph(graph).graph.node if node.op_type == _OPERATION]
+    if len(found) != 1:
+        raise IntegrityError(f"{graph}: holds {len(found)} ensembles of trees, wanted one; export the model again")
+    ensemble = _Ensemble(_attributes(found[0]), graph)
+    tops, thresholds, nodes, values = ensemble.walked()
+    np.savez(
+        out / TREES, columns=ensemble.columns, tops=tops, thresholds=thresholds, nodes=nodes, values=values,
+        base=ensemble.base,
+    )  # fmt: skip
+
+
+class _Ensemble:
+    """Trees as ONNX has them: every node has the number of its tree and one of its own.
+
+    Attributes:
+        columns: See `tree_walk.walk`.
+        base: Likewise.
+    """
+
+    def __init__(self, given: dict[str, Any], graph: Path) -> None:
+        """Read them.
+
+        Raises:
+            ShortlistError: See `write_trees`.
+        """
+        trees, modes = given["nodes_treeids"], given["nodes_modes"]
+        place = {key: at for at, key in enumerate(zip(trees, given["nodes_nodeids"], strict=True))}
+        self._roots = [place[tree, 0] for tree in sorted(set(trees))]
+        self._leaf = np.array([mode == b"LEAF" for mode in modes])
+        self._left = [place[key] for key in zip(trees, given["nodes_truenodeids"], strict=True)]
+        self._right = [place[key] for key in zip(trees, given["nodes_falsenodeids"], strict=True)]
+        self._values = np.array(given["nodes_values"], np.float32)
+        if set(modes) - {b"BRANCH_LT", b"LEAF"} or not np.isfinite(self._values).all():
+            raise ShortlistError(
+                f"{graph}: trees of {', '.join(sorted({mode.decode() for mode in modes}))}; our program walks those of"
+                " BRANCH_LT with finite thresholds. Declare serving.scoring.runtime: onnxruntime."
+            )
+        leaves = [place[key] for key in zip(given["target_treeids"], given["target_nodeids"], strict=True)]
+        self._values[leaves] = given["target_weights"]
+        self.base = np.array(given["base_values"], np.float32)
+        read = np.column_stack([given["nodes_featureids"], given["nodes_missing_value_tracks_true"]])[~self._leaf]
+        columns, numbers = np.unique(read, axis=0, return_inverse=True)
+        self.columns = columns.astype(np.int32)
+        self._column = np.full(len(self._leaf), len(columns), np.int32)  # a leaf's
+        self._column[~self._leaf] = numbers.ravel()
+
+    def walked(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return `tops`, `thresholds`, `nodes` and `values` of `tree_walk.walk`."""
+        order: list[int] = []
+        number: dict[int, int] = {}
+        tops, inner_nodes = [], []
+        for root in self._roots:
+            members, levels = self._by_level(root)
+            number |= {node: len(order) + at for at, node in enumerate(members)}
+            order += members
+            inner, exits = self._top(root)
+            inner_nodes.append(inner)
+            tops.append([*self._column[inner], *(number[node] for node in exits), max(0, levels - _TOP_LEVELS)])
+        left = [number[node] - 1 if self._leaf[node] else number[self._left[node]] for node in order]
+        nodes = np.column_stack([self._column[order], left]).astype(np.int32)
+        return np.array(tops, np.int32), self._values[np.array(inner_nodes)], nodes, self._values[order]
+
+    def _by_level(self, root: int) -> tuple[list[int], int]:
+        """Return a tree's nodes, siblings side by side, and its levels below the root."""
+        found, level, levels = [root], [root], 0
+        while level := [child for node in level if not self._leaf[node] for child in self._children(node)]:
+            found += level
+            levels += 1
+        return found, levels
+
+    def _top(self, root: int) -> tuple[list[int], list[int]]:
+        """Return the nodes of the first three levels, and those that follow; a leaf follows itself."""
+        nodes = [root]
+        for at in range(TOP_NODES):
+            nodes += [nodes[at]] * 2 if self._leaf[nodes[at]] else self._children(nodes[at])
+        assert len(nodes) == TOP_NODES + TOP_EXITS
+        return nodes[:TOP_NODES], nodes[TOP_NODES:]
+
+    def _children(self, node: int) -> list[int]:
+        return [self._left[node], self._right[node]]
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    from onnx.helper import get_attribute_value
+
+    return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}

@@ -1,0 +1,25 @@
+"""How the tests are shared out among processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_what_stays_together_is_there(pytestconfig: pytest.Config) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    named = {place for places in conftest._TOGETHER.values() for place in places}
+    assert [place for place in (*named, *conftest._REAL) if not (TESTS / place).exists()] == []
+
+
+def test_tests_that_look_at_one_run_stay_together(pytestconfig: pytest.Config) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    others = (path for path in TESTS.rglob("test_*.py") if path != Path(__file__))
+    asking = [path for path in others if "finished: Any" in path.read_text()]
+    assert len(asking) >= 3
+    assert {conftest._group(path) for path in asking} == {"finished"}
+    assert conftest._group(TESTS / "graphs/test_training.py") == "training"
+    assert conftest._group(Path(__file__)) == ""
