@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _END: Any = object()
 
@@ -31,5 +32,31 @@ def ahead(items: Iterable[Item], depth: int = 1) -> Iterator[Item]:
         while (item := waiting.popleft().result()) is not _END:
             waiting.append(pool.submit(next, source, _END))
             yield cast(Item, item)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def with_results(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """Give items, in order, each with what the work makes of it; what it raises is raised here.
+
+    Args:
+        work: Done in other threads, for several items at once.
+        items: Taken when they are needed, in the thread that asks; so many more than `workers` are in memory as one.
+        workers: How many items are worked on at once.
+
+    >>> list(with_results(abs, [-1, 2], workers=2))
+    [(-1, 1), (2, 2)]
+    """
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="with_results")
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(work, item)))
+            if len(waiting) > workers:
+                first, made = waiting.popleft()
+                yield first, made.result()
+        while waiting:
+            first, made = waiting.popleft()
+            yield first, made.result()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shortlist.ahead import ahead
+from shortlist.ahead import ahead, with_results
 
 
 def test_items_come_in_order_and_from_another_thread() -> None:
@@ -44,3 +44,42 @@ def test_no_more_is_made_than_so_many_in_advance() -> None:
     items.close()  # type: ignore[attr-defined]
     assert len(made) <= 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+
+
+def test_results_come_in_order_whatever_is_done_first() -> None:
+    later = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert later.wait(30), "the next item was not worked on meanwhile"
+        later.set()
+        return -number
+
+    assert list(with_results(work, range(9), workers=2)) == [(number, -number) for number in range(9)]
+
+
+def test_an_error_of_the_work_comes_out_at_its_item() -> None:
+    def work(number: int) -> int:
+        if number == 1:
+            raise ValueError("torn")
+        return number
+
+    results = with_results(work, range(5), workers=2)
+    assert next(results) == (0, 0)
+    with pytest.raises(ValueError, match="torn"):
+        next(results)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("with_results")]
+
+
+def test_no_more_items_are_taken_than_are_worked_on() -> None:
+    taken: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    results = with_results(abs, numbers(), workers=2)
+    assert next(results) == (0, 0)
+    results.close()  # type: ignore[attr-defined]
+    assert taken == [0, 1, 2]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from shortlist.config.data import Column
 from shortlist.contracts import DataError
+from shortlist.data import read_text as read_text_module
 from shortlist.data import text_blocks
 from shortlist.data.layout import Layout
 from shortlist.data.read_text import read_text
@@ -28,6 +29,12 @@ ROW = f"{NOON},7,2.5,1\n"
 TITLES = [{"name": "title", "type": "string"}, {"name": "click", "type": "integer"}]
 Declare = Callable[..., Any]
 Read = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 40], ids=["compiled", "Polars"])
+def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every log is read in both ways: as one large enough for the compiled reader, and as one that is not."""
+    monkeypatch.setattr(read_text_module, "_LARGE_BYTES", request.param)
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "log.csv") -> Path:
