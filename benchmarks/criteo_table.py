@@ -26,7 +26,7 @@ def write_table(folder: Path, train_rows: int, validation_rows: int, chunk_rows:
         validation_rows: Rows of the validation day, and of the test day.
         chunk_rows: Rows per file.
     """
-    writer = DayTableWriter(folder, Files.TABLE, chunk_rows)
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows, "uncompressed")
     days = [_FIRST + timedelta(days=number) for number in range(6)]
     for number, day in enumerate(days):
         rows, seed = (

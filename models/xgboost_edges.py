@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from models.inputs import FeatureColumn
-from models.matrix import float_matrix, float_names
+from models.matrix import float_matrix, float_names, infinite_values
+from shortlist.ahead import ahead
 
 
 def sampled_edges(
     read: Callable[[Path], pl.DataFrame],
     rows: Mapping[Path, int],
-    features: tuple[FeatureColumn, ...],
+    features: Sequence[FeatureColumn],
     sample_rows: int,
     max_bin: int,
     seed: int,
 ) -> np.ndarray:
     """Return the edges of every feature's bins, as rows of which XGBoost's own sketch makes exactly these bins.
 
-    Every file gives its share of the sample, drawn at random without replacement; one file is read after the other.
+    Every file gives its share of the sample, drawn at random without replacement; the next file is read meanwhile.
     The smallest and the largest value of all rows are always edges: were they not, a row beyond the last edge would
     lie in the last bin while trees grow, and might go with the missing values when they score.
 
@@ -46,24 +48,41 @@ def sampled_edges(
     # Two places more than are drawn: the smallest and the largest value of all rows. Both stay NaN where nothing is.
     sample = np.full((width, sample_rows + 2), np.nan, np.float32)
     smallest, largest = sample[:, -2], sample[:, -1]
-    for path, own in rows.items():
+    for own, frame in zip(rows.values(), ahead(map(read, rows)), strict=True):
         share = sample_rows * (seen + own) // total - sample_rows * seen // total
         seen += own
+        low, high = _extremes(frame, features)
+        np.fmin(smallest, low, out=smallest)
+        np.fmax(largest, high, out=largest)
         drawn = np.sort(random.choice(own, share, replace=False))
-        frame, place = read(path), 0
-        for feature in features:
-            # One feature at a time: the floats of all of them would be as large as the frame.
-            values = float_matrix(frame, [feature])
-            floats = slice(place, place := place + values.shape[1])
-            sample[floats, filled : filled + share] = values[drawn].T
-            smallest[floats] = np.fmin(smallest[floats], np.fmin.reduce(values, initial=np.nan))
-            largest[floats] = np.fmax(largest[floats], np.fmax.reduce(values, initial=np.nan))
+        sample[:, filled : filled + share] = float_matrix(frame[drawn], features).T
         filled += share
     edges = np.full((max_bin + 1, width), np.nan, np.float32)
     for number, values in enumerate(sample):
         own_edges = quantile_edges(values[~np.isnan(values)], max_bin)
         edges[: len(own_edges), number] = own_edges
     return edges
+
+
+def _extremes(frame: pl.DataFrame, features: Sequence[FeatureColumn]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and the largest float of every feature, in the order of `float_matrix`; NaN where none is."""
+    low, high = [], []
+    for feature in features:
+        if feature.width is None:  # as it lies in the file: floats of all rows need not be made
+            low.append(_as_float(frame[feature.name].min(), feature.name))
+            high.append(_as_float(frame[feature.name].max(), feature.name))
+        else:
+            floats = float_matrix(frame, [feature])
+            low += np.fmin.reduce(floats, initial=np.nan).tolist()
+            high += np.fmax.reduce(floats, initial=np.nan).tolist()
+    return np.array(low, np.float32), np.array(high, np.float32)
+
+
+def _as_float(value: Any, name: str) -> float:
+    number = np.nan if value is None else float(value)
+    if np.isinf(number):
+        raise infinite_values(name)
+    return number
 
 
 def quantile_edges(values: np.ndarray, max_bin: int) -> np.ndarray:

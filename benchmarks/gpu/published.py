@@ -93,7 +93,7 @@ def write_table(
 
     26 columns of powers are a minute's work of one core at full size; the device draws them while a file is written.
     """
-    writer = DayTableWriter(folder, Files.TABLE, chunk_rows)
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows, "uncompressed")
     days = [_FIRST + timedelta(days=number) for number in range(4)]
     generator = torch.Generator(device).manual_seed(17)
     for day, rows in zip(days, (train_rows // 2, train_rows // 2, validation_rows, chunk_rows // 8), strict=True):
