@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from shortlist.serving.stack.program import born
 
@@ -32,8 +33,10 @@ def watch_over_this_process() -> None:
             asked_to_stop: list[int] = []
             signal.signal(signal.SIGTERM, lambda number, _: asked_to_stop.append(number))
             _wait_for_a_death(parent)
-            if not asked_to_stop:
-                os.write(2, b"Triton, or a process of its model's backend, died: ending what is left of it\n")
+            # Whoever read what Triton printed may have stopped reading when it died.
+            with suppress(OSError):
+                if not asked_to_stop:
+                    os.write(2, b"Triton, or a process of its model's backend, died: ending what is left of it\n")
             os.killpg(parent, signal.SIGKILL)
         finally:
             os._exit(0)  # Never back into the code of whoever forked.

@@ -1,0 +1,41 @@
+"""Nothing of a program outlives it, whoever still listens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+PROGRAM = """
+import subprocess, time
+from shortlist.serving.stack.watchdog import watch_over_this_process
+watch_over_this_process()
+backend = subprocess.Popen(["sleep", "600"])
+print(backend.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_a_killed_program_started_is_ended(listens: bool) -> None:
+    """A backend of Triton's that waits for a request's end, which never comes, does not end by itself."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    backend = psutil.Process(int(program.stdout.readline()))
+    program.stdout.close()
+    if not listens:
+        program.stderr.close()
+    program.kill()
+    program.wait()
+    try:
+        backend.wait(timeout=30)
+    except psutil.TimeoutExpired:
+        backend.kill()
+        raise
+    finally:
+        program.stderr.close()
