@@ -14,7 +14,7 @@ from shortlist.features.columns import Declared
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
-from shortlist.frames import Engine, collect, collect_all
+from shortlist.frames import Engine, collect, collect_all, resolve
 
 LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
@@ -47,14 +47,19 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
 
 def count(rows: pl.DataFrame, views: Sequence[KeyedView], engine: Engine) -> list[pl.DataFrame]:
     """Return each view's statistics of some rows (of `countable`): one row per value of the key, null keys nowhere."""
-    return collect_all([_counting(rows, view) for view in views], engine)
+    return collect_all([_counting(rows, view, engine) for view in views], engine)
 
 
-def _counting(rows: pl.DataFrame, view: KeyedView) -> pl.LazyFrame:
+def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFrame:
     carried = rows.select(*view.keys, *_carried(view))
     wanted = one_row_per_tag(carried, view.tags).drop(ROW) if view.tags else carried
     counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
-    return wanted.lazy().drop_nulls(view.keys).group_by(view.keys).agg(*counted, *_newest(view))
+    known = wanted.lazy().drop_nulls(view.keys)
+    # Where nothing but integers has to move, sorting them and counting neighbours takes 0.68 s of processor time for 26
+    # keys of 2 M rows; hashing them and sorting the counts takes 1.17. With a sum beside the key it is the other way.
+    if wanted.width == 1 and wanted.dtypes[0].is_integer() and resolve(engine) == "cpu":
+        return known.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
+    return known.group_by(view.keys).agg(*counted, *_newest(view))
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
