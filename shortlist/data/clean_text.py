@@ -14,7 +14,7 @@ import pyarrow as pa
 from shortlist.data.text_blocks import TextBlock
 
 Bytes = npt.NDArray[np.uint8]
-Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int32]
 
 _VIEW_BYTES: Final = 16
@@ -58,7 +58,7 @@ class CleanText:
             array = arrays.get(kind, "integers")
             self._columns[name] = (place, self._counts[array], array)
             self._counts[array] += 1
-        usable = [text.encode() for text in null_values if not {separator, "\n", "\r"} & {*text}]
+        usable = [text.encode() for text in null_values if text and not {separator, "\n", "\r"} & {*text}]
         self._described = text_kernels.Fields(
             kinds=np.array(list(kinds.values()), np.uint8),
             slots=np.array([slot for _, slot, _ in self._columns.values()]),
@@ -74,37 +74,41 @@ class CleanText:
         text, rows = np.frombuffer(data, np.uint8), block.lines
         counts, kernels = self._counts, self._kernels
         into = kernels.Parsed(
-            known=np.empty((len(self._columns), rows), np.bool_),
+            validity=np.zeros((len(self._columns), -(-rows // 64)), np.uint64),
+            known=np.zeros(len(self._columns), np.int64),
             integers=np.empty((counts["integers"], rows), np.int64),
             numbers=np.empty((counts["numbers"], rows), np.float64),
             starts=np.empty((counts["texts"], rows), np.int32),
             ends=np.empty((counts["texts"], rows), np.int32),
         )
-        if not kernels.parse_rows(text, self._separator, self._described, into):
+        if not kernels.parse_rows(text, rows, self._separator, self._described, into):
             return None
         made = {}
         for name in wanted:
             place, slot, array = self._columns[name]
-            known = into.known[place]
+            validity = None if into.known[place] == rows else into.validity[place]
             if array == "texts":
-                column = self._texts(text, known, into.starts[slot], into.ends[slot])
+                column = self._texts(text, rows, validity, into.starts[slot], into.ends[slot])
             else:
                 values = into.integers[slot] if array == "integers" else into.numbers[slot]
-                column = _arrow(pa.from_numpy_dtype(values.dtype), known, values)
+                column = _arrow(pa.from_numpy_dtype(values.dtype), rows, validity, values)
             made[name] = pl.Series(name, column)
         return pl.DataFrame(made)
 
-    def _texts(self, text: Bytes, known: Flags, starts: Offsets, ends: Offsets) -> pa.Array:
+    def _texts(self, text: Bytes, rows: int, validity: Words | None, starts: Offsets, ends: Offsets) -> pa.Array:
+        known = np.ones(rows, np.uint8)
+        if validity is not None:
+            known = np.unpackbits(validity.view(np.uint8), count=rows, bitorder="little")
         lengths = np.where(known, ends - starts, 0)
         kept = np.empty(int(lengths[lengths > self._kernels.INLINE].sum()), np.uint8)
-        views = np.zeros((known.size, _VIEW_BYTES), np.uint8)
-        self._kernels.text_views(text, known, starts, ends, views, kept)
-        return _arrow(pa.string_view(), known, views, kept)
+        views = np.zeros((rows, _VIEW_BYTES), np.uint8)
+        self._kernels.text_views(text, known.view(np.bool_), starts, ends, views, kept)
+        return _arrow(pa.string_view(), rows, validity, views, kept)
 
 
-def _arrow(kind: pa.DataType, known: Flags, *values: npt.NDArray[Any]) -> pa.Array:
-    validity = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(kind, known.size, [validity, *map(pa.py_buffer, values)])
+def _arrow(kind: pa.DataType, rows: int, validity: Words | None, *values: npt.NDArray[Any]) -> pa.Array:
+    buffers = [None if array is None else pa.py_buffer(array) for array in (validity, *values)]
+    return pa.Array.from_buffers(kind, rows, buffers)
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -1,4 +1,7 @@
-"""The fields of clean delimited text, found and turned into numbers in one pass over its bytes."""
+"""The fields of clean delimited text, found and turned into numbers in one pass over its bytes.
+
+Places in the text are counted by unsigned integers, which need no test for negative indices: a third of the time.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,17 @@ _NOT_HEX: Final = 0x80
 _HEX: Final = np.full(256, _NOT_HEX, np.uint8)
 _HEX[[*b"0123456789abcdef"]] = np.arange(16)
 _HEX[[*b"ABCDEF"]] = np.arange(10, 16)
+_HELD_ROWS: Final = 64
+_EVERY_BYTE: Final = 0x0101010101010101
+
+_ONE: Final = np.uint64(1)
+_FOUR: Final = np.uint64(4)
+_EIGHT: Final = np.uint64(8)
+_SIXTEEN: Final = np.uint64(16)
+_32: Final = np.uint64(32)
 
 Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
 
 class Fields(NamedTuple):
@@ -51,8 +63,10 @@ class Fields(NamedTuple):
 class Parsed(NamedTuple):
     """Arrays for what is found; a value is written where it is known."""
 
-    known: npt.NDArray[np.bool_]
-    """Fields x rows: whether there is anything."""
+    validity: npt.NDArray[np.uint64]
+    """Fields x words of 64 rows, zeros before: Arrow's bits, which tell whether there is anything."""
+    known: npt.NDArray[np.int64]
+    """Fields, zeros before: rows that have something."""
     integers: npt.NDArray[np.int64]
     """Columns x rows, of kind INTEGER or HEX."""
     numbers: npt.NDArray[np.float64]
@@ -64,7 +78,7 @@ class Parsed(NamedTuple):
 
 
 @compiled
-def parse_rows(text: Bytes, separator: int, fields: Fields, into: Parsed) -> bool:
+def parse_rows(text: Bytes, rows: int, separator: int, fields: Fields, into: Parsed) -> bool:
     """Take rows apart; return whether all of them are clean: each has all fields, and every field is of its kind.
 
     Clean are: nothing at all; an integer of at most 18 decimal digits; at most 16 hexadecimal digits, kept as 64 bits;
@@ -72,40 +86,63 @@ def parse_rows(text: Bytes, separator: int, fields: Fields, into: Parsed) -> boo
     reader.
 
     Args:
-        text: Whole rows, as many as the arrays have, each with its line end, without quotes.
+        text: Whole rows, each with its line end, without quotes.
+        rows: How many.
         separator: Byte between fields.
         fields: What they are.
         into: Where they go.
     """
-    count, rows = into.known.shape
-    place = 0
-    for row in range(rows):
-        for field in range(count):
-            stop = separator if field + 1 < count else _NEWLINE
-            kind, slot = fields.kinds[field], fields.slots[field]
-            first = end = place + _null_bytes(text, place, stop, fields)
-            clean = True
-            if kind == HEX:
-                end, bits, clean = _hexadecimal(text, first, separator)
-                into.integers[slot, row] = bits
-            elif kind in (INTEGER, NUMBER):
-                end, value, digits, after = _decimal(text, first, separator)
-                if kind == INTEGER:
-                    clean = after < 0 and digits <= _MOST_DIGITS and (digits > 0 or end == first)
-                    into.integers[slot, row] = value
-                else:
-                    clean = digits <= (_EXACT_DIGITS if after >= 0 else _MOST_DIGITS)
-                    clean = clean and (digits > max(after, 0) or end == first)
-                    into.numbers[slot, row] = value / _POWERS[max(after, 0)] if clean else 0.0
-            else:
-                end = _text(text, first, separator)
-                if kind == TEXT:
-                    into.starts[slot, row], into.ends[slot, row] = first, end
-            if not clean or text[end] != stop:
+    # Integers of some rows are held row by row, then written column by column: writing each of forty at once, to forty
+    # places far apart, takes a third of the time of everything that is done here.
+    held = np.empty((_HELD_ROWS, into.integers.shape[0]), np.int64)
+    place = np.uint64(0)
+    for start in range(0, rows, _HELD_ROWS):
+        end = min(start + _HELD_ROWS, rows)
+        for row in range(start, end):
+            place = _parse_row(text, place, separator, fields, into, row, held[row - start])
+            if place == 0:
                 return False
-            into.known[field, row] = end > first
-            place = end + 1
+        for slot in range(held.shape[1]):
+            for row in range(start, end):
+                into.integers[slot, row] = held[row - start, slot]
     return True
+
+
+@compiled
+def _parse_row(
+    text: Bytes, place: np.uint64, separator: int, fields: Fields, into: Parsed, row: int, integers: Ints
+) -> np.uint64:
+    """Take the row at a place apart, its integers into an array of their own; return where it ends, 0 if not clean."""
+    count = fields.kinds.size
+    bit = _ONE << np.uint64(row & 63)
+    for field in range(count):
+        stop = separator if field + 1 < count else _NEWLINE
+        kind, slot = fields.kinds[field], fields.slots[field]
+        first = end = place + _null_bytes(text, place, stop, fields)
+        clean = True
+        if kind == HEX:
+            end, bits, clean = _hexadecimal(text, first, stop)
+            integers[slot] = bits
+        elif kind == INTEGER or kind == NUMBER:
+            end, value, digits, after = _decimal(text, first, stop)
+            if kind == INTEGER:
+                clean = after < 0 and digits <= _MOST_DIGITS and (digits > 0 or end == first)
+                integers[slot] = value
+            else:
+                clean = digits <= (_EXACT_DIGITS if after >= 0 else _MOST_DIGITS)
+                clean = clean and (digits > max(after, 0) or end == first)
+                into.numbers[slot, row] = value / _POWERS[max(after, 0)] if clean else 0.0
+        else:
+            end = _text(text, first, separator)
+            if kind == TEXT:
+                into.starts[slot, row], into.ends[slot, row] = first, end
+        if not clean or text[end] != stop:
+            return np.uint64(0)
+        if end > first:
+            into.validity[field, row >> 6] |= bit
+            into.known[field] += 1
+        place = end + _ONE
+    return place
 
 
 @compiled
@@ -145,51 +182,92 @@ def text_views(
 
 
 @compiled
-def _null_bytes(text: Bytes, place: int, stop: int, fields: Fields) -> int:
+def _null_bytes(text: Bytes, place: np.uint64, stop: int, fields: Fields) -> np.uint64:
     """Return the length of the field at a place if it is a text that means nothing, otherwise 0."""
     begin = 0
     for end in fields.null_ends:
-        length = end - begin
-        if place + length < text.size and text[place + length] == stop:
+        length = np.uint64(end - begin)
+        if place + length < np.uint64(text.size) and text[place + length] == stop:
             same = 0
-            while same < length and text[place + same] == fields.nulls[begin + same]:
+            while begin + same < end and text[place + np.uint64(same)] == fields.nulls[begin + same]:
                 same += 1
-            if same == length:
-                return int(length)
+            if begin + same == end:
+                return length
         begin = end
-    return 0
+    return np.uint64(0)
 
 
 @compiled
-def _text(text: Bytes, place: int, separator: int) -> int:
+def _text(text: Bytes, place: np.uint64, separator: int) -> np.uint64:
     """Return where the field at a place ends."""
     while text[place] not in (separator, _NEWLINE):
-        place += 1
+        place += _ONE
     return place
 
 
 @compiled
-def _hexadecimal(text: Bytes, place: int, separator: int) -> tuple[int, np.int64, bool]:
-    """Return where the field at a place ends, its bits, and whether it is nothing but hexadecimal digits."""
-    first, bits, wrong = place, np.uint64(0), np.uint8(0)
-    while text[place] not in (separator, _NEWLINE):
-        digit = _HEX[text[place]]
-        wrong |= digit
-        bits = (bits << np.uint64(4)) | np.uint64(digit & 15)
-        place += 1
-    return place, np.int64(bits), bool(wrong < _NOT_HEX and place - first <= _MOST_HEX)
+def _hexadecimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.int64, bool]:
+    """Return where the digits at a place end, their bits, and whether they are few enough."""
+    if place + _EIGHT < np.uint64(text.size) and text[place + _EIGHT] == stop:
+        word, clean = _eight_digits(text, place)
+        if clean:
+            return place + _EIGHT, np.int64(word), True
+    first, bits = place, np.uint64(0)
+    while _HEX[text[place]] != _NOT_HEX:
+        bits = (bits << _FOUR) | np.uint64(_HEX[text[place]])
+        place += _ONE
+    return place, np.int64(bits), place - first <= np.uint64(_MOST_HEX)
 
 
 @compiled
-def _decimal(text: Bytes, place: int, separator: int) -> tuple[int, np.int64, int, int]:
+def _eight_digits(text: Bytes, place: np.uint64) -> tuple[np.uint64, bool]:
+    """Return the bits of eight hexadecimal digits, and whether they are such: all of them at once, as bytes of a word.
+
+    That is what hashed categories are written as. One by one they take three times as long.
+    """
+    word = _word(text, place)
+    small = word | np.uint64(0x20 * _EVERY_BYTE)
+    # The upper bit of a byte tells that it is at least a limit; it is free to, where no byte of the text has it.
+    digit = _at_least(word, 0x30) & ~_at_least(word, 0x3A)
+    letter = _at_least(small, 0x61) & ~_at_least(small, 0x67)
+    clean = ((digit | letter) & ~word & np.uint64(0x80 * _EVERY_BYTE)) == np.uint64(0x80 * _EVERY_BYTE)
+    # A letter's code ends in 1 to 6 and has a bit that no decimal digit's has.
+    word = (word & np.uint64(0x0F * _EVERY_BYTE)) + np.uint64(9) * ((word >> np.uint64(6)) & np.uint64(_EVERY_BYTE))
+    word = ((word << _FOUR) | (word >> _EIGHT)) & np.uint64(0x00FF00FF00FF00FF)
+    word = ((word << _EIGHT) | (word >> _SIXTEEN)) & np.uint64(0x0000FFFF0000FFFF)
+    return ((word << _SIXTEEN) | (word >> _32)) & np.uint64(0xFFFFFFFF), clean
+
+
+@compiled
+def _word(text: Bytes, place: np.uint64) -> np.uint64:
+    """Return the eight bytes at a place, the first as the lowest; the compiler makes one load of it."""
+    word = np.uint64(0)
+    for byte in range(8):
+        word |= np.uint64(text[place + np.uint64(byte)]) << np.uint64(8 * byte)
+    return word
+
+
+@compiled
+def _at_least(word: np.uint64, least: int) -> np.uint64:
+    """Set the upper bit of each byte, all of them below 128, that is at least so large."""
+    return word + np.uint64((0x80 - least) * _EVERY_BYTE)
+
+
+@compiled
+def _decimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.int64, int, int]:
     """Return where the number at a place ends, its digits as an integer, how many they are, and how many after a point.
 
     The last is -1 where there is no point. What is no number ends early.
     """
+    if place + _EIGHT < np.uint64(text.size):
+        length, value = _leading_digits(_word(text, place))
+        if text[place + length] == stop:
+            return place + length, value, np.int64(length), -1
     negative = text[place] == _MINUS
-    place += negative
+    if negative:
+        place += _ONE
     value, digits, before = np.int64(0), 0, -1
-    while text[place] not in (separator, _NEWLINE):
+    while True:
         digit = np.uint8(text[place] - 48)
         if digit < 10:
             value = value * 10 + np.int64(digit)
@@ -198,5 +276,23 @@ def _decimal(text: Bytes, place: int, separator: int) -> tuple[int, np.int64, in
             before = digits
         else:
             break
-        place += 1
+        place += _ONE
     return place, -value if negative else value, digits, digits - before if before >= 0 else -1
+
+
+@compiled
+def _leading_digits(word: np.uint64) -> tuple[np.uint64, np.int64]:
+    """Return how many of the first seven bytes, from the first on, are decimal digits, and their value.
+
+    No step depends on how many they are, so that the processor need not guess, which it does wrong most of the time.
+    """
+    digits = word ^ np.uint64(0x30 * _EVERY_BYTE)
+    other = (_at_least(digits, 10) | digits) & np.uint64(0x80 * _EVERY_BYTE)  # right up to the first that is set
+    other |= np.uint64(0x80 << 56)
+    first = (other & (~other + _ONE)) >> np.uint64(7)
+    length = (first * np.uint64(0x0001020304050607)) >> np.uint64(56)
+    digits = (digits << (_EIGHT * (np.uint64(7) - length))) << _EIGHT  # zeros come before them
+    pairs = digits * np.uint64(10) + (digits >> _EIGHT)
+    even = (pairs & np.uint64(0xFF000000FF)) * np.uint64(100 + (1_000_000 << 32))
+    odd = ((pairs >> _SIXTEEN) & np.uint64(0xFF000000FF)) * np.uint64(1 + (10_000 << 32))
+    return length, np.int64((even + odd) >> _32)

@@ -66,6 +66,42 @@ def test_what_is_accepted_of_any_text_is_what_polars_reads(table: list[tuple[str
         assert_frame_equal(got, by_polars(text), check_exact=True)
 
 
+@pytest.mark.parametrize("place", range(8))
+def test_eight_digits_at_once_are_eight_digits(place: int) -> None:
+    for byte in {*range(128)} - {*b',\r\n"'}:
+        code = "fedcBA98"[:place] + chr(byte) + "01234567"[place + 1 :]
+        got = parsed(f"1,{code},x,1.5,text\n")
+        assert (got is not None) == (chr(byte) in "0123456789abcdefABCDEF"), code
+        if got is not None:
+            assert got["code"].item() == int(code, 16)
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_eight_bytes_that_are_no_ascii_are_no_digits(place: int) -> None:
+    for letter in ("é", "°", "±", "Ā"):  # of two bytes, the second of which is a digit's code and the upper bit
+        code = ("0" * place + letter + "0" * 8).encode()[:8]
+        assert parsed(b"1," + code + b",x,1.5,text\n") is None, code
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_decimals_of_any_length_are_what_they_say(length: int) -> None:
+    for place in range(length):
+        for byte in {*range(128)} - {*b',\r\n"-'}:
+            number = "987654321"[:place] + chr(byte) + "123456789"[place + 1 : length]
+            got = parsed(f"{number},a,x,1.5,text\n")
+            assert (got is not None) == (chr(byte) in DIGITS), number
+            if got is not None:
+                assert got["whole"].item() == int(number)
+
+
+def test_many_rows_stay_in_order_and_keep_what_they_lack() -> None:
+    rows = [(number if number % 3 else "", f"{number * 7:x}" if number % 5 else "", number) for number in range(200)]
+    text = "".join(f"{whole},{code},x,{number}.5,text {number}\n" for whole, code, number in rows)
+    got = parsed(text)
+    assert got is not None
+    assert_frame_equal(got, by_polars(text), check_exact=True)
+
+
 @pytest.mark.parametrize(
     "row",
     [
