@@ -65,10 +65,18 @@ def cost(work: Callable[[], object]) -> Cost:
     return Cost(time.perf_counter() - wall, _cpu_s() - cpu)
 
 
-def peak_mib(work: Callable[..., object], *arguments: Any) -> float:
-    """Return the peak resident memory, in MiB, of a fresh process that does a work; it lies in a module."""
+def alone(work: Callable[..., object], *arguments: Any) -> tuple[float, float]:
+    """Return the seconds of a work, and the peak resident MiB of the fresh process that does it; it lies in a module.
+
+    The seconds are without the start of the process.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak_mib, (work, arguments))
+        return pool.apply(_alone, (work, arguments))
+
+
+def peak_mib(work: Callable[..., object], *arguments: Any) -> float:
+    """Return the peak alone; see `alone`."""
+    return alone(work, *arguments)[1]
 
 
 def show(title: str, lines: Iterable[Line]) -> None:
@@ -147,8 +155,10 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _peak_mib(work: Callable[..., object], arguments: tuple[Any, ...]) -> float:
+def _alone(work: Callable[..., object], arguments: tuple[Any, ...]) -> tuple[float, float]:
+    began = time.perf_counter()
     work(*arguments)
+    seconds = time.perf_counter() - began
     # Not `ru_maxrss`: Linux hands a parent's own peak down to it.
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(peak.split()[1]) / 1024
+    return seconds, int(peak.split()[1]) / 1024

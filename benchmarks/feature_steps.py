@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -29,6 +30,10 @@ def spec() -> Spec:
     return parse_spec(yaml.safe_dump(raw))
 
 
+STEPS: Final = ("ingest", "validate", "fit", "table")
+"""In their order."""
+
+
 def steps(log: Path, out: Path) -> dict[str, Callable[[], object]]:
     """Return the steps that make the features of a log, in their order."""
     own = spec()
@@ -40,6 +45,11 @@ def steps(log: Path, out: Path) -> dict[str, Callable[[], object]]:
         "fit": lambda: fit(*declared, valid, fitted),
         "table": lambda: build_table(*declared, valid, fitted, out / "table"),
     }
+
+
+def one_step(name: str, log: Path, out: Path) -> None:
+    """Take one of the steps; those before it have been taken."""
+    steps(log, out)[name]()
 
 
 def empty(out: Path) -> None:

@@ -4,7 +4,7 @@ Ours is every step of a run: read and type, check and quarantine, count, table; 
 how well it keeps the cores busy. The bound is parsing the text alone, with Polars, into memory. The peers, whole
 programs on the same rows, are those of `benchmarks.feature_peers`.
 
-`--large` compares memory and time of 20 M rows with 2 M instead (5 GB of text; a quarter of an hour).
+`--large` compares memory and time of 20 M rows with 2 M instead, step by step (5 GB of text; ten minutes).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from benchmarks.asked import below
-from benchmarks.bench import Cost, Line, cost, hardware, in_turn, peak_mib, record, show
+from benchmarks.bench import Cost, Line, alone, cost, hardware, in_turn, peak_mib, record, show
 from benchmarks.criteo import CARDINALITIES, COUNTS, write_tsv
 from benchmarks.feature_peers import PEERS_PYTHON, times
-from benchmarks.feature_steps import empty, ours, steps
+from benchmarks.feature_steps import STEPS, empty, one_step, ours, steps
 from shortlist.contracts import Files
 from shortlist.tables import DayTable
 
@@ -108,19 +108,30 @@ def against_peers(log: Path, scratch: Path) -> list[Line]:
 
 
 def growth(scratch: Path) -> list[Line]:
-    """Measure memory and time at ten times the rows."""
-    figures = []
+    """Measure memory and time at ten times the rows; every step is a process of its own, as in a run."""
+    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    peaks: dict[str, list[float]] = {name: [] for name in STEPS}
+    out = scratch / "out"
     for rows in (ROWS, 10 * ROWS):
         log = scratch / f"{rows}.tsv"
         write_tsv(log, rows)
-        spent = cost(lambda log=log: ours(log, scratch / "out"))
-        figures.append((spent.wall_s, peak_mib(ours, log, scratch / "out")))
+        empty(out)
+        for name in STEPS:
+            spent, peak = alone(one_step, name, log, out)
+            seconds[name].append(spent)
+            peaks[name].append(peak)
         log.unlink()
-    (short, small), (long, large) = figures
+    short, long = map(sum, zip(*seconds.values(), strict=True))
+    small, large = map(max, zip(*peaks.values(), strict=True))
     return [
         Line("features", "20 M rows, time", long, "s", "2 M rows", long / short),
         Line("features", "20 M rows, peak memory", large, "MiB", "2 M rows", large / small),
-    ]
+        *(Line("features", f"20 M rows, {name}, time", two[1], "s", f"2 M rows: {two[0]:.1f} s", two[1] / two[0])
+          for name, two in seconds.items()),
+        *(Line("features", f"20 M rows, {name}, peak memory", two[1], "MiB", f"2 M rows: {two[0]:.0f} MiB",
+               two[1] / two[0])
+          for name, two in peaks.items()),
+    ]  # fmt: skip
 
 
 def main() -> int:

@@ -36,27 +36,36 @@ def ahead(items: Iterable[Item], depth: int = 1) -> Iterator[Item]:
         pool.shutdown(cancel_futures=True)
 
 
-def with_results(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
-    """Give items, in order, each with what the work makes of it; what it raises is raised here.
+def results(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """Give what the work makes of each item, in order; what it raises is raised here.
 
     Args:
         work: Done in other threads, for several items at once.
-        items: Taken when they are needed, in the thread that asks; so many more than `workers` are in memory as one.
+        items: Taken when they are needed, in the thread that asks; so many more than `workers` are in memory as one,
+            as items or as results.
         workers: How many items are worked on at once.
+
+    >>> list(results(abs, [-1, 2], workers=2))
+    [1, 2]
+    """
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="results")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            del item  # it is the work's alone
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def with_results(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """Give items, in order, each with what the work makes of it; see `results`.
 
     >>> list(with_results(abs, [-1, 2], workers=2))
     [(-1, 1), (2, 2)]
     """
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="with_results")
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
-    try:
-        for item in items:
-            waiting.append((item, pool.submit(work, item)))
-            if len(waiting) > workers:
-                first, made = waiting.popleft()
-                yield first, made.result()
-        while waiting:
-            first, made = waiting.popleft()
-            yield first, made.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return results(lambda item: (item, work(item)), items, workers)

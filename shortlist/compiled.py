@@ -8,6 +8,7 @@ only modules named `*_kernels` import this one, and they are imported where they
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import shutil
 import tempfile
@@ -32,6 +33,21 @@ def _keep_somewhere() -> None:
 _keep_somewhere()
 
 import numba  # noqa: E402  (reads the variable when it is imported)
+from numba.np import linalg  # noqa: E402
+
+
+def _without_linear_algebra() -> None:
+    """Have the compiler do without SciPy, which none of our loops needs: to load it takes 0.2 s of processor time."""
+
+    def missing() -> None:
+        raise ImportError
+
+    found, linalg.ensure_blas = linalg.ensure_blas, missing
+    importlib.import_module("numba.np.arraymath")  # it asks once, while it is imported
+    linalg.ensure_blas = found
+
+
+_without_linear_algebra()
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 

@@ -22,7 +22,6 @@ from shortlist.data.facts import Facts
 from shortlist.data.failures import flagged, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
 from shortlist.data.leakage import column_aucs
-from shortlist.data.pieces import in_pieces, pieces_of
 from shortlist.data.profile import Profile
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.rules import Check, DayRules, broken_checks, log_checks
@@ -32,7 +31,7 @@ from shortlist.data.table_rules import problems_of
 from shortlist.data.until import cut_day
 from shortlist.progress import progress
 from shortlist.row_digest import DIGESTS, Hashes, row_hashes
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.tables import DayTable, DayTableWriter, pieces_of
 
 
 def validate(
@@ -105,7 +104,7 @@ def _rows(
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
     checks, rules, today = log_checks(data, until), DayRules(data), None
     with progress("validate", source.rows) as advance:
-        for (day, path), pieces in groupby(in_pieces(source), itemgetter(0, 1)):
+        for (day, path), pieces in groupby(source.pieces(), itemgetter(0, 1)):
             if day != today:
                 writer.flush()
                 rules, today = DayRules(data), day

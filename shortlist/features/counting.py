@@ -29,7 +29,7 @@ from shortlist.features.views import day_file
 from shortlist.frames import Engine
 from shortlist.progress import Advance
 from shortlist.row_digest import RowDigest, noted, row_columns, row_hashes
-from shortlist.tables import DayPart, DayTable
+from shortlist.tables import DayPart, DayTable, pieces_of
 
 _BYTES_PER_ROW = 256
 """Counts held in memory may take what this much per row of a part takes; the largest then go to disk."""
@@ -121,9 +121,9 @@ class LogCounter:
 
     def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
         columns = list(self.plan.counted_columns)
-        for day in days:
-            for name in day.files:
-                rows = pl.read_parquet(self.log.folder / name, columns=columns, hive_partitioning=False)
+        for day, name in ((day, name) for day in days for name in day.files):
+            # Side tables are searched once for every piece.
+            for rows in pieces_of(self.log.folder / name, columns, whole=bool(self.sides)):
                 for side in self.sides:
                     asked = asking(rows, side.view, self.plan.declared)
                     rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day.day), rows.height))

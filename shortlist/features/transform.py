@@ -137,7 +137,7 @@ class Transformer:
         found, others = {}, []
         for name, output, number in zip(feature.each, feature.outputs, numbers, strict=True):
             place = self.plan.declared.place(name)
-            if Tabulated.suits(rows[place], self.engine):
+            if output in self.tables or Tabulated.suits(rows[place], self.engine):
                 table = self.tables.get(output) or self.tables.setdefault(output, Tabulated(place, number))
                 found[output] = table.of(rows[place]).alias(output)
             else:

@@ -92,7 +92,7 @@ class ValueIds:
 
     def ids(self, values: pl.Series) -> pl.Series:
         """Return UInt32 ids; 0 for null and for values without one."""
-        if len(values) >= MANY and self._values.dtype == pl.Int64:
+        if self._values.dtype == pl.Int64 and (self._table is not None or len(values) >= MANY):
             on_cpu("ids of a vocabulary (compiled)")
             self._table = self._table or IdTable(self._values)
             return self._table.ids(values.cast(pl.Int64))

@@ -16,9 +16,8 @@ from shortlist.config.data import Data
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.data.ingest import RAW_INDEX, ingest
-from shortlist.data.pieces import in_pieces, pieces_of
 from shortlist.data.validate import validate
-from shortlist.tables import DayTable
+from shortlist.tables import DayTable, pieces_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS, ROWS, PIECE = 5, 600, 100
@@ -65,7 +64,7 @@ def judged(data: Data, raw: Path) -> tuple[list[pl.DataFrame], pl.DataFrame, dic
 
 def test_a_table_is_read_piece_by_piece(declared: Data, tmp_path: Path) -> None:
     table = DayTable.open(tmp_path / "cut", RAW_INDEX)
-    pieces = list(in_pieces(table))
+    pieces = list(table.pieces())
     assert max(rows.height for _, _, rows in pieces) == PIECE
     for path in table.paths():
         whole = pl.read_parquet(path, hive_partitioning=False)
