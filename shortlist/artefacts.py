@@ -8,11 +8,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from shortlist.contracts import Files, ShortlistError
+
+_SYNCED_AT_ONCE: Final = 16
 
 
 class IntegrityError(ShortlistError):
@@ -140,8 +143,10 @@ def _files_below(folder: Path) -> list[str]:
 
 
 def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _sync_folder(path)
+    # Waiting for many files at once: a disk writes them together.
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(_sync_folder, folder.rglob("*")):
+            pass
     _sync_folder(folder)
 
 

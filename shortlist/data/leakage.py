@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from shortlist.ahead import results
 from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns
 from shortlist.data.side_tables import side_path
@@ -32,12 +34,17 @@ def column_aucs(sample: pl.DataFrame, data: Data, folder: Path) -> dict[str, flo
     label = sample[Columns.LABEL].to_numpy().astype(bool)
     if min(label.sum(), (~label).sum()) < _MIN_ROWS_OF_A_CLASS:
         return {}
-    aucs = {column.name: column_auc(sample[column.name], label) for column in _judged(data.columns, data)}
+    aucs = _side_by_side(sample, label, _judged(data.columns, data))
     for table in data.side_tables:
         joined = _joined(sample, table, folder)
         columns = [column for column in _judged(table.columns, data) if column.name != table.key]
-        aucs |= {column.name: column_auc(joined[column.name], label) for column in columns}
+        aucs |= _side_by_side(joined, label, columns)
     return aucs
+
+
+def _side_by_side(rows: pl.DataFrame, label: npt.NDArray[np.bool_], columns: Sequence[Column]) -> dict[str, float]:
+    found = results(lambda column: column_auc(rows[column.name], label), columns, pl.thread_pool_size())
+    return {column.name: auc for column, auc in zip(columns, found, strict=True)}
 
 
 def column_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:

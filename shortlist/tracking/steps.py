@@ -66,7 +66,7 @@ def step(name: str, **paths: str) -> Iterator[Step]:
     """
     this = Step(name)
     EXECUTION.clear()
-    _search_less()
+    gc.freeze()  # nothing of what was imported will be garbage
     atexit.register(_leave_garbage)
     started, clock = datetime.now(UTC), time.perf_counter()
     emit({"event": "step", "step": name, "paths": paths})
@@ -93,12 +93,6 @@ def _stop(name: str, message: str) -> NoReturn:
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
     raise SystemExit(1)
-
-
-def _search_less() -> None:
-    """Search for garbage less often than Python does, and not among what is imported: 0.35 s of a data step's start."""
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def _leave_garbage() -> None:
