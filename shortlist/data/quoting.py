@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Text = bytes | bytearray
 
 NEWLINE = 0x0A
 _QUOTE, _RETURN = 0x22, 0x0D
@@ -34,12 +35,12 @@ class Quotes:
         return Quotes(self.positions[self.positions >= start] - start, self.broken[self.broken >= start] - start)
 
 
-def line_ends(data: bytes) -> Offsets:
+def line_ends(data: Text) -> Offsets:
     """Return the offset of every line end, those inside quoted fields included."""
     return np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE)
 
 
-def count_of(data: bytes, byte: int) -> int:
+def count_of(data: Text | memoryview, byte: int) -> int:
     """Return how often a byte occurs, in a quarter of the time of `bytes.count` where it occurs often."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == byte))
 
@@ -47,7 +48,7 @@ def count_of(data: bytes, byte: int) -> int:
 NO_QUOTES = Quotes(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def complete_rows(data: bytes, separator: int, final: bool) -> tuple[Quotes, int]:
+def complete_rows(data: Text, separator: int, final: bool) -> tuple[Quotes, int]:
     """Return the quotes of the complete rows of a piece of text, and the offset at which these rows end.
 
     Args:
@@ -67,14 +68,14 @@ def complete_rows(data: bytes, separator: int, final: bool) -> tuple[Quotes, int
     return Quotes(quotes.positions[quotes.positions < end], quotes.broken[quotes.broken < end]), end
 
 
-def _row_end(data: bytes, quotes: Quotes, before: int) -> int:
+def _row_end(data: Text, quotes: Quotes, before: int) -> int:
     end = data.rfind(b"\n", 0, before)
     while end >= 0 and np.searchsorted(quotes.positions, end) % 2:
         end = data.rfind(b"\n", 0, end)
     return end + 1
 
 
-def _pair(data: bytes, separator: int, given_up: int) -> Quotes:
+def _pair(data: Text, separator: int, given_up: int) -> Quotes:
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == _QUOTE)
     broken: list[int] = []

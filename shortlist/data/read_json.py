@@ -63,7 +63,7 @@ class _Reader:
     def fast(self, block: TextBlock) -> Block | None:
         """Return the rows parsed into their types, or None when anything at all is wrong with the block."""
         try:
-            columns = pl.read_ndjson(block.data, schema={**self._types, **self._lists})
+            columns = pl.read_ndjson(bytes(block.data), schema={**self._types, **self._lists})
         except polars.exceptions.PolarsError:
             return None
         if columns.height != block.lines:

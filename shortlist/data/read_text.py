@@ -14,7 +14,7 @@ from shortlist.ahead import with_results
 from shortlist.contracts import DataError
 from shortlist.data.clean_text import CleanText
 from shortlist.data.layout import Block, Layout
-from shortlist.data.quoting import count_of, line_ends
+from shortlist.data.quoting import Text, count_of, line_ends
 from shortlist.data.rows import BROKEN_SCHEMA, take_apart
 from shortlist.data.sources import InputFile
 from shortlist.data.streams import opened
@@ -25,7 +25,7 @@ _FIRST_LINE_BYTES = 1 << 20
 # A column of which more than this share does not parse as typed text is read as text from then on.
 _MAX_FAILED_SHARE = 0.1
 _LARGE_BYTES = 128 << 20
-"""Of a file that the compiled reader is asked for: loading it takes 0.6 s, as long as it saves on so much text."""
+"""Of a file that the compiled reader is asked for: loading it takes 0.4 s, as long as it saves on so much text."""
 _THREADS = 4
 """In which it reads: faster than a disk gives text."""
 _MOST_REFUSED = 3
@@ -46,6 +46,11 @@ def text_fields(file: InputFile, layout: Layout) -> list[str]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file.name}, line 1: not a row of UTF-8 {file.format.upper()} ({error})") from None
     return found if layout.header else layout.names_by_position(len(found), file.name)
+
+
+def is_large(file: InputFile) -> bool:
+    """Say whether a file is large enough for the compiled reader."""
+    return file.path.stat().st_size >= _LARGE_BYTES
 
 
 def read_text(file: InputFile, layout: Layout, fields: list[str], rows_per_block: int) -> Iterator[Block]:
@@ -75,7 +80,7 @@ class _Reader:
         self._layout = layout
         self._fields = fields
         self._types = layout.text_types
-        self._is_large = file.path.stat().st_size >= _LARGE_BYTES
+        self._is_large = is_large(file)
         self._refused = 0
 
     def clean(self, block: TextBlock) -> pl.DataFrame | None:
@@ -133,14 +138,14 @@ class _Reader:
         layout = self._layout
         return CleanText(self._fields, self.separator, self._types, layout.hexadecimal, layout.null_values)
 
-    def _parse(self, data: bytes, types: dict[str, pl.DataType]) -> pl.DataFrame:
+    def _parse(self, data: Text, types: dict[str, pl.DataType]) -> pl.DataFrame:
         # All fields are parsed, undeclared ones too: with a projection Polars does not notice a row that is too long.
         schema = {name: types.get(name, pl.String()) for name in self._fields}
         nulls = list(self._layout.null_values)
         # In one piece: Polars parses 8 MiB into 33 pieces, and working on them piece by piece makes ingesting 2 M rows
         # of 40 columns take 6.5 s of processor time instead of 5.7.
         frame = pl.read_csv(
-            data, separator=self.separator, has_header=False, schema=schema, null_values=nulls, rechunk=True
+            bytes(data), separator=self.separator, has_header=False, schema=schema, null_values=nulls, rechunk=True
         )
         return frame.select(self._layout.sources)
 

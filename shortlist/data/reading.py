@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 
 from shortlist.contracts import DataError
+from shortlist.data import clean_text
 from shortlist.data.layout import Block, Layout
 from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
 from shortlist.data.read_json import json_fields, read_json
-from shortlist.data.read_text import SEPARATORS, read_text, text_fields
+from shortlist.data.read_text import SEPARATORS, is_large, read_text, text_fields
 from shortlist.data.sources import InputFile
 from shortlist.data.text_blocks import count_rows
 from shortlist.progress import progress
@@ -53,7 +55,12 @@ def read_blocks(files: list[InputFile], layout: Layout, rows_per_block: int) -> 
 
 
 def rows_of(files: list[InputFile], header: bool) -> int:
-    """Return how many rows the files hold, at the cost of one cheap pass; broken and blank ones count too."""
+    """Return how many rows the files hold, at the cost of one cheap pass; broken and blank ones count too.
+
+    Meanwhile what reads large files is being loaded.
+    """
+    if any(file.format in SEPARATORS and is_large(file) for file in files):
+        Thread(target=clean_text.load, name="load the compiled reader").start()
     with progress("count rows", len(files), "files") as advance:
         total = 0
         for file in files:

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from shortlist.contracts import Columns
-from shortlist.data.quoting import Flags, Offsets, line_ends
+from shortlist.data.quoting import Flags, Offsets, Text, line_ends
 from shortlist.data.text_blocks import TextBlock
 
 BROKEN_SCHEMA = pl.Schema({Columns.SOURCE_LINE: pl.Int64, Columns.RULE: pl.String, Columns.DETAIL: pl.String})
@@ -96,14 +96,14 @@ def _fields(block: TextBlock, separator: str, starts: Offsets, ends: Offsets) ->
     return np.searchsorted(separators, ends) - np.searchsorted(separators, starts) + 1
 
 
-def _not_blank(data: bytes, starts: Offsets, ends: Offsets) -> Flags:
+def _not_blank(data: Text, starts: Offsets, ends: Offsets) -> Flags:
     text = np.frombuffer(data, np.uint8)
     length = ends - starts
     shown: Flags = (length > 1) | ((length == 1) & (text[starts] != ord("\r")))
     return shown
 
 
-def _not_utf8(data: bytes, ends: Offsets) -> Flags:
+def _not_utf8(data: Text, ends: Offsets) -> Flags:
     """Return which rows are not UTF-8; decoded in small steps, so that a bad row costs one step, not a block."""
     bad = np.zeros(ends.size, bool)
     view, start = memoryview(data), len(data) if data.isascii() else 0
@@ -118,7 +118,7 @@ def _not_utf8(data: bytes, ends: Offsets) -> Flags:
     return bad
 
 
-def _binary(data: bytes, ends: Offsets) -> pa.LargeBinaryArray:
+def _binary(data: Text, ends: Offsets) -> pa.LargeBinaryArray:
     offsets = np.concatenate([[0], ends + 1]).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), ends.size, buffers)

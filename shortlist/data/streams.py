@@ -18,8 +18,8 @@ _CODEC = {".gz": "gzip", ".zst": "zstd"}
 class ByteStream(Protocol):
     """What a reader needs of an open file."""
 
-    def read(self, size: int) -> bytes:
-        """Return up to `size` unpacked bytes; none at the end."""
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """Fill a buffer with unpacked bytes; return how many there were, none at the end."""
 
     def position(self) -> int:
         """Return how many bytes of the file on disk have been read."""
@@ -33,16 +33,16 @@ class _Stream:
         self._source = raw if codec is None else pa.CompressedInputStream(raw, codec)
         self._read = 0
 
-    def read(self, size: int) -> bytes:
+    def readinto(self, buffer: bytearray | memoryview) -> int:
         try:
-            data: bytes = self._source.read(size)
+            found = int(self._source.readinto(buffer))
         except OSError as error:
             raise DataError(
                 f"{self._path}: the {self._codec or 'file'} stream is truncated or broken after {self._read} bytes of"
                 f" text ({error}). Copy or download the file again."
             ) from None
-        self._read += len(data)
-        return data
+        self._read += found
+        return found
 
     def position(self) -> int:
         return int(self._raw.tell())

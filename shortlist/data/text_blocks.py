@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shortlist.contracts import DataError
-from shortlist.data.quoting import NEWLINE, NO_QUOTES, Quotes, complete_rows, count_of, line_ends
+from shortlist.data.quoting import NEWLINE, NO_QUOTES, Quotes, Text, complete_rows, count_of, line_ends
 from shortlist.data.streams import ByteStream, opened
 
 BOM = b"\xef\xbb\xbf"
@@ -23,7 +23,7 @@ _COUNT_BYTES = 1 << 20
 class TextBlock:
     """Whole rows of a text file; every row ends with a line end."""
 
-    data: bytes
+    data: Text
     first_line: int
     """Line of the file on which it begins, counted from 1."""
     lines: int
@@ -45,12 +45,11 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
     Raises:
         DataError: The stream is truncated, the quotes are broken everywhere, or the file is not text at all.
     """
-    carry, line, size = b"", 1, _FIRST_BYTES
+    carry, line, size = bytearray(), 1, _FIRST_BYTES
     final = False
     while not final:
-        fresh = stream.read(size)
-        final = not fresh
-        data = carry + fresh if carry else fresh
+        data = _read_after(carry, stream, size)
+        final = len(data) == len(carry)
         if line == 1:
             data = _without_mark(data, name)
         if final and data and not data.endswith(b"\n"):
@@ -64,27 +63,38 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
             most = _LONGEST_ROW_BYTES >> 20
             raise DataError(f"{name}, line {line}: no row ends within {most} MiB; is this a text file?")
         if end:
-            whole = data[:end]
-            lines = count_of(whole, NEWLINE)
-            yield TextBlock(whole, line, lines, quotes, stream.position())
+            del data[end:]
+            lines = count_of(data, NEWLINE)
+            yield TextBlock(data, line, lines, quotes, stream.position())
             line += lines
             size = min(max(end * rows_per_block // lines, _LEAST_BYTES), _MOST_BYTES)
 
 
 def count_rows(path: Path, name: str, separator: str | None) -> int:
     """Return how many rows a text file has, a header and blank lines included; raises as `text_blocks` does."""
-    lines, last, quoted = 0, b"", False
+    lines, last, quoted, buffer = 0, 0, False, bytearray(_COUNT_BYTES)
     with opened(path) as stream:
-        while data := stream.read(_COUNT_BYTES):
-            quoted = quoted or (separator is not None and b'"' in data)
-            lines, last = lines + count_of(data, NEWLINE), data
+        while found := stream.readinto(buffer):
+            text = memoryview(buffer)[:found]
+            quoted = quoted or (separator is not None and buffer.find(b'"', 0, found) >= 0)
+            lines, last = lines + count_of(text, NEWLINE), text[-1]
     if not quoted:
-        return lines + (not last.endswith(b"\n"))
+        return lines + (last != NEWLINE)
     with opened(path) as stream:
         return sum(_rows(block) for block in text_blocks(stream, name, separator, _MOST_BYTES))
 
 
-def _complete(data: bytes, separator: str | None, final: bool) -> tuple[Quotes, int]:
+def _read_after(start: bytearray, stream: ByteStream, size: int) -> bytearray:
+    """Return a text with up to `size` bytes more; nothing is copied but the start."""
+    data = bytearray(len(start) + size)
+    data[: len(start)] = start
+    with memoryview(data) as whole, whole[len(start) :] as rest:
+        found = stream.readinto(rest)
+    del data[len(start) + found :]
+    return data
+
+
+def _complete(data: Text, separator: str | None, final: bool) -> tuple[Quotes, int]:
     if separator is None:
         return NO_QUOTES, data.rfind(b"\n") + 1
     return complete_rows(data, ord(separator), final)
@@ -96,7 +106,7 @@ def _rows(block: TextBlock) -> int:
     return int(block.quotes.outside(line_ends(block.data)).size)
 
 
-def _without_mark(data: bytes, name: str) -> bytes:
+def _without_mark(data: bytearray, name: str) -> bytearray:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{name}: the file is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
     return data.removeprefix(BOM)
