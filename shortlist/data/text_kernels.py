@@ -123,7 +123,7 @@ def _parse_row(
         if kind == HEX:
             end, bits, clean = _hexadecimal(text, first, stop)
             integers[slot] = bits
-        elif kind == INTEGER or kind == NUMBER:
+        elif kind in (INTEGER, NUMBER):
             end, value, digits, after = _decimal(text, first, stop)
             if kind == INTEGER:
                 clean = after < 0 and digits <= _MOST_DIGITS and (digits > 0 or end == first)

@@ -121,13 +121,17 @@ class LogCounter:
 
     def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
         columns = list(self.plan.counted_columns)
-        for day, name in ((day, name) for day in days for name in day.files):
-            # Side tables are searched once for every piece.
-            for rows in pieces_of(self.log.folder / name, columns, whole=bool(self.sides)):
-                for side in self.sides:
-                    asked = asking(rows, side.view, self.plan.declared)
-                    rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day.day), rows.height))
-                yield day, rows
+        for day in days:
+            for name in day.files:
+                # Side tables are searched once for every piece.
+                for rows in pieces_of(self.log.folder / name, columns, whole=bool(self.sides)):
+                    yield day, self._with_sides(rows, day.day)
+
+    def _with_sides(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
+        for side in self.sides:
+            asked = asking(rows, side.view, self.plan.declared)
+            rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day), rows.height))
+        return rows
 
     def _moments(self, rows: pl.DataFrame) -> dict[str, Moments]:
         on_cpu("moments of numbers")

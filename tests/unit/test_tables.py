@@ -6,9 +6,10 @@ from datetime import date
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.tables import DayPart, DayTable, DayTableWriter, share_of
 
 MONDAY, TUESDAY = date(2026, 1, 5), date(2026, 1, 6)
@@ -104,6 +105,24 @@ def test_only_the_wanted_days_are_shared(tmp_path: Path) -> None:
 def test_more_workers_than_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"2 file\(s\) cannot be shared among 3 workers, each needs one at least"):
         share_of(shared(tmp_path, 4, 4), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "compression"),
+    [
+        (pl.Series([1, 2, 2]), "UNCOMPRESSED"),
+        (pl.Series([0.5, 1.5, None]), "UNCOMPRESSED"),
+        (pl.Series(["a", "b", None]), "LZ4"),
+        (pl.Series([["a"], [], ["b", "c"]]), "LZ4"),
+    ],
+)
+def test_texts_are_compressed_and_numbers_are_not(tmp_path: Path, values: pl.Series, compression: str) -> None:
+    writer = DayTableWriter(tmp_path, Files.LOG, chunk_rows=10)
+    own = {Columns.DAY: date(2024, 1, 1), Columns.LABEL: 1, Columns.SOURCE_FILE: "log.csv"}
+    writer.append(pl.DataFrame({"x": values}).with_columns(pl.lit(each).alias(name) for name, each in own.items()))
+    (path,) = writer.close().paths()
+    groups = pq.read_metadata(path).row_group(0)
+    assert {groups.column(number).compression for number in range(groups.num_columns)} == {compression}
 
 
 def test_the_files_of_a_flushed_day_do_not_depend_on_other_days(tmp_path: Path) -> None:
