@@ -107,6 +107,6 @@ def _rows(block: TextBlock) -> int:
 
 
 def _without_mark(data: bytearray, name: str) -> bytearray:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{name}: the file is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
     return data.removeprefix(BOM)

@@ -216,7 +216,7 @@ def _hexadecimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, n
     while _HEX[text[place]] != _NOT_HEX:
         bits = (bits << _FOUR) | np.uint64(_HEX[text[place]])
         place += _ONE
-    return place, np.int64(bits), place - first <= np.uint64(_MOST_HEX)
+    return place, np.int64(bits), bool(place - first <= np.uint64(_MOST_HEX))
 
 
 @compiled
@@ -230,7 +230,7 @@ def _eight_digits(text: Bytes, place: np.uint64) -> tuple[np.uint64, bool]:
     # The upper bit of a byte tells that it is at least a limit; it is free to, where no byte of the text has it.
     digit = _at_least(word, 0x30) & ~_at_least(word, 0x3A)
     letter = _at_least(small, 0x61) & ~_at_least(small, 0x67)
-    clean = ((digit | letter) & ~word & np.uint64(0x80 * _EVERY_BYTE)) == np.uint64(0x80 * _EVERY_BYTE)
+    clean = bool(((digit | letter) & ~word & np.uint64(0x80 * _EVERY_BYTE)) == np.uint64(0x80 * _EVERY_BYTE))
     # A letter's code ends in 1 to 6 and has a bit that no decimal digit's has.
     word = (word & np.uint64(0x0F * _EVERY_BYTE)) + np.uint64(9) * ((word >> np.uint64(6)) & np.uint64(_EVERY_BYTE))
     word = ((word << _FOUR) | (word >> _EIGHT)) & np.uint64(0x00FF00FF00FF00FF)
@@ -262,7 +262,7 @@ def _decimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.in
     if place + _EIGHT < np.uint64(text.size):
         length, value = _leading_digits(_word(text, place))
         if text[place + length] == stop:
-            return place + length, value, np.int64(length), -1
+            return place + length, value, int(np.int64(length)), -1
     negative = text[place] == _MINUS
     if negative:
         place += _ONE
