@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -78,6 +79,7 @@ class ValueIds:
     def __init__(self, path: Path) -> None:
         self._values = pl.read_parquet(path, columns=[VALUE]).to_series()
         self._index: pd.Index | None = None
+        self._one_thread = Lock()
         self._table: IdTable | None = None
 
     @property
@@ -98,7 +100,8 @@ class ValueIds:
             return self._table.ids(values.cast(pl.Int64))
         on_cpu("ids of a vocabulary (pandas)")
         filled = values.cast(self._values.dtype).fill_null("" if values.dtype == pl.String else 0)
-        found = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
+        with self._one_thread:  # an index builds its hash table when it is first asked, and takes no care of others
+            found = (self._lookup().get_indexer(filled.to_numpy()) + 1).astype(np.uint32)
         if values.null_count():
             found[values.is_null().to_numpy()] = 0
         return pl.Series(values.name, found)

@@ -36,7 +36,6 @@ from shortlist.serving.online.service import Service
 from shortlist.serving.online.settings import ServerSettings
 from shortlist.serving.online.users import Users
 
-"""Folder inside a model folder that holds what its features were fitted to."""
 _GRACE_SECONDS: Final = 30
 _IDLE_SECONDS: Final = 7_200
 """Whoever keeps connections open closes them first: a request never meets a connection that is being closed."""

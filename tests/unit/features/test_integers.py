@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,23 @@ def test_many_values_get_the_ids_that_few_get(tmp_path: Path) -> None:
     few = pl.concat(vocabulary.ids(asked[at : at + 1_000]) for at in range(0, len(asked), 1_000))
     assert vocabulary.ids(asked).equals(few)
     assert (few == 0).sum() > len(asked) // 4  # there are strangers and nulls among them
+
+
+def test_threads_may_ask_a_vocabulary_at_once(tmp_path: Path) -> None:
+    path, values = tmp_path / "x.parquet", np.random.default_rng(3).permutation(300_000)
+    pl.DataFrame({VALUE: values}).write_parquet(path)
+    asked = [pl.Series("x", values[first::1_000]) for first in range(8)]
+    for _ in range(5):  # each has to build its hash table when it is first asked
+        vocabulary, ready = ValueIds(path), Barrier(len(asked))
+
+        def ids(part: pl.Series, vocabulary: ValueIds = vocabulary, ready: Barrier = ready) -> pl.Series:
+            ready.wait()
+            return vocabulary.ids(part)
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            found = list(pool.map(ids, asked))
+        for one, part in zip(found, asked, strict=True):
+            assert (values[one.to_numpy() - 1] == part.to_numpy()).all()
 
 
 def test_who_looks_few_values_up_loads_no_compiler(tmp_path: Path) -> None:
