@@ -68,7 +68,7 @@ def test_an_error_of_the_work_comes_out_at_its_item() -> None:
     assert next(results) == (0, 0)
     with pytest.raises(ValueError, match="torn"):
         next(results)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("with_results")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("results")]
 
 
 def test_no_more_items_are_taken_than_are_worked_on() -> None:

@@ -1,0 +1,73 @@
+"""Counts and tables made from pieces, several at once, are those of whole files."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from polars.testing import assert_frame_equal
+
+from benchmarks.criteo import write_tsv
+from shortlist.config.load import parse_spec
+from shortlist.config.spec import Spec
+from shortlist.contracts import Files
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.features.fit import fit
+from shortlist.features.table import build_table
+from shortlist.tables import DayTable, pieces_of
+
+SPEC = Path(__file__).parents[3] / "pipelines" / "specs" / "criteo.yaml"
+ROWS, PIECE = 6_000, 97
+RARE = 3
+"""Rows that give a value an id."""
+
+
+def criteo(folder: Path) -> Spec:
+    """Return the Criteo spec, whose rows have no user and no item: nothing is looked up. Its log lies in the folder."""
+    raw = yaml.safe_load(SPEC.read_text())
+    raw["features"]["columns"] = [one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")]
+    for one in raw["features"]["columns"]:
+        one |= {"min_rows": RARE} if one["kind"] == "vocabulary" else {}
+    raw["models"] = {"dlrm": raw["models"]["dlrm"]}
+    spec = parse_spec(yaml.safe_dump(raw))
+    write_tsv(folder / "log.tsv", ROWS)
+    ingest(spec.data, folder / "log.tsv", folder / "raw", spec.runtime)
+    validate(spec.data, folder / "raw", folder / "whole", folder / "quarantine", spec.runtime, datetime.now(UTC))
+    return spec
+
+
+def cut(log: Path, out: Path) -> None:
+    """Write the same log in files of many row groups."""
+    shutil.copytree(log, out)
+    for path in DayTable.open(out, Files.LOG).paths():
+        rows = pl.read_parquet(path, hive_partitioning=False)
+        path.unlink()  # it may be linked
+        rows.write_parquet(path, row_group_size=PIECE)
+
+
+@pytest.mark.parametrize("many", [1, 1 << 40], ids=["compiled", "by Polars and pandas"])
+def test_features_of_pieces_are_those_of_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    for module, name in (("vocabulary", "MANY"), ("tabulated", "MANY"), ("counting", "LARGE"), ("fitting", "LARGE")):
+        monkeypatch.setattr(f"shortlist.features.{module}.{name}", many)
+    spec = criteo(tmp_path)
+    cut(tmp_path / "whole", tmp_path / "cut")
+    assert len(list(pieces_of(DayTable.open(tmp_path / "cut", Files.LOG).paths()[0]))) > 5
+    for log in ("whole", "cut"):
+        declared = spec.data, spec.features, spec.gates, spec.runtime
+        fit(*declared, tmp_path / log, tmp_path / f"{log}-fitted")
+        build_table(*declared, tmp_path / log, tmp_path / f"{log}-fitted", tmp_path / f"{log}-table")
+    for made in ("fitted", "table"):
+        files = sorted(
+            path.relative_to(tmp_path / f"cut-{made}") for path in (tmp_path / f"cut-{made}").rglob("*.parquet")
+        )
+        assert len(files) > 5
+        for file in files:
+            one, other = (pl.read_parquet(tmp_path / f"{log}-{made}" / file) for log in ("whole", "cut"))
+            assert_frame_equal(one, other, check_exact=True)
