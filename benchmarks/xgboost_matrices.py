@@ -110,6 +110,9 @@ WAYS: Final[dict[str, Callable[[LearningTable, int, FirstTree], xgb.Booster]]] =
 }
 
 
+JUDGED: Final = ("DMatrix from pandas", "ours")
+
+
 def opened(folder: str) -> LearningTable:
     """Return the table."""
     table = DayTable.open(Path(folder), Files.TABLE)
@@ -137,10 +140,10 @@ def measured(folder: str, way: str, seed: int) -> Measured:
 
 
 def in_turn(folder: str) -> dict[str, list[Measured]]:
-    """Run every way in fresh processes, A B C A B C."""
+    """Run the ways in fresh processes, A B C D A B A B: those that are not judged once."""
     found: dict[str, list[Measured]] = {way: [] for way in WAYS}
     for seed in range(1, ROUNDS + 1):
-        for way in WAYS:
+        for way in WAYS if seed == 1 else JUDGED:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 found[way].append(pool.apply(measured, (folder, way, seed)))
     return found
@@ -165,10 +168,12 @@ def main() -> int:
         write_table(Path(folder), ROWS, CHUNK_ROWS)
         status.update("growing trees")
         found = in_turn(folder)
-        aucs = {way: mean(one.auc for one in runs) for way, runs in found.items()}
-        peer = aucs["DMatrix from pandas"]
-        assert abs(aucs["ours, all rows sketched"] - peer) <= SAME_AUC, f"the ways do not rank alike: {aucs}"
-        assert min(aucs.values()) >= peer - LOST_AUC, f"edges of a sample rank worse: {aucs}"
+        first = {way: runs[0].auc for way, runs in found.items()}  # of the same seed
+        aucs = {way: mean(one.auc for one in found[way]) for way in JUDGED}
+        peer = "DMatrix from pandas"
+        assert abs(first["ours, all rows sketched"] - first[peer]) <= SAME_AUC, f"the ways do not rank alike: {first}"
+        assert aucs["ours"] >= aucs[peer] - LOST_AUC, f"edges of a sample rank worse: {aucs}"
+        assert abs(first["ours, out of core"] - first["ours"]) <= LOST_AUC, f"on disk trees rank otherwise: {first}"
         status.update("memory")
         peaks = {way: peak_mib(grown, folder, way) for way in WAYS}
     lines = lines_of(found, peaks)
