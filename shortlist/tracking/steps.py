@@ -66,7 +66,6 @@ def step(name: str, **paths: str) -> Iterator[Step]:
     """
     this = Step(name)
     EXECUTION.clear()
-    gc.freeze()  # nothing of what was imported will be garbage
     atexit.register(_leave_garbage)
     started, clock = datetime.now(UTC), time.perf_counter()
     emit({"event": "step", "step": name, "paths": paths})

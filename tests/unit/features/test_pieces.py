@@ -30,9 +30,9 @@ RARE = 3
 def criteo(folder: Path) -> Spec:
     """Return the Criteo spec, whose rows have no user and no item: nothing is looked up. Its log lies in the folder."""
     raw = yaml.safe_load(SPEC.read_text())
-    raw["features"]["columns"] = [one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")]
-    for one in raw["features"]["columns"]:
-        one |= {"min_rows": RARE} if one["kind"] == "vocabulary" else {}
+    columns = {one["kind"]: one for one in raw["features"]["columns"] if one["kind"] in ("numeric", "vocabulary")}
+    columns["vocabulary"]["min_rows"] = RARE
+    raw["features"]["columns"] = [*columns.values()]
     raw["models"] = {"dlrm": raw["models"]["dlrm"]}
     spec = parse_spec(yaml.safe_dump(raw))
     write_tsv(folder / "log.tsv", ROWS)
