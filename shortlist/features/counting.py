@@ -17,8 +17,7 @@ from shortlist.ahead import ahead
 from shortlist.config.data import Data
 from shortlist.execution import on_cpu
 from shortlist.features.dense import plain_number
-from shortlist.features.integer_count import IntegerCount
-from shortlist.features.integers import LARGE
+from shortlist.features.integer_count import IntegerCount, is_large
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile, asking, gathered
 from shortlist.features.moments import Moments, total
@@ -104,8 +103,9 @@ class LogCounter:
         )
 
     def _key_count(self, view: KeyedView) -> KeyCount:
-        is_plain = self.log.rows >= LARGE and IntegerCount.suits(view, self.plan.declared, self.engine)
-        kind = IntegerCount if is_plain else KeyCount
+        declared, engine = self.plan.declared, self.engine
+        compiled = is_large(self.log.rows, self.plan.counted, declared, engine)
+        kind = IntegerCount if compiled and IntegerCount.suits(view, declared, engine) else KeyCount
         return kind(view, self.scratch, self.engine)
 
     def _finish(self, day: DayPart, counts: Sequence[KeyCount]) -> None:

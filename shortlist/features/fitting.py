@@ -16,7 +16,7 @@ from shortlist.config.runtime import Runtime
 from shortlist.features.counted import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
 from shortlist.features.histories import Histories
-from shortlist.features.integers import LARGE
+from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
 from shortlist.features.plan import Plan, View
@@ -100,7 +100,8 @@ class Fitting:
         (name,) = setting.each
         key = self.plan.declared.key((name,))
         counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
-        built = build_vocabulary(counted, key[0], setting, rows, self.runtime.engine, is_large=self.log.rows >= LARGE)
+        compiled = is_large(self.log.rows, self.plan.counted, self.plan.declared, self.runtime.engine)
+        built = build_vocabulary(counted, key[0], setting, rows, self.runtime.engine, compiled=compiled)
         file = Path("vocabularies") / f"{name}.parquet"
         write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
         return name

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import Declared
-from shortlist.features.integers import Tally
+from shortlist.features.integers import LARGE, Tally
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lists import one_row_per_tag
 from shortlist.features.statistics import KeyCount
 from shortlist.frames import Engine, resolve
+
+
+def is_large(rows: int, views: Sequence[KeyedView], declared: Declared, engine: Engine) -> bool:
+    """Say whether it is worth loading compiled loops to count the keys of a log of so many rows."""
+    return rows * sum(IntegerCount.suits(view, declared, engine) for view in views) >= LARGE
 
 
 class IntegerCount(KeyCount):

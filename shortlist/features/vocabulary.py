@@ -29,7 +29,7 @@ _DAY: Final = ":day"
 
 
 def build_vocabulary(
-    days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine, *, is_large: bool
+    days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine, *, compiled: bool
 ) -> pl.DataFrame:
     """Return the values that get an id, in order of it: columns `value` and `id` (UInt32, from 1).
 
@@ -42,9 +42,9 @@ def build_vocabulary(
         setting: The cap and the largest size.
         rows: Rows held in memory at once, about.
         engine: Who executes.
-        is_large: Whether it is worth loading compiled loops, to the same result.
+        compiled: Whether to load compiled loops for integers, to the same result.
     """
-    integers = is_large and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
+    integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
     reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
     frequent = [reaching(days, key, inside, setting.min_rows) for inside in key_ranges(days, key, rows)]
     ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])

@@ -238,7 +238,7 @@ def test_a_large_log_has_the_vocabulary_that_a_small_one_has(tmp_path: Path, row
         days.append(tmp_path / f"{day}.parquet")
         write_frames(days[-1], [pl.DataFrame({"x": values, Columns.ROWS: counts})])
     setting = Vocabulary(kind="vocabulary", each=("x",), min_rows=5, max_size=100)
-    large, small = (build_vocabulary(days, "x", setting, rows, "cpu", is_large=each) for each in (True, False))
+    large, small = (build_vocabulary(days, "x", setting, rows, "cpu", compiled=each) for each in (True, False))
     assert large.equals(small)
     assert large.height > 50
 
@@ -248,8 +248,7 @@ def test_a_large_log_is_fitted_as_a_small_one(world: Any, tmp_path: Path, monkey
     columns = [{"kind": "vocabulary", "each": ["item_id", "page"], "min_rows": 3}]
     features = Features.model_validate({"columns": columns})
     for name, large in (("small", LARGE), ("large", 0)):
-        for module in ("counting", "fitting"):
-            monkeypatch.setattr(f"shortlist.features.{module}.LARGE", large)
+        monkeypatch.setattr("shortlist.features.integer_count.LARGE", large)
         fit(world.data, features, Gates(), Runtime(engine="cpu"), log, tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "small") for path in (tmp_path / "small").rglob("*.parquet"))
     assert {path.parts[0] for path in files} >= {"statistics", "vocabularies"}
