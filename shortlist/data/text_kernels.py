@@ -1,6 +1,6 @@
 """The fields of clean delimited text, found and turned into numbers in one pass over its bytes.
 
-Places in the text are counted by unsigned integers, which need no test for negative indices: a third of the time.
+Places in the text are counted by unsigned integers, which need no test for negative indices.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def parse_rows(text: Bytes, rows: int, separator: int, fields: Fields, into: Par
         into: Where they go.
     """
     # Integers of some rows are held row by row, then written column by column: writing each of forty at once, to forty
-    # places far apart, takes a third of the time of everything that is done here.
+    # places far apart, takes 16 ms in place of 13.5 for 8 MB of them.
     held = np.empty((_HELD_ROWS, into.integers.shape[0]), np.int64)
     place = np.uint64(0)
     for start in range(0, rows, _HELD_ROWS):
@@ -223,7 +223,7 @@ def _hexadecimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, n
 def _eight_digits(text: Bytes, place: np.uint64) -> tuple[np.uint64, bool]:
     """Return the bits of eight hexadecimal digits, and whether they are such: all of them at once, as bytes of a word.
 
-    That is what hashed categories are written as. One by one they take three times as long.
+    That is what hashed categories are written as. Digit by digit 8 MB of 40 columns took 19 ms in place of 16.
     """
     word = _word(text, place)
     small = word | np.uint64(0x20 * _EVERY_BYTE)
@@ -284,7 +284,7 @@ def _decimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, np.in
 def _leading_digits(word: np.uint64) -> tuple[np.uint64, np.int64]:
     """Return how many of the first seven bytes, from the first on, are decimal digits, and their value.
 
-    No step depends on how many they are, so that the processor need not guess, which it does wrong most of the time.
+    No step depends on how many they are, so that the processor need not guess: 11.4 ms in place of 13.5 for 8 MB.
     """
     digits = word ^ np.uint64(0x30 * _EVERY_BYTE)
     other = (_at_least(digits, 10) | digits) & np.uint64(0x80 * _EVERY_BYTE)  # right up to the first that is set

@@ -14,7 +14,7 @@ MANY: Final = 100_000
 """Rows of a part from which on loops are worth loading, which takes 0.4 s of processor time, once in a process."""
 LARGE: Final = 50_000_000
 """Values that are counted, from which on they are worth it for that: for 2 M rows of 26 keys a fresh process takes
-2.0 s of processor time with them and 2.3 without, and 110 MiB more memory."""
+2.0 s of processor time with them and 2.3 without, and 100 MiB more memory."""
 _FEWEST_SLOTS: Final = 1024
 
 
