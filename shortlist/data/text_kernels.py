@@ -1,6 +1,7 @@
 """The fields of clean delimited text, found and turned into numbers in one pass over its bytes.
 
-Places in the text are counted by unsigned integers, which need no test for negative indices.
+Places in the text are counted by unsigned integers, which need no test for negative indices, and hexadecimal digits are
+taken eight at a time: 16 ms for 8 MB of 40 columns in place of 19.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def _hexadecimal(text: Bytes, place: np.uint64, stop: int) -> tuple[np.uint64, n
 def _eight_digits(text: Bytes, place: np.uint64) -> tuple[np.uint64, bool]:
     """Return the bits of eight hexadecimal digits, and whether they are such: all of them at once, as bytes of a word.
 
-    That is what hashed categories are written as. Digit by digit 8 MB of 40 columns took 19 ms in place of 16.
+    That is what hashed categories are written as.
     """
     word = _word(text, place)
     small = word | np.uint64(0x20 * _EVERY_BYTE)
