@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 
 from shortlist.config.features import Features, Vocabulary
 from shortlist.config.gates import Gates
+from shortlist.config.load import load_spec
 from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns
 from shortlist.features.columns import Declared
 from shortlist.features.fit import fit
-from shortlist.features.integer_count import IntegerCount
+from shortlist.features.integer_count import IntegerCount, is_large
 from shortlist.features.integers import LARGE, MANY, IdTable, Tally
 from shortlist.features.keyed import KeyedView, Total
+from shortlist.features.plan import plan
 from shortlist.features.ranges import key_ranges, read_range, write_frames
 from shortlist.features.statistics import KeyCount, count, countable
 from shortlist.features.tabulated import Tabulated
@@ -255,3 +257,21 @@ def test_a_large_log_is_fitted_as_a_small_one(world: Any, tmp_path: Path, monkey
     for path in files:
         small, large_ = (pl.read_parquet(tmp_path / name / path) for name in ("small", "large"))
         assert large_.equals(small)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rows", "large"),
+    [
+        (("vocabulary",), 2_000_000, True),
+        (("vocabulary",), 1_000_000, False),
+        (("vocabulary", "target"), 2_000_000, False),  # whose sums no loop counts
+    ],
+)
+def test_only_many_values_of_plain_keys_are_counted_by_compiled_loops(
+    kinds: tuple[str, ...], rows: int, large: bool
+) -> None:
+    spec = load_spec(Path(__file__).parents[3] / "pipelines" / "specs" / "criteo.yaml")
+    columns = tuple(one for one in spec.features.columns if one.kind in kinds)
+    assert {one.kind for one in columns} == {*kinds}
+    planned = plan(spec.data, spec.features.model_copy(update={"columns": columns}), spec.gates)
+    assert is_large(rows, planned.counted, planned.declared, "cpu") == large

@@ -263,6 +263,15 @@ def test_no_header_of_a_request_begins_another_one_in_its_answer() -> None:
     run(test)
 
 
+def test_of_a_header_that_is_there_twice_the_first_one_counts() -> None:
+    async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
+        connection.send(BODY, PATH, "X-Request-Id: first", "X-Request-Id: second")
+        assert (await connection.receive())[0] == 200
+        assert service.asked[0].origin.request_id == "first"
+
+    run(test)
+
+
 def test_only_posts_infer() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.writer.write(f"GET {PATH} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
