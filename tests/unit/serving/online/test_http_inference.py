@@ -20,6 +20,7 @@ from shortlist.serving.online.service import Answer, Question
 
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
 PATH = "/v2/models/shop/infer"
+_PATIENCE_SECONDS = 30
 
 
 class Service:
@@ -80,10 +81,12 @@ async def serving(service: Any) -> AsyncIterator[tuple[uvicorn.Server, Connectio
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
-    yield server, connection
-    connection.writer.close()
-    server.should_exit = True
-    await running
+    try:
+        yield server, connection
+    finally:  # a test that fails must end
+        connection.writer.close()
+        server.should_exit = server.force_exit = True
+        await running
 
 
 Test = Callable[[Service, uvicorn.Server, Connection], Awaitable[None]]
@@ -93,7 +96,8 @@ def run(test: Test) -> None:
     async def whole() -> None:
         service = Service()
         async with serving(service) as (server, connection):
-            await test(service, server, connection)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await test(service, server, connection)
 
     uvloop.run(whole())
 
