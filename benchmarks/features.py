@@ -4,7 +4,7 @@ Ours is every step of a run: read and type, check and quarantine, count, table; 
 how well it keeps the cores busy. The bound is parsing the text alone, with Polars, into memory. The peers, whole
 programs on the same rows, are those of `benchmarks.feature_peers`.
 
-`--large` compares memory and time of 20 M rows with 2 M instead, step by step (5 GB of text; ten minutes).
+`--large` compares memory and time of 20 M rows with 2 M instead, step by step (5 GB of text; five minutes).
 """
 
 from __future__ import annotations

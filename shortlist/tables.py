@@ -77,17 +77,10 @@ class DayTable(BaseModel):
         paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
         yield from ahead((day, path, pl.read_parquet(path, hive_partitioning=False)) for day, path in paths)
 
-    def pieces(
-        self, days: frozenset[date] | set[date] | None = None, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[date, Path, pl.DataFrame]]:
-        """Give the rows piece by piece with their day and file, in time order; the next piece is read meanwhile.
-
-        Args:
-            days: Wanted days; all by default.
-            columns: Wanted columns; all by default.
-        """
-        paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
-        yield from ahead((day, path, rows) for day, path in paths for rows in pieces_of(path, columns))
+    def pieces(self) -> Iterator[tuple[date, Path, pl.DataFrame]]:
+        """Give the rows piece by piece with their day and file, in time order; the next piece is read meanwhile."""
+        paths = [(part.day, self.folder / name) for part in self.days for name in part.files]
+        yield from ahead((day, path, rows) for day, path in paths for rows in pieces_of(path))
 
     def scan(self, days: frozenset[date] | set[date] | None = None) -> pl.LazyFrame:
         """Return a lazy frame over some days (over all by default), in time order."""

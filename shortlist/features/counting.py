@@ -25,7 +25,7 @@ from shortlist.features.plan import Plan
 from shortlist.features.side_by_side import side_by_side
 from shortlist.features.statistics import KeyCount, count, countable, sizes
 from shortlist.features.views import day_file
-from shortlist.frames import Engine
+from shortlist.frames import Engine, resolve
 from shortlist.progress import Advance
 from shortlist.row_digest import RowDigest, noted, row_columns, row_hashes
 from shortlist.tables import DayPart, DayTable, pieces_of
@@ -123,8 +123,9 @@ class LogCounter:
         columns = list(self.plan.counted_columns)
         for day in days:
             for name in day.files:
-                # Side tables are searched once for every piece.
-                for rows in pieces_of(self.log.folder / name, columns, whole=bool(self.sides)):
+                # Side tables are searched once for every piece; how small these may be for a GPU was not measured.
+                whole = bool(self.sides) or resolve(self.engine) == "gpu"
+                for rows in pieces_of(self.log.folder / name, columns, whole=whole):
                     yield day, self._with_sides(rows, day.day)
 
     def _with_sides(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:

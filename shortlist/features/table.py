@@ -23,6 +23,7 @@ from shortlist.features.plan import Plan, plan
 from shortlist.features.side_by_side import workers
 from shortlist.features.split import split_days
 from shortlist.features.transform import Transformer
+from shortlist.frames import resolve
 from shortlist.progress import progress
 from shortlist.tables import DayPart, DayTable, DayTableWriter, pieces_of
 
@@ -109,18 +110,20 @@ def _made(
         looked_up = transformer.look_up(rows, day)
         return day, looked_up.select(_beside(looked_up, transformer.plan)).hstack(transformer.compute(looked_up))
 
-    read = ahead((part.day, rows) for part in parts for rows in _parts(table, part, transformer.plan))
+    read = ahead((part.day, rows) for part in parts for rows in _parts(table, part, transformer))
     # Views are read on from where the last part stopped, one part after the other.
     at_once = 1 if transformer.plan.views else workers(transformer.engine)
     yield from results(make, read, at_once)
 
 
-def _parts(table: DayTable, day: DayPart, planned: Plan) -> Iterator[pl.DataFrame]:
+def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
+    planned = transformer.plan
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
         wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
-        # Views are searched once for every piece.
-        yield from pieces_of(table.folder / name, wanted, whole=bool(planned.views))
+        # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
+        whole = bool(planned.views) or resolve(transformer.engine) == "gpu"
+        yield from pieces_of(table.folder / name, wanted, whole=whole)
 
 
 def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
