@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -112,6 +112,7 @@ class Live:
         self._pool = ThreadPoolExecutor(1)
         self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
         self._commands: list[subprocess.Popen[str]] = []
+        self._under_way: list[Future[RolloutRecord]] = []
         self.story: Story | None = None
         self.started: RolloutRecord | None = None
 
@@ -132,6 +133,7 @@ class Live:
         """Roll a version out in the background; return when its record is there."""
         before = self.deployer.rollouts.latest()
         rollout = self._pool.submit((deployer or self.deployer).canary, version)
+        self._under_way.append(rollout)
         self.until(lambda: rollout.done() or self.deployer.rollouts.latest() != before, "no rollout began")
         return rollout
 
@@ -291,6 +293,9 @@ class Live:
         self._commands.clear()
         if self.deployer.rollouts.unfinished() is not None:
             self.deployer.rollback()
+        # A rollout's own traffic ends with the call that began it.
+        wait(self._under_way, 60)
+        self._under_way.clear()
 
     def is_ready_for_more(self) -> None:
         """Pass when a champion serves alone, status has no more to say, and no controller is in the way."""

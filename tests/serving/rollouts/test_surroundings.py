@@ -18,21 +18,23 @@ from shortlist.tracking.registry import UnknownVersionError
 
 
 def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(live: Any, full_disk: Any) -> None:
-    rollout = live.begin(live.other, live.deployer_with({}, {"deadline_seconds": 7}))
+    # The log holds 300 answers before it drops any: about 4 s of these users, and much longer on a busy machine.
+    rollout = live.begin(live.other, live.deployer_with({}, {"deadline_seconds": 20}))
     live.reaches(Phase.WATCHING, 10)
+    before = dropped(live)
     with full_disk(live.places.predictions):
-        live.until(lambda: dropped(live) > 50, "answers are dropped")
+        live.until(lambda: dropped(live) > before + 50, "no answers are dropped")
         (complaint,) = [one for one in live.problems() if f"server-v{live.champion} answers, but log: " in one]
         assert "No space left on device" in complaint and "answers are missing in it" in complaint
-        live.reaches(Phase.ROLLING_BACK)
-    live.until(lambda: live.problems() == [], "the log is written again")
+        live.until(lambda: live.record().state.phase is not Phase.WATCHING, "the rollout goes on being watched")
+    live.until(lambda: live.problems() == [], "the log is not written again")
     record = live.end(rollout)
     evidence = live.evidence(record)
     assert evidence.verdict == "rolled_back"
     assert "undecided after" in evidence.reason and "are in the prediction log" in evidence.reason
     assert (evidence.requests.failed_stable, evidence.requests.failed_canary) == (0, 0)
     # Nothing is missing but what the server says it dropped: the rest was written when there was room again.
-    assert 50 < evidence.requests.lost <= dropped(live)
+    assert 50 < evidence.requests.lost <= dropped(live) - before
 
 
 def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:
