@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 ASKED: Final = (
-    Asked("text to features, times parsing alone", "features", "features", "all steps, 2 M rows", "ratio", "<=", 2.0),
+    Asked("text to features, times text to Parquet", "features", "features", "all steps, 2 M rows", "ratio", "<=", 2.0),
     Asked("text to features, NVTabular's time", "features", "features", "*against NVTabular*", "ratio", ">=", 15.0),
     Asked("text to features, fb/dlrm's time", "features", "features", "*against facebookres*", "ratio", ">=", 25.0),
     Asked("features of 20 M rows, memory", "features", "features", "20 M rows, peak memory", "ratio", "<=", 1.2),

@@ -1,7 +1,8 @@
 """Whole programs that make the same features of the same text as ours, one after another.
 
 NVTabular on the CPU, when `requirements/peers.txt` is installed (`make peers`), and the preprocessing of
-facebookresearch/dlrm, written again after its design. Both take minutes for 2 M rows, so each runs once.
+facebookresearch/dlrm, written again after its design, as it is by default and with its option of a process per day.
+They take minutes for 2 M rows, so each runs once.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ def times(own: Sequence[str], log: Path, out: Path, min_rows: int) -> tuple[floa
         out: Folder for what programs write; it is emptied before each.
         min_rows: Occurrences that give a category an id.
     """
+    fb_dlrm = [sys.executable, _peer("fb_dlrm_features"), log, out]
     programs = {
-        "facebookresearch/dlrm's design": [sys.executable, _peer("fb_dlrm_features"), log, out],
+        "facebookresearch/dlrm's design": fb_dlrm,
+        "fb/dlrm's, a process per day": [*fb_dlrm, "--processes"],
         "NVTabular 23.8 on the CPU": [PEERS_PYTHON, _peer("nvtabular_features"), log, out, min_rows],
     }
     mine, theirs = [_run_s(own, out)], {}
