@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
-from torch.utils.dlpack import from_dlpack
+from typing import TYPE_CHECKING, Any, Protocol
 
 from models.inputs import FeatureColumn
 from models.matrix import float_names, infinite_values, null_ids, other_type, unknown_id
 from shortlist.contracts import Columns
 from shortlist.execution import EXECUTION
 from shortlist.frames import Engine, EngineError
+
+if TYPE_CHECKING:  # trees on a CPU are trained without torch, which takes a second or two to load
+    import torch
 
 _MISSING = "the package cudf is not installed"
 
@@ -81,7 +81,7 @@ class CudfColumns:
         """Return a feature's floats."""
         column = self._frame[feature.name]
         floats = _numbers(column)[:, None] if feature.width is None else _vectors(column, feature)
-        infinite = torch.isinf(floats)
+        infinite = floats.isinf()
         if bool(infinite.any()):
             raise infinite_values(float_names([feature])[int(infinite.any(dim=0).int().argmax())])
         return floats
@@ -131,6 +131,8 @@ def reads_on_device(engine: Engine, device: str) -> bool:
 
 def _tensor(column: Any) -> torch.Tensor:
     """Return a column without nulls as a tensor of the same memory."""
+    from torch.utils.dlpack import from_dlpack
+
     return from_dlpack(column.values)
 
 
@@ -152,7 +154,7 @@ def _vectors(column: Any, feature: FeatureColumn) -> torch.Tensor:
     leaves = _numbers(column.list.leaves).reshape(-1, width)
     if len(leaves) == len(lengths):
         return leaves
-    floats = torch.full((len(lengths), width), float("nan"), device=leaves.device)
+    floats = leaves.new_full((len(lengths), width), float("nan"))
     floats[there] = leaves  # a null vector has no leaves
     return floats
 

@@ -30,11 +30,12 @@ def xgboost_device(engine: Engine) -> str:
     if engine == "cpu":
         EXECUTION.runs_on("cpu")
         return "cpu"
-    import torch
     import xgboost
 
     if not xgboost.build_info()["USE_CUDA"]:
         return _choose(engine, lambda: False, "this XGBoost is built without CUDA")
+    import torch
+
     return _choose(engine, torch.cuda.is_available, "no CUDA device is visible")
 
 

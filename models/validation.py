@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from shortlist.evaluation.metrics import auc, log_loss
+
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
     """Return the probabilities of log-odds as float32.
@@ -26,13 +28,11 @@ def quality(labels: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
     Returns:
         `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
     """
-    from sklearn.metrics import log_loss, roc_auc_score
-
-    truth = labels.astype(np.int8)
+    truth, chances = labels.astype(np.float64), scores.astype(np.float64)
     varies = truth.min() != truth.max()
     return {
-        "validation_log_loss": float(log_loss(truth, scores.astype(np.float64), labels=[0, 1])),
-        "validation_auc": float(roc_auc_score(truth, scores)) if varies else None,
+        "validation_log_loss": log_loss(truth, chances),
+        "validation_auc": auc(truth, chances) if varies else None,
     }
 
 

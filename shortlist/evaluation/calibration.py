@@ -77,10 +77,12 @@ def wilson_interval(positives: int, rows: int, confidence: float) -> tuple[float
     >>> [round(bound, 3) for bound in wilson_interval(5, 10, 0.95)]
     [0.237, 0.763]
     """
-    from scipy.stats import binomtest
+    from scipy.special import ndtri  # scipy.stats has the interval, and takes a second to load
 
-    bounds = binomtest(positives, rows).proportion_ci(confidence, method="wilson")
-    return float(bounds.low), float(bounds.high)
+    rate, square = positives / rows, float(ndtri((1 + confidence) / 2)) ** 2 / rows
+    middle, half = rate + square / 2, (square * (rate * (1 - rate) + square / 4)) ** 0.5
+    # Of no positives the lower bound is 0, of positives alone the upper is 1; rounding may miss both.
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
 def _bin(rows: int, positives: int, mean_score: float, confidence: float) -> Bin:

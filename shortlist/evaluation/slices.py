@@ -69,13 +69,13 @@ def _p_value(one: SliceComparison, margin: float) -> float:
     From the normal distribution with the bootstrap's standard error: counting resamples cannot give less than 1 in 200,
     which Holm's correction over thirty slices would never call significant.
     """
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     assert one.difference is not None
     excess = one.difference.value + margin
     if one.difference.error == 0:  # the same order in every resample: the gap is known exactly
         return 0.0 if excess < 0 else 1.0
-    return float(norm.cdf(excess / one.difference.error))
+    return float(ndtr(excess / one.difference.error))
 
 
 def _slices(frame: pl.DataFrame, limits: Gates) -> Iterable[_Slice]:

@@ -43,6 +43,26 @@ def test_steps_import_nothing_heavy() -> None:
     assert imported_by(*STEPS) == set()
 
 
+def test_trees_are_trained_without_torch() -> None:
+    assert "torch" not in imported_by("models.xgboost_ranker")
+
+
+def test_judging_loads_neither_sklearn_nor_all_of_scipys_statistics() -> None:
+    code = """
+import sys
+import numpy as np
+from shortlist.evaluation.calibration import wilson_interval
+from shortlist.evaluation.metrics import auc, roc_points
+labels, scores = np.array([0.0, 1.0]), np.array([0.2, 0.3])
+print(auc(labels, scores), roc_points(labels, scores), wilson_interval(1, 2, 0.9))
+print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    measured, loaded = ran.stdout.splitlines()
+    assert measured.startswith("1.0 [(0.0, 0.0)")
+    assert loaded == ""
+
+
 @pytest.mark.parametrize(("module", "heavy"), [("shortlist.data.generate", "scipy"), ("shortlist.compiled", "numba")])
 def test_a_heavy_import_would_be_seen(module: str, heavy: str) -> None:
     assert heavy in imported_by(module)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from shortlist.evaluation.calibration import (
     calibration_bins,
@@ -53,6 +54,13 @@ def test_rate_error_is_relative_and_needs_positives() -> None:
     assert rate_error(0.3, 0.25) == pytest.approx(0.2)
     assert rate_error(0.2, 0.25) == pytest.approx(0.2)
     assert rate_error(0.2, 0.0) is None
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
+@pytest.mark.parametrize(("positives", "rows"), [(0, 1), (1, 1), (5, 10), (3, 1_000), (999_999, 1_000_000)])
+def test_wilson_interval_is_scipys(positives: int, rows: int, confidence: float) -> None:
+    wanted = binomtest(positives, rows).proportion_ci(confidence, method="wilson")
+    assert wilson_interval(positives, rows, confidence) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
 
 def test_wilson_interval_stays_inside_zero_and_one() -> None:

@@ -25,6 +25,19 @@ def test_auc_counts_pairs_and_half_of_ties() -> None:
     )  # 0.9 beats three negatives; 0.4 beats two and ties with one
 
 
+@pytest.mark.parametrize("values", [3, 50, 100_000])
+def test_auc_and_roc_are_sklearns(values: int) -> None:
+    generator = np.random.default_rng(values)
+    scores = generator.integers(0, values, 5_000) / values
+    labels = (generator.random(5_000) < 0.1 + 0.3 * scores).astype(float)
+    assert auc(labels, scores) == pytest.approx(sklearn.metrics.roc_auc_score(labels, scores), abs=1e-12)
+    false_positive, true_positive, _ = sklearn.metrics.roc_curve(labels, scores)
+    for x, y in roc_points(labels, scores):
+        # A curve has steps: a point lies on it when it lies between what comes before and after it.
+        low = np.interp(x - 1e-5, false_positive, true_positive)
+        assert low - 1e-5 <= y <= np.interp(x + 1e-5, false_positive, true_positive) + 1e-5
+
+
 def test_log_loss_is_sklearns() -> None:
     assert log_loss(LABELS, SCORES) == pytest.approx(sklearn.metrics.log_loss(LABELS, SCORES))
 
