@@ -117,8 +117,8 @@ bench: $(READY_TEST) $(READY_TRITON) ## the speed that is promised, against name
 bench-summary: $(READY) ## the last results against what is asked, without measuring
 	@$(BIN)/python -m benchmarks summary
 
-bench-features: $(READY_TEST) ## text to ids and logs in Parquet, against parsing alone, NVTabular (make peers) and facebookresearch/dlrm's design
-	@$(BIN)/python -m benchmarks.features
+bench-features: $(READY_TEST) ## text to ids and logs in Parquet, against text to Parquet alone, NVTabular (make peers) and facebookresearch/dlrm's design
+	@$(BIN)/python -m benchmarks.features --all-peers
 
 bench-loader: $(READY_TEST) ## rows per second to shuffled torch batches, from disk and from Parquet
 	@$(BIN)/python -m benchmarks.loader

@@ -1,8 +1,8 @@
 """Whole programs that make the same features of the same text as ours, one after another.
 
 NVTabular on the CPU, when `requirements/peers.txt` is installed (`make peers`), and the preprocessing of
-facebookresearch/dlrm, written again after its design, as it is by default and with its option of a process per day.
-They take minutes for 2 M rows, so each runs once.
+facebookresearch/dlrm, written again after its design: as it is by default and, where all peers are asked for, with its
+option of a process per day. They take minutes for 2 M rows, so each runs once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ROOT: Final = Path(__file__).parents[1]
 PEERS_PYTHON: Final = ROOT / ".venv-peers" / "bin" / "python"
 
 
-def times(own: Sequence[str], log: Path, out: Path, min_rows: int) -> tuple[float, dict[str, float]]:
+def times(
+    own: Sequence[str], log: Path, out: Path, min_rows: int, *, every: bool = False
+) -> tuple[float, dict[str, float]]:
     """Return the seconds that our program takes, the median of runs before, between and after the peers', and theirs.
 
     Args:
@@ -28,11 +30,12 @@ def times(own: Sequence[str], log: Path, out: Path, min_rows: int) -> tuple[floa
         log: The text.
         out: Folder for what programs write; it is emptied before each.
         min_rows: Occurrences that give a category an id.
+        every: Whether a peer's other ways to run count as peers, too.
     """
     fb_dlrm = [sys.executable, _peer("fb_dlrm_features"), log, out]
     programs = {
         "facebookresearch/dlrm's design": fb_dlrm,
-        "fb/dlrm's, a process per day": [*fb_dlrm, "--processes"],
+        **({"fb/dlrm's, a process per day": [*fb_dlrm, "--processes"]} if every else {}),
         "NVTabular 23.8 on the CPU": [PEERS_PYTHON, _peer("nvtabular_features"), log, out, min_rows],
     }
     mine, theirs = [_run_s(own, out)], {}

@@ -5,6 +5,7 @@ how well it keeps the cores busy. The bound is Polars turning the text into Parq
 what parsing into memory takes, which leaves nothing behind. The peers, whole programs on the same rows, are those of
 `benchmarks.feature_peers`.
 
+`--all-peers` also runs fb/dlrm's preprocessing with a process per day, 100 s more.
 `--large` compares memory and time of 20 M rows with 2 M instead, step by step (5 GB of text; five minutes).
 """
 
@@ -112,7 +113,7 @@ def against_peers(log: Path, scratch: Path) -> list[Line]:
     """Measure ours against whole programs, on the same rows."""
     out = scratch / "peers"
     own = [sys.executable, "-m", "benchmarks.feature_steps", str(log), str(out)]
-    mine, theirs = times(own, log, out, MIN_ROWS)
+    mine, theirs = times(own, log, out, MIN_ROWS, every="--all-peers" in sys.argv)
     return [
         Line("features", f"2 M rows against {name}", mine, "s", f"{name}: {seconds:.1f} s", seconds / mine)
         for name, seconds in theirs.items()

@@ -263,6 +263,25 @@ def kill_server(postgres: str) -> None:
             connection.execute("SELECT pg_sleep(10)")
 
 
+def restart_server(postgres: str) -> None:
+    """Kill the server, and return when nobody's connection to the one before is left: then it answers again."""
+    import psycopg
+
+    with psycopg.connect(postgres) as other:
+        kill_server(postgres)
+        # Somebody's own process was killed; that it throws everybody else out is what is waited for.
+        with pytest.raises(psycopg.OperationalError):
+            other.execute("SELECT pg_sleep(10)")
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(postgres).close()
+            return
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
 def test_a_store_goes_on_after_the_server_restarted(server: Stores, postgres: str) -> None:
     state = open_state(server, "monitoring", "demo")
     state.create("a", "1")
@@ -276,7 +295,7 @@ def test_a_holder_writes_on_after_the_server_restarted_if_nobody_had_its_lock(se
     state = open_state(server, "rollouts", "demo")
     with state.lock("demo"):
         state.replace("state", "1")
-        kill_server(postgres)
+        restart_server(postgres)
         state.replace("state", "2")
         assert state.is_locked("demo")
         with pytest.raises(LockedError), open_state(server, "rollouts", "demo").lock("demo", seconds=0):
@@ -289,7 +308,7 @@ def test_a_holder_whose_lock_was_taken_over_cannot_write_any_more(server: Stores
     old, new = open_state(server, "rollouts", "demo"), open_state(server, "rollouts", "demo")
     with old.lock("demo"):
         old.replace("state", "old")
-        kill_server(postgres)
+        restart_server(postgres)
         with new.lock("demo", seconds=30):
             new.replace("state", "new")
         with pytest.raises(LockedError, match="lost with the connection, and another process took it over"):
