@@ -27,6 +27,9 @@ def quality(labels: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
 
     Returns:
         `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
+
+    Raises:
+        UnmeasurableError: See `shortlist.evaluation.metrics.check_scores`.
     """
     truth, chances = labels.astype(np.float64), scores.astype(np.float64)
     varies = truth.min() != truth.max()

@@ -61,8 +61,8 @@ def auc(labels: Floats, scores: Floats) -> float:
     """
     check_scores(labels, scores)
     check_classes(labels)
-    # scikit-learn's gives the same (tests/unit/evaluation/test_metrics.py), but 1 to 2 s of loading to each of a run's
-    # eight steps that ask.
+    # scikit-learn's gives the same (tests/unit/evaluation/test_metrics.py), but adds 1 to 2 s of loading to six steps
+    # of a run that use nothing else of it.
     positives, negatives = scores[labels == 1], np.sort(scores[labels == 0])
     below, not_above = (np.searchsorted(negatives, positives, side).sum() for side in ("left", "right"))
     return float((below + not_above) / (2 * positives.size * negatives.size))

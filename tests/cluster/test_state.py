@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shortlist.contracts import ShortlistError
 from shortlist.state.folder import FolderState
@@ -272,14 +273,8 @@ def restart_server(postgres: str) -> None:
         # Somebody's own process was killed; that it throws everybody else out is what is waited for.
         with pytest.raises(psycopg.OperationalError):
             other.execute("SELECT pg_sleep(10)")
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(postgres).close()
-            return
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    away = retry_if_exception_type(psycopg.OperationalError)
+    Retrying(retry=away, wait=wait_fixed(0.02), stop=stop_after_delay(30))(lambda: psycopg.connect(postgres).close())
 
 
 def test_a_store_goes_on_after_the_server_restarted(server: Stores, postgres: str) -> None:
