@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -46,10 +45,10 @@ from shortlist.serving.traffic.sessions import Session, Sessions
 USERS_RATE = 15
 """Requests per second of the users that are there whatever happens to a rollout's own replay."""
 ENVOYS = ("envoy-a", "envoy-b")
-_UNKNOWN_SECONDS = 0.05
-"""A client that sends on a connection whose other end was killed this long ago cannot know of it yet."""
-_LINES_LATER_SECONDS = 0.4
-"""Envoy writes its access log every 0.2 s."""
+_UNKNOWN_SECONDS = 0.25
+"""Who sends on a connection whose other end was gone for less than this, on a busy machine, cannot know of it yet."""
+_LINES_LATER_SECONDS = 1.0
+"""Envoy writes its access log every 0.2 s, when it gets its turn."""
 
 
 class Users:
@@ -82,14 +81,22 @@ class Users:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Now, as both clocks say it."""
+
+    monotonic: float = field(default_factory=time.monotonic)
+    """Seconds of the clock that the ledgers use."""
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """Of the clock that Envoy's lines use."""
+
+
+@dataclass(frozen=True)
 class Kill:
-    """A process that was killed."""
+    """A process that was killed: freeing its memory takes the system a while before it closes its connections."""
 
     program: str
-    monotonic: float
-    """Seconds of the clock that the ledgers use."""
-    time: datetime
-    """Of the clock that Envoy's lines use."""
+    sent: Moment
+    gone: Moment
 
 
 @dataclass
@@ -251,8 +258,10 @@ class Live:
     def kill_process(self, pid: int, program: str) -> int:
         """Kill a process that belongs to a program, and note when."""
         assert self.story is not None
-        self.story.kills.append(Kill(program, time.monotonic(), datetime.now(UTC)))
-        os.kill(pid, signal.SIGKILL)
+        process, sent = psutil.Process(pid), Moment()
+        process.kill()
+        process.wait(30)
+        self.story.kills.append(Kill(program, sent, Moment()))
         return pid
 
     def backend_of(self, version: int) -> int:
@@ -282,7 +291,7 @@ class Live:
             finally:
                 self._tidy()
         assert users.ledger.lost == 0
-        assert self.failed_stable().is_empty(), self.failed_stable().to_dicts()
+        assert self.failed_stable() == []
         self.is_ready_for_more()
 
     def _tidy(self) -> None:
@@ -324,12 +333,12 @@ class Live:
                 found.append(process)
         return found
 
-    def failed_stable(self) -> pl.DataFrame:
+    def failed_stable(self) -> list[dict[str, Any]]:
         """Return the requests of the stable track that failed as their own clients saw it, in this test.
 
         Left out are those that a process had in hand when the test killed it. Of a server: Envoy's line says that its
-        connection ended (UC), and the kill lies between the request's first byte and its end. Of an Envoy: there is no
-        line, and the connection broke off in the client's hands after the kill, sent before it.
+        connection ended (UC), and the process died between the request's first byte and its end. Of an Envoy: there is
+        no line, and the connection broke off in the client's hands after the kill, sent before the process was gone.
         """
         assert self.story is not None
         ledgers = [self.story.users.ledger.frame(), *self.story.replays]
@@ -338,12 +347,12 @@ class Live:
         # Those under way have no status yet; whether any is left at the end is looked at elsewhere.
         failed = asked.filter((pl.col("status") == 0) | (pl.col("status") >= 500))
         if failed.is_empty():
-            return failed
+            return []
         time.sleep(_LINES_LATER_SECONDS)
         began = pl.col("time").str.to_datetime(time_unit="us", time_zone="UTC")
         lines = self.access().select("id", "flags", "us", began=began, routed="track").unique("id")
         failed = failed.join(lines, on="id", how="left").filter(pl.col("routed").fill_null("stable") != "canary")
-        return failed.filter(~pl.any_horizontal(pl.lit(False), *map(_in_hand, self.story.kills)))
+        return failed.filter(~pl.any_horizontal(pl.lit(False), *map(_in_hand, self.story.kills))).to_dicts()
 
     def close(self) -> None:
         """Let go of the thread that runs rollouts."""
@@ -352,14 +361,13 @@ class Live:
 
 def _in_hand(kill: Kill) -> pl.Expr:
     """Whether a failed request was under way on a process when it was killed."""
-    moment, margin = pl.lit(kill.time, pl.Datetime("us", "UTC")), timedelta(seconds=_UNKNOWN_SECONDS)
     if kill.program in ENVOYS:
-        broke = pl.col("routed").is_null() & (pl.col("status") == 0) & (pl.col("answered") >= kill.monotonic)
-        return broke & (pl.col("sent") <= kill.monotonic + _UNKNOWN_SECONDS)
+        broke = pl.col("routed").is_null() & (pl.col("status") == 0) & (pl.col("answered") >= kill.sent.monotonic)
+        return broke & (pl.col("sent") <= kill.gone.monotonic + _UNKNOWN_SECONDS)
     if not kill.program.startswith("server"):
         return pl.lit(False)  # a server asks its Triton again: nothing may fail
-    ended = pl.col("began") + pl.duration(microseconds="us")
-    over = (pl.col("began") <= moment + margin) & (ended >= moment - margin)
+    sent, gone = pl.lit(kill.sent.time), pl.lit(kill.gone.time + timedelta(seconds=_UNKNOWN_SECONDS))
+    over = (pl.col("began") <= gone) & (pl.col("began") + pl.duration(microseconds="us") >= sent)
     return ((pl.col("flags") == "UC") & over).fill_null(False)
 
 

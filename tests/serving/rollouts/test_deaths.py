@@ -29,7 +29,7 @@ def half_way(stack_up: Any) -> Iterator[Any]:
         assert stack_up.end(rollout).state.phase is Phase.ABORTED
         # As Envoy saw it, too; what it saw of those that the kills broke off is in its books.
         requests = stack_up.evidence(stack_up.record()).requests
-        assert requests.total > 500
+        assert requests.total > 100
         assert requests.failed_canary == 0
     assert stack_up.record().requests.doubled == 0
 
@@ -49,14 +49,14 @@ def test_a_second_rollout_is_refused_while_one_runs(half_way: Any) -> None:
 @pytest.mark.parametrize("name", ["envoy-a", "envoy-b"])
 def test_an_envoy_that_is_killed_loses_nothing_but_what_it_had_in_hand(half_way: Any, name: str) -> None:
     half_way.comes_back(name, half_way.kill(name))
-    assert half_way.failed_stable().is_empty()
+    assert half_way.failed_stable() == []
     assert is_still_watched(half_way)
 
 
 def test_users_wait_while_the_champions_triton_is_killed_and_comes_back(half_way: Any) -> None:
     program = f"triton-v{half_way.champion}"
     half_way.comes_back(program, half_way.kill(program))
-    assert half_way.failed_stable().is_empty()
+    assert half_way.failed_stable() == []
     assert is_still_watched(half_way)
 
 
@@ -65,14 +65,14 @@ def test_the_process_in_which_the_champions_triton_runs_its_model_may_be_killed(
     before = half_way.pid(program)
     half_way.kill_process(half_way.backend_of(half_way.champion), program)
     half_way.comes_back(program, before)
-    assert half_way.failed_stable().is_empty()
+    assert half_way.failed_stable() == []
     assert is_still_watched(half_way)
 
 
 def test_a_killed_server_of_the_champion_loses_nothing_but_what_it_had_in_hand(half_way: Any) -> None:
     program = f"server-v{half_way.champion}"
     half_way.comes_back(program, half_way.kill(program))
-    assert half_way.failed_stable().is_empty()
+    assert half_way.failed_stable() == []
     assert is_still_watched(half_way)
 
 
@@ -90,7 +90,7 @@ def test_without_the_online_store_answers_are_made_without_users_features_until_
     rows = half_way.predictions().with_columns(pl.col("time").dt.timestamp("us") / 1e6)
     assert rows.filter("degraded").group_by("track").len().height == 2
     assert not rows.filter(pl.col("time") > moment)["degraded"].any()
-    assert half_way.failed_stable().is_empty()
+    assert half_way.failed_stable() == []
 
 
 def test_a_rollback_from_another_process_ends_the_rollout_at_once(half_way: Any) -> None:
