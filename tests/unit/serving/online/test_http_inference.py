@@ -160,6 +160,25 @@ def test_a_request_sent_before_the_answer_to_the_one_before_is_answered_after_it
     run(test)
 
 
+def test_who_sends_ahead_of_the_answers_is_read_no_further_until_they_are_there() -> None:
+    padded, number = BODY + b" " * 2**15, 1_000  # more than what sockets hold
+
+    async def test(service: Service, _: uvicorn.Server, connection: Connection) -> None:
+        service.hold.clear()
+        for _number in range(number):
+            connection.send(padded)
+        left = [0, number * len(padded)]
+        while left[-1] != left[-2]:
+            await asyncio.sleep(0.3)
+            left.append(connection.writer.transport.get_write_buffer_size())
+        assert len(service.asked) == 1
+        assert left[-1] > number * len(padded) / 2
+        service.hold.set()
+        assert [(await connection.receive())[0] for _number in range(number)] == [200] * number
+
+    run(test)
+
+
 def test_whoever_asks_whether_to_go_on_is_told_to() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(b"", PATH, "Expect: 100-continue", length=len(BODY))
