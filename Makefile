@@ -33,6 +33,8 @@ VENV := .venv
 TRITON_VENV := .venv-triton
 # Threads that spin at barriers steal the cores of whoever shares them.
 export OMP_WAIT_POLICY ?= PASSIVE
+# A run is some twenty processes, and each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 RULES := deploy/monitoring/alert_rules.yaml
 READY := $(VENV)/.ready-run

@@ -54,8 +54,8 @@ class KubeObserver:
         self._places, self._settled_seconds = places.mirror, settled_seconds
         self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
         steps, top = len(record.policy.steps), record.policy.kpi.top
-        requests = ServedRequests(self._places.predictions, record.id, settled_seconds)
-        self._reader = EvidenceReader(self._places, record.id, steps, top, access=[requests])
+        requests = ServedRequests(self._places.predictions, record.id, settled_seconds, record.began)
+        self._reader = EvidenceReader(self._places, record.id, steps, top, access=[requests], since=record.began)
         self._seen: dict[int, tuple[GatewayNumbers | None, GatewayNumbers | None]] = {}
         """What the gateway counted at each step, when it was asked last."""
 

@@ -32,10 +32,17 @@ class ServedRequests:
         predictions: Folder of the prediction log, or of its mirror.
         rollout: Id of the rollout.
         settled_seconds: Rows are held back until they are so old.
+        since: When the rollout began: far older parts of the log are left alone.
     """
 
-    def __init__(self, predictions: Path, rollout: str, settled_seconds: float = SETTLED_SECONDS) -> None:
-        self._parts = Parts(predictions, _COLUMNS, "rollout", lambda ids: (ids == rollout).any())
+    def __init__(
+        self,
+        predictions: Path,
+        rollout: str,
+        settled_seconds: float = SETTLED_SECONDS,
+        since: datetime | None = None,
+    ) -> None:
+        self._parts = Parts(predictions, _COLUMNS, "rollout", lambda ids: (ids == rollout).any(), since)
         self._rollout, self._settled = rollout, timedelta(seconds=settled_seconds)
         self._held: pl.DataFrame | None = None
 

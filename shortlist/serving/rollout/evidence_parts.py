@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -12,27 +13,39 @@ import polars as pl
 ROWS: Final = 200_000
 """Rows yielded at once, about; a part is never cut."""
 MOST_MISSES: Final = 50
-"""Parts in a row without anything that belongs to the rollout, before older ones of the same writer are left alone."""
+"""Parts in a row, all older than the rollout, before those that are older still are left alone."""
+_CLOCKS_APART: Final = timedelta(minutes=5)
+"""A writer's clock may be behind by so much, or have been set right since."""
 
 
 class Parts:
     """The parts below a folder: one writer per inner folder, whose parts are numbered in the order of writing.
 
-    What was there before the first reading is looked through from its newest part backwards, and only as far as it
-    belongs to the rollout: a server that has been up for days leaves a part for every second of them.
+    What was there before the first reading is looked through from its newest part backwards, and only as far as the
+    rollout goes: a server that has been up for days leaves a part for every second of them. Its newest parts need not
+    be the rollout's: whoever takes over late, when everybody is on one version again, finds its own far behind.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str], key: str, belongs: Callable[[pl.Series], bool]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: Sequence[str],
+        key: str,
+        belongs: Callable[[pl.Series], bool],
+        since: datetime | None = None,
+    ) -> None:
         """Prepare to read.
 
         Args:
-            folder: Of the log; it need not be there yet.
+            folder: Of the log, which has a column `time`; it need not be there yet.
             columns: To read.
             key: Column that says whether a part has anything to do with the rollout ...
             belongs: ... as this tells from its values.
+            since: When the rollout began; None reads everything that is there.
         """
         self._folder, self._columns = folder, list(columns)
         self._key, self._belongs = key, belongs
+        self._oldest = None if since is None else since - _CLOCKS_APART
         self._last: dict[Path, tuple[int, str]] = {}
         self.unreadable = 0
         """Parts that are no Parquet files with these columns."""
@@ -60,13 +73,20 @@ class Parts:
             yield from new if last else self._of_rollout(new)
 
     def _of_rollout(self, paths: list[Path]) -> list[Path]:
+        if self._oldest is None or len(paths) <= MOST_MISSES:
+            return paths
         misses = 0
         for count, path in enumerate(reversed(paths), start=1):
-            frame = self._rows(path, [self._key]) if len(paths) > MOST_MISSES else None
-            misses = misses + 1 if frame is not None and not self._belongs(frame[self._key]) else 0
+            misses = misses + 1 if self._is_older(path, self._oldest) else 0
             if misses == MOST_MISSES:
                 return paths[-count:]
         return paths
+
+    def _is_older(self, path: Path, moment: datetime) -> bool:
+        frame = self._rows(path, ["time", self._key])
+        if frame is None or self._belongs(frame[self._key]):
+            return False
+        return frame.filter(pl.col("time") >= moment).is_empty()
 
     def _rows(self, path: Path, columns: list[str]) -> pl.DataFrame | None:
         try:

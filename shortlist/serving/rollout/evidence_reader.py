@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ _PREDICTIONS: Final = ("request_id", "user", "track", "rollout", "step", "status
 
 
 class EvidenceReader:
-    """Everything that belongs to one rollout; who belongs is written in every line, so no clock is asked.
+    """Everything that belongs to one rollout; who belongs is written in every line, so no clock says it.
 
     A new reader reads from the start of all files, and so knows all that one before it knew.
     """
@@ -37,6 +38,7 @@ class EvidenceReader:
         top: int,
         sampled: Callable[[str], bool] | None = None,
         access: Sequence[Access] | None = None,
+        since: datetime | None = None,
     ) -> None:
         """Prepare to read; nothing is opened yet.
 
@@ -47,13 +49,15 @@ class EvidenceReader:
             top: Items of a request that are shown.
             sampled: Whether the prediction log takes a request, by its id; None when it takes all.
             access: What tells of requests; by default both Envoys' access logs.
+            since: When it began: far older parts of the logs are left alone.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
-        self._predictions = Parts(places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any())
-        self._outcomes = Parts(
-            places.outcomes, ("request_id", "row", "label"), "request_id", lambda ids: self._join.knows(ids.hash())
+        self._predictions = Parts(
+            places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
         )
+        outcomes = ("request_id", "row", "label")
+        self._outcomes = Parts(places.outcomes, outcomes, "request_id", lambda ids: self._join.knows(ids.hash()), since)
         self._tallies: dict[tuple[int, bool], Tally] = {}
         self._ledger, self._users, self._join = Ledger(), Users(), OutcomeJoin(top)
         self._arrivals = Arrivals(last=steps - 1)

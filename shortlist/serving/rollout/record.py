@@ -21,7 +21,7 @@ class Change(Record):
     percent: int
     reason: str
     time: str
-    """Of the wall clock, ISO 8601; for people only. Clocks jump, and nothing is computed from it."""
+    """Of the wall clock, ISO 8601; for people. Clocks jump: no decision is made by it."""
     elapsed_seconds: float
 
 
@@ -75,6 +75,11 @@ class RolloutRecord(Record):
     def id(self) -> str:
         """Its id."""
         return self.state.rollout
+
+    @property
+    def began(self) -> datetime | None:
+        """When it began, by the wall clock; None before."""
+        return datetime.fromisoformat(self.history[0].time) if self.history else None
 
     @property
     def at_step_seconds(self) -> float:

@@ -16,6 +16,8 @@ from shortlist.serving.stack.stack import Stack
 
 _SETTLE_SECONDS: Final = 8.0
 """Longest wait, at the end, for what was answered to reach the prediction log."""
+_SILENT_SECONDS: Final = 5.0
+"""After which a server that has not crashed, and does not say that it is ready, is not."""
 _ASK_AGAIN_SECONDS: Final = 0.3
 
 
@@ -31,7 +33,8 @@ class Watcher(JudgingObserver):
     def __init__(self, stack: Stack, record: RolloutRecord, sampling: float) -> None:
         policy = record.policy
         sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
-        reader = EvidenceReader(stack.places, record.id, len(policy.steps), policy.kpi.top, sampled)
+        steps, top = len(policy.steps), policy.kpi.top
+        reader = EvidenceReader(stack.places, record.id, steps, top, sampled, since=record.began)
         super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
 
     def total(self) -> Requests:
@@ -43,9 +46,10 @@ class Watcher(JudgingObserver):
 
 
 def health_of(stack: Stack, version: int) -> Health:
-    """Return how a version's servers are; one unanswered question on a busy machine is no verdict."""
+    """Return how a version's servers are; on a busy machine one that is well may be silent for a moment."""
+    deadline = time.monotonic() + _SILENT_SECONDS
     health = stack.health(version)
-    if not health.ready:
+    while not health.ready and not health.restarts and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)
         health = stack.health(version)
     programs = (health.triton, health.server)

@@ -46,7 +46,8 @@ def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
 
 def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: Any) -> None:
     record = live.roll_out(live.world.versions["slow"])
-    evidence = rolled_back(live, record, r"at 10 %: p99 latency .* ms > .* ms")
+    # At 10 %, unless the machine is so busy that the stable track has a bad moment, too.
+    evidence = rolled_back(live, record, r"at (10|50) %: p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
     assert p99_ms.canary > 300 and evidence.requests.failed_canary == 0
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,9 @@ class Logs:
         rest = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
         self._write(self.places.predictions / process, prediction_schema(DATA), [common | rest | r for r in rows])
 
-    def outcome(self, *rows: tuple[str, int, int], folder: str = "") -> None:
+    def outcome(self, *rows: tuple[str, int, int], folder: str = "", time: datetime = NOW) -> None:
         names = "request_id", "row", "label"
-        full = [{"time": NOW, "item": 7, **dict(zip(names, row, strict=True))} for row in rows]
+        full = [{"time": time, "item": 7, **dict(zip(names, row, strict=True))} for row in rows]
         self._write(self.places.outcomes / folder, outcome_schema(pa.int64()), full)
 
     def _write(self, folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
@@ -83,8 +83,10 @@ def logs(tmp_path: Path) -> Logs:
     return Logs(Places.of(tmp_path, "demo"))
 
 
-def read(logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None) -> Evidence:
-    return polled(EvidenceReader(logs.places, "r1", steps=4, top=top, sampled=sampled))
+def read(
+    logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None, since: datetime | None = None
+) -> Evidence:
+    return polled(EvidenceReader(logs.places, "r1", steps=4, top=top, sampled=sampled, since=since))
 
 
 def polled(reader: EvidenceReader) -> Evidence:
@@ -273,12 +275,22 @@ def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.Monk
     monkeypatch.setattr(evidence_parts, "MOST_MISSES", 3)
     for number in range(20):
         rollout = "r1" if number in {12, 15, 17, 19} else "before"
-        logs.answer({"request_id": f"a{number}", "rollout": rollout})
-        logs.outcome((f"a{number}", 1, 1))
-    early = logs.places.predictions / "p1" / PART.format(number=2)
-    early.write_bytes(b"spoilt, and nobody should look")
-    seen = read(logs)
+        time = NOW - timedelta(days=number < 12)
+        logs.answer({"request_id": f"a{number}", "rollout": rollout, "time": time})
+        logs.outcome((f"a{number}", 1, 1), time=time)
+    for place in (logs.places.predictions / "p1", logs.places.outcomes):
+        (place / PART.format(number=2)).write_bytes(b"spoilt, and nobody should look")
+    seen = read(logs, since=NOW)
     assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes, seen.books.unreadable) == (4, 4, 0)
+
+
+def test_a_late_reader_finds_what_others_wrote_over(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence_parts, "MOST_MISSES", 3)
+    for number in range(10):
+        logs.answer({"request_id": f"a{number}", "rollout": "r1" if number < 2 else None})
+        logs.outcome((f"a{number}", 1, 1))
+    seen = read(logs, since=NOW)
+    assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes) == (2, 2)
 
 
 def test_answers_missing_from_the_log_are_lost_and_those_twice_in_it_doubled(logs: Logs) -> None:
