@@ -33,7 +33,7 @@ VENV := .venv
 TRITON_VENV := .venv-triton
 # Threads that spin at barriers steal the cores of whoever shares them.
 export OMP_WAIT_POLICY ?= PASSIVE
-# A run is some twenty processes, and each would compile our modules anew.
+# A run is some twenty processes; each would compile our modules anew, 0.1 to 0.3 s of its start.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 RULES := deploy/monitoring/alert_rules.yaml
