@@ -158,10 +158,17 @@ def test_a_graph_without_trees_is_refused(tmp_path: Path) -> None:
 SOURCE = "def twice(number):\n    return {factor} * number\n"
 
 
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python as it runs in Triton, whose folders stay as they were written."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 def kept(environment: Path) -> list[Path]:
     return sorted(path for path in (environment / FOLDER).rglob("*") if path.is_file())
 
 
+@pytest.mark.usefixtures("triton")
 def test_what_is_compiled_is_kept_for_every_process_and_copy_of_the_source(tmp_path: Path) -> None:
     for version in ("1", "2"):
         (tmp_path / version).mkdir()
@@ -181,6 +188,7 @@ def test_what_is_compiled_is_kept_for_every_process_and_copy_of_the_source(tmp_p
     assert [path.name for path in (tmp_path / "1").iterdir()] == ["twice.py"]
 
 
+@pytest.mark.usefixtures("triton")
 def test_another_source_is_compiled_anew_and_a_changed_copy_is_written_again(tmp_path: Path) -> None:
     source, environment = tmp_path / "twice.py", tmp_path / "environment"
     source.write_text(SOURCE.format(factor=2))
@@ -192,6 +200,7 @@ def test_another_source_is_compiled_anew_and_a_changed_copy_is_written_again(tmp
     assert compiled(source, "twice", environment)(4) == 12
 
 
+@pytest.mark.usefixtures("triton")
 def test_without_a_folder_to_write_to_it_is_compiled_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "twice.py").write_text(SOURCE.format(factor=2))
     (tmp_path / "environment").write_text("a file, where a folder cannot be made")
