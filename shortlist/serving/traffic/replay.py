@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.artefacts import read_json, write_json
@@ -30,6 +31,7 @@ from shortlist.serving.traffic.sessions import Session, Sessions
 
 LEDGER = "ledger.parquet"
 SUMMARY = "summary.json"
+LOCK = "replay.lock"
 WHILE_STDIN_IS_OPEN = "--while-stdin-is-open"
 """Ends the program when whoever started it is gone, however that came about."""
 _TICK_SECONDS = 0.05
@@ -108,8 +110,9 @@ class _Replay:
             "outcomes": log.written,
             "outcomes_dropped": log.dropped,
         }
-        ledger.write(settings.out / LEDGER)
-        write_json(settings.out / SUMMARY, summary)
+        with FileLock(settings.out / LOCK):  # the replay of a controller that was killed may be ending, too
+            ledger.write(settings.out / LEDGER)
+            write_json(settings.out / SUMMARY, summary)
         return summary
 
     async def _load(self) -> Ledger:

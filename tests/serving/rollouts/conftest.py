@@ -159,7 +159,8 @@ class Live:
         path = replay_folder(self.places.root) / LEDGER
         assert self.story is not None
         if path.exists():
-            self.story.replays.append(pl.read_parquet(path))
+            # In one go: a replay whose controller was killed may put its own in the place of this one.
+            self.story.replays.append(pl.read_parquet(path.read_bytes()))
             path.unlink()
 
     def command(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from aiohttp import web
+from filelock import FileLock
 
 from shortlist.artefacts import read_json, write_json
 from shortlist.config.data import Data
@@ -31,7 +33,15 @@ from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, Outc
 from shortlist.serving.traffic import replay as replay_module
 from shortlist.serving.traffic.background import replaying
 from shortlist.serving.traffic.client import Endpoint
-from shortlist.serving.traffic.replay import WHILE_STDIN_IS_OPEN, ReplaySettings, describe, replay
+from shortlist.serving.traffic.replay import (
+    LEDGER,
+    LOCK,
+    SUMMARY,
+    WHILE_STDIN_IS_OPEN,
+    ReplaySettings,
+    describe,
+    replay,
+)
 from shortlist.tables import DayTableWriter
 
 USERS, ITEMS = 6, 5
@@ -250,6 +260,22 @@ def test_a_replay_in_the_background_lives_as_long_as_its_block(
     asked = len(server.asked)
     assert read_json(declared.out / "summary.json")["sent"] == asked
     assert (declared.out / "replay.log").read_text().startswith(f"replayed {asked} requests")
+
+
+def test_a_replay_does_not_write_into_what_another_one_writes(
+    settings: Callable[..., ReplaySettings], server: Server
+) -> None:
+    declared = settings(seconds=0.2)
+    declared.out.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(declared.out / LOCK):
+            ending = pool.submit(replay, declared)
+            wait_until(lambda: any(declared.outcomes.glob("**/part-*")))
+            time.sleep(0.3)
+            assert [path.name for path in declared.out.iterdir()] == [LOCK]
+        summary = ending.result(20)
+    assert read_json(declared.out / SUMMARY) == summary
+    assert pl.read_parquet(declared.out / LEDGER).height == summary["sent"] == len(server.asked)
 
 
 def test_settings_that_are_none_are_refused(settings: Callable[..., ReplaySettings], tmp_path: Path) -> None:
