@@ -45,7 +45,8 @@ def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
 
 
 def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: Any) -> None:
-    record = live.roll_out(live.world.versions["slow"])
+    limits = live.world.spec.serving.canary.guardrails.model_dump() | {"latency_floor_ms": 150}
+    record = live.roll_out(live.world.versions["slow"], live.deployer_with({}, {"guardrails": limits}))
     # At 10 %, unless the machine is so busy that the stable track has a bad moment, too.
     evidence = rolled_back(live, record, r"at (10|50) %: p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
