@@ -31,19 +31,21 @@ def claim(stores: Stores) -> str:
     objects = open_objects(stores) if stores.objects else None
     wanted = {"cluster": stores.cluster, "objects": stores.objects, "identity": uuid.uuid4().hex}
     databases = [_database(address) for address in _addresses(stores)]
+    # Before the bucket, which is marked before they are: whoever claims at the same moment is no stranger.
+    marked = [_parsed(database.read(MARKER)) for database in databases]
     before = _parsed(objects.read(MARKER)) if objects is not None else None
     if before is not None:
         _refuse_other_cluster(before, wanted, f"runtime.objects: {stores.objects}")
         wanted["identity"] = before["identity"]
-    for database in databases:
-        _refuse_other(database, wanted, is_new=before is None)
+    for database, found in zip(databases, marked, strict=True):
+        _refuse_other(database, found, wanted, is_new=before is None)
     if objects is not None and not objects.create(MARKER, _text(wanted).encode()):
         won = _parsed(objects.read(MARKER)) or wanted
         _refuse_other_cluster(won, wanted, f"runtime.objects: {stores.objects}")
         wanted["identity"] = won["identity"]
     for database in databases:
         if not database.create(MARKER, _text(wanted)):
-            _refuse_other(database, wanted, is_new=False)
+            _refuse_other(database, _parsed(database.read(MARKER)), wanted, is_new=False)
     return wanted["identity"] if objects is not None else ""
 
 
@@ -60,9 +62,8 @@ def _database(address: str) -> StateStore:
     return open_postgres(address, "", "identity", "")
 
 
-def _refuse_other(database: StateStore, wanted: Marker, is_new: bool) -> None:
+def _refuse_other(database: StateStore, found: Marker | None, wanted: Marker, is_new: bool) -> None:
     """Refuse a database that another cluster marked, or this one for another bucket."""
-    found = _parsed(database.read(MARKER))
     if found is None:
         return
     where = f"the database of {database.where(MARKER)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shortlist import identity
 from shortlist.contracts import ShortlistError
 from shortlist.identity import MARKER, claim
 from shortlist.objects import open_objects
@@ -33,6 +34,23 @@ def test_an_identity_is_made_once(stores: Stores, s3: Any, postgres: str) -> Non
     marker = json.loads(open_objects(stores).read(MARKER) or b"")
     assert marker == {"cluster": "blue", "identity": identity, "objects": s3.url}
     assert json.loads(open_postgres(postgres, "", "identity", "").read(MARKER) or "") == marker
+
+
+def test_who_is_overtaken_by_another_claim_gets_its_identity(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    won: list[str] = []
+    bucket = open_objects(stores)
+    read = bucket.read
+
+    def overtaken(key: str) -> bytes | None:
+        found = read(key)
+        if not won:
+            won.append("")
+            won[0] = claim(stores)
+        return found
+
+    monkeypatch.setattr(bucket, "read", overtaken)
+    monkeypatch.setattr(identity, "open_objects", lambda _: bucket)
+    assert claim(stores) == won[0] == claim(stores)
 
 
 def test_a_bucket_of_another_cluster_is_refused(stores: Stores, postgres: str) -> None:
