@@ -16,6 +16,9 @@ OBJECTS ?=
 # What serves: TARGET=stack (this machine) or TARGET=cluster (KServe); by default what the spec says (runtime.target).
 TARGET ?=
 ON_TARGET = $(if $(TARGET),--target $(TARGET))
+# make soak: replicas of a version, and for how long faults are done.
+REPLICAS ?= 2
+FAULT_SECONDS ?= 600
 # How often make watch looks: 15m, 1h; once by default.
 EVERY ?=
 # A cluster's Kubeflow Pipelines, e.g. after kubectl port-forward: HOST=http://127.0.0.1:8888; and a registry to push to.
@@ -26,6 +29,10 @@ AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
 NAMES ?=
+# How many random specs or logs are tried.
+CASES ?= 10000
+# Of the cluster that make test-cluster tries: said with the command, never taken from the environment.
+NAMED_CLUSTER = $(if $(findstring command,$(origin KUBECONFIG)),$(KUBECONFIG))
 ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
   $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
 VENV := .venv
@@ -35,6 +42,8 @@ TRITON_VENV := .venv-triton
 export OMP_WAIT_POLICY ?= PASSIVE
 # A run is some twenty processes; each would compile our modules anew, 0.1 to 0.3 s of its start.
 unexport PYTHONDONTWRITEBYTECODE
+# The project's own folders are imported from here; only the framework is installed.
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 BIN := $(VENV)/bin
 RULES := deploy/monitoring/alert_rules.yaml
 READY := $(VENV)/.ready-run
@@ -55,6 +64,9 @@ test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but th
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs
+
+test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or written, and rollouts with faults, on a cluster: make test-cluster KUBECONFIG=path
+	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py
 
 check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
@@ -101,8 +113,11 @@ drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch 
 	@rm -rf $(RUNS)/drill
 	@$(BIN)/shortlist drill --runs $(RUNS)/drill
 
-images: $(READY) ## build the container images, and push them: make images [REGISTRY=host/path]
-	@$(BIN)/shortlist images $(if $(REGISTRY),--registry $(REGISTRY))
+images: $(READY) ## build the container images, and push them: make images [REGISTRY=host/path] [DRY_RUN=1]
+	@$(BIN)/shortlist images $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(DRY_RUN),--dry-run)
+
+lock-images: $(READY) ## ask the registries for the digests of the images' bases: make lock-images [DRY_RUN=1]
+	@$(BIN)/shortlist lock-images $(if $(DRY_RUN),--dry-run)
 
 submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submit HOST=http://... [DATA=s3://...] [AGAIN=2] [UNREAD=1] [DRY_RUN=1]
 	@$(BIN)/shortlist submit $(ON_CLUSTER) $(if $(AGAIN),--again $(AGAIN)) $(if $(UNREAD),--unread)
@@ -150,14 +165,31 @@ peers: requirements/peers.txt ## install what make bench-features compares us wi
 bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)
 	@$(BIN)/python -m benchmarks.soak
 
+fuzz: $(READY_TEST) ## 200 000 wrong requests to a server, none of which may be its failure; 8 000 more through Envoy (minutes)
+	@$(BIN)/python -m benchmarks.fuzz
+soak: $(READY_TEST) $(READY_TRITON) ## rollouts while parts of the system die: what users lose per fault [REPLICAS=2] [FAULT_SECONDS=600]
+	@$(BIN)/python -m benchmarks.soak_faults --replicas $(REPLICAS) --seconds $(FAULT_SECONDS)
+
+bench-overload: $(READY_TEST) $(READY_TRITON) ## goodput, and what health and metrics do, at 1, 2 and 4 times the capacity (two minutes)
+	@$(BIN)/python -m benchmarks.overload
+
 bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minutes)
 	@$(BIN)/python -m benchmarks.judge
+
+simulate: $(READY) ## rollouts with seeded faults under the real controller, thousands a minute (two minutes; SECONDS=600, SEED=1)
+	@$(BIN)/python -m shortlist.rollout.simulation --seconds $(or $(SECONDS),120) --seed $(or $(SEED),0)
 
 bench-drift: $(READY) ## how often drift tests are wrong, and what they find, by simulation
 	@$(BIN)/python -m benchmarks.drift
 
 bench-retrain: $(READY_TEST) ## continued training against training from scratch: seconds and AUC
 	@$(BIN)/python -m benchmarks.retrain
+
+fuzz-specs: $(READY_TEST) ## 10 000 random specs: each is read, or refused with a message [CASES=10000]
+	@$(BIN)/python -m benchmarks.fuzz_specs --cases $(CASES)
+
+fuzz-logs: $(READY_TEST) ## 10 000 random logs: each ends with rows, quarantine or a message (an hour) [CASES=10000]
+	@$(BIN)/python -m benchmarks.fuzz_logs --cases $(CASES)
 
 setup: $(READY) $(READY_TRITON) ## only set up
 
@@ -175,48 +207,63 @@ clean: ## delete all runs, models and stores made here (the log you gave is neve
 	@if [ -x $(BIN)/shortlist ] && [ -d $(RUNS)/serving ]; then $(BIN)/shortlist stop --runs $(RUNS); fi
 	rm -rf $(RUNS)
 
-# --- set-up: once, quiet, skipped when up to date -----------------------------------------------------------------
+# --- set-up: once, skipped when up to date; locked with hashes (make lock) -----------------------------------------
 
+UV := $(BIN)/uv
+LOCK := requirements/lock
+# What a set-up step prints when it fails.
+FAILED = { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
+
+# install: title, environment, lock file
 define install
-	@echo "  installing $(1) (log: $(VENV)/setup.log)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input $(2) >> $(VENV)/setup.log 2>&1 \
-	  || { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
+	@printf '  %s ... ' "installing $(1)"; begun=$$SECONDS; \
+	  $(UV) pip install --quiet --python $(2)/bin/python --no-deps --require-hashes -r $(3) >> $(VENV)/setup.log 2>&1 || $(FAILED); \
+	  echo "$$((SECONDS - begun)) s"
 endef
 
-$(BIN)/python:
+$(UV): $(LOCK)/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
 	  || { echo "Shortlist needs Python 3.11 (tried: $(or $(PYTHON),nothing found)). Point to it: make run PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (once, about three minutes)"
+	@echo "Setting up $(VENV) (once, under two minutes; details in $(VENV)/setup.log)"
 	@$(PYTHON) -m venv $(VENV)
-
-$(READY): requirements/run.txt pyproject.toml | $(BIN)/python
-	$(call install,torch,$(shell grep -m1 '^torch==' requirements/run.txt))
-	$(call install,the other packages,-r requirements/run.txt)
-	$(call install,shortlist,--no-deps --no-build-isolation -e .)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-input --require-hashes -r $(LOCK)/uv.txt >> $(VENV)/setup.log 2>&1 || $(FAILED)
 	@touch $@
 
-$(READY_TRITON): requirements/triton.txt | $(BIN)/python
-	@echo "  installing Triton (log: $(VENV)/setup.log)"
+# torch comes first and by pip: through another package, an installer may take a build with gigabytes of CUDA.
+$(READY): $(LOCK)/run.txt requirements/run.txt pyproject.toml | $(UV)
+	@printf '  installing torch ... '; begun=$$SECONDS; \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-input --no-deps $(shell grep -m1 '^torch==' requirements/run.txt) \
+	    >> $(VENV)/setup.log 2>&1 || $(FAILED); echo "$$((SECONDS - begun)) s"
+	$(call install,200 packages,$(VENV),$(LOCK)/run.txt)
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . >> $(VENV)/setup.log 2>&1 || $(FAILED)
+	@touch $@
+
+$(READY_TRITON): $(LOCK)/triton.txt | $(UV)
 	@$(PYTHON) -m venv $(TRITON_VENV)
-	@$(TRITON_VENV)/bin/python -m pip install --disable-pip-version-check --no-input --no-deps -r requirements/triton.txt \
-	  >> $(VENV)/setup.log 2>&1 \
-	  || { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
+	$(call install,Triton,$(TRITON_VENV),$(LOCK)/triton.txt)
 	@touch $@
 
-$(READY_CLUSTER): requirements/cluster.txt $(READY)
-	$(call install,what the cluster profile needs,-r requirements/cluster.txt)
+$(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
+	$(call install,what the cluster profile needs,$(VENV),$(LOCK)/cluster.txt)
+	@touch $@
+
+$(READY_TEST): $(LOCK)/test.txt $(READY_CLUSTER)
+	$(call install,test tools,$(VENV),$(LOCK)/test.txt)
 	@touch $@
 
 # Last: XGBoost's build for GPUs takes the place of that for CPUs, which the others install; both are imported by one name.
 $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 	@$(BIN)/python -m pip uninstall --yes --quiet xgboost-cpu
-	$(call install,what a GPU needs,-r requirements/gpu.txt)
+	@printf '  installing what a GPU needs (gigabytes)\n'
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -r requirements/gpu.txt >> $(VENV)/setup.log 2>&1 || $(FAILED)
 	@touch $@
 
-$(READY_TEST): requirements/test.txt requirements/cluster.txt $(READY)
-	$(call install,test tools,-r requirements/test.txt)
-	@touch $@
+lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
+	@for name in run cluster test triton; do \
+	  grep -vE '^(-r |torch==)' requirements/$$name.txt \
+	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
+	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run test test-gpu setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
-  images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-memory bench-overhead bench-gpu bench-soak bench-judge bench-drift bench-retrain peers setup clean
+.PHONY: help run test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
+  images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
+  bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

@@ -21,6 +21,9 @@ from rich.table import Table
 ROUNDS: Final = 5
 WIDTH: Final = 100
 """Columns of what is printed where no terminal says how many it has."""
+RUN_VARIABLE: Final = "SHORTLIST_BENCHMARK_RUN"
+"""Names the run of all programs that a program belongs to; its entries say it."""
+_FEATURES: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -116,20 +119,34 @@ def figure(value: float) -> str:
 
 
 def record(lines: Iterable[Line], results: Path = RESULTS, machine: str | None = None) -> None:
-    """Put lines into the results; those with the same work and name give way, the others stay.
+    """Put lines into the results; those with the same work, name and processor give way, the others stay.
 
     Args:
         lines: What was measured.
         results: The file.
         machine: What it was measured on; this processor by default.
     """
-    where = {"hardware": machine or hardware(), "date": datetime.now(UTC).date().isoformat()}
+    where: dict[str, Any] = {"hardware": machine or hardware(), "features": processor_features()}
+    where |= {"date": datetime.now(UTC).date().isoformat(), "run": os.environ.get(RUN_VARIABLE, "")}
     fresh = [_entry(line) | where for line in lines]
-    names = {(entry["work"], entry["name"]) for entry in fresh}
+    keys = {key_of(entry) for entry in fresh}
     before = json.loads(results.read_text()) if results.exists() else []
-    kept = [entry for entry in before if (entry["work"], entry["name"]) not in names]
+    kept = [entry for entry in before if key_of(entry) not in keys]
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
+
+
+def key_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells an entry of the results from the others: the work, its name and the processor."""
+    return (entry["work"], entry["name"], entry.get("hardware"), *entry.get("features", ()))
+
+
+def processor_features() -> list[str]:
+    """Return the wide instructions that decide what a figure can be; those that this processor has."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return [name for name in _FEATURES if name in flags]
 
 
 def hardware() -> str:

@@ -11,7 +11,7 @@ import polars as pl
 
 from benchmarks.criteo import CARDINALITIES, COUNTS, columns
 from shortlist.contracts import Columns, Files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 CHUNK_ROWS: Final = 250_000
 _FIRST: Final = date(2026, 1, 5)

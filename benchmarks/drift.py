@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, record, show
-from monitoring.drift_simulation import Shift, Simulation, World
-from shortlist.config.monitoring import DriftLimits
+from benchmarks.targets import below
+from monitoring.drift_simulation import Shift, SimulatedTraffic, Simulation
+from shortlist.spec.monitoring import DriftLimits
 
 FINE = DriftLimits(max_index=0.05)
 SAMPLE = 1_000
@@ -32,7 +32,7 @@ class Case:
     name: str
     rows: int
     windows: int
-    world: World = field(default_factory=lambda: World(sample=SAMPLE))
+    world: SimulatedTraffic = field(default_factory=lambda: SimulatedTraffic(sample=SAMPLE))
     shift: Shift = field(default_factory=Shift)
     limits: DriftLimits = field(default_factory=DriftLimits)
     column: str = ""
@@ -50,9 +50,9 @@ class Looked:
 
 SIZES = ((2_000, 600), (20_000, 200), (200_000, 30))
 WORLDS = {
-    "independent rows": World(sample=SAMPLE),
-    "20 alike rows per user": World(alike=20, sample=SAMPLE),
-    "days that differ (index about 0.1)": World(mood=0.3, sample=SAMPLE),
+    "independent rows": SimulatedTraffic(sample=SAMPLE),
+    "20 alike rows per user": SimulatedTraffic(alike=20, sample=SAMPLE),
+    "days that differ (index about 0.1)": SimulatedTraffic(mood=0.3, sample=SAMPLE),
 }
 QUIET = tuple(Case(name, rows, windows, world) for name, world in WORLDS.items() for rows, windows in SIZES)
 SHIFTS = (
@@ -70,7 +70,7 @@ SHIFTS = (
     ("all devices with other slots", Shift(twisted=1), DriftLimits(), "all columns"),
 )
 MOVED = tuple(
-    Case(name, rows, windows, World(alike=alike, sample=SAMPLE), shift, limits, column)
+    Case(name, rows, windows, SimulatedTraffic(alike=alike, sample=SAMPLE), shift, limits, column)
     for name, shift, limits, column in SHIFTS
     for rows, windows, alike in ((2_000, 60, 1), (20_000, 30, 1), (20_000, 30, 20))
 )
@@ -139,7 +139,7 @@ def power(printing: Console) -> list[Line]:
 def speed(printing: Console) -> list[Line]:
     """Return how long a comparison takes with as many rows for the classifier as there may be."""
     with TemporaryDirectory() as folder, printing.status("speed"):
-        simulation = Simulation(World(sample=20_000), Path(folder))
+        simulation = Simulation(SimulatedTraffic(sample=20_000), Path(folder))
         simulation.find(simulation.window(2_000))  # imports
         case = Case("", 100_000, 5, simulation.world)
         seconds = min(_one(simulation, case).seconds for _ in range(case.windows))
@@ -149,7 +149,7 @@ def speed(printing: Console) -> list[Line]:
 def check() -> None:
     """See that a window drawn from another world is found, and one from the same is not."""
     with TemporaryDirectory() as folder:
-        simulation = Simulation(World(sample=SAMPLE), Path(folder))
+        simulation = Simulation(SimulatedTraffic(sample=SAMPLE), Path(folder))
         for shift, wanted in ((Shift(), False), (Shift(score=2), True)):
             findings = simulation.find(simulation.window(2_000, shift))
             drifted = any(finding.drifted for finding in findings if finding.column == "score")

@@ -11,12 +11,12 @@ from typing import Final
 
 import yaml
 
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
 from shortlist.tracking.steps import step
 
 ROOT = Path(__file__).parents[1]

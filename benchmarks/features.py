@@ -21,13 +21,13 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from benchmarks.asked import below
 from benchmarks.bench import Cost, Line, alone, cost, hardware, in_turn, peak_mib, record, show
 from benchmarks.criteo import CARDINALITIES, COUNTS, write_tsv
 from benchmarks.feature_peers import PEERS_PYTHON, times
 from benchmarks.feature_steps import STEPS, empty, one_step, ours, steps
+from benchmarks.targets import below
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 ROWS, CHECKED_ROWS = 2_000_000, 100_000
 MIN_ROWS = 15

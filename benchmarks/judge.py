@@ -24,18 +24,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, cost, record, show
-from shortlist.config.data import Data
-from shortlist.config.serving import KPI, Canary
-from shortlist.serving.logs import PART, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
-from shortlist.serving.rollout.checks import Health
-from shortlist.serving.rollout.evidence_access import AccessLog, of_rollout
-from shortlist.serving.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
-from shortlist.serving.rollout.judge import judge
-from shortlist.serving.rollout.judge_simulation import Faults, Played, World, play
-from shortlist.serving.rollout.sequential import mixture_radius
+from benchmarks.targets import below
+from shortlist.rollout.analysis import analyze_step
+from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
+from shortlist.rollout.checks import Health
+from shortlist.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.rollout.evidence_reader import ACCESS_LOGS, EvidenceReader
+from shortlist.rollout.sequential import mixture_radius
+from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.serving import KPI, Canary
 
 REQUESTS = 200_000
 POLICY = Canary()
@@ -57,17 +57,17 @@ class Case:
     name: str
     rollouts: int
     faults: Faults = field(default_factory=Faults)
-    world: World = field(default_factory=World)
+    world: SimulatedTraffic = field(default_factory=SimulatedTraffic)
     found_by: str = ""
     """The check that should roll it back; empty for one that should be promoted."""
 
 
 CASES = (
     Case("equally good", 1_000),
-    Case("equally good, KPI 0.05", 200, world=World(kpi=0.05, taste=0.03)),
-    Case("equally good, KPI 0.85", 200, world=World(kpi=0.85, taste=0.1)),
-    Case("equally good, KPI falls 0.05 a step", 200, world=World(kpi_drift=-0.05)),
-    Case("equally good, 1 000 users", 200, world=World(users=1_000, taste=0.2)),
+    Case("equally good, KPI 0.05", 200, world=SimulatedTraffic(kpi=0.05, taste=0.03)),
+    Case("equally good, KPI 0.85", 200, world=SimulatedTraffic(kpi=0.85, taste=0.1)),
+    Case("equally good, KPI falls 0.05 a step", 200, world=SimulatedTraffic(kpi_drift=-0.05)),
+    Case("equally good, 1 000 users", 200, world=SimulatedTraffic(users=1_000, taste=0.2)),
     Case("KPI drop 0.15", 100, Faults(kpi_drop=0.15), found_by="kpi"),
     Case("KPI drop 0.10", 100, Faults(kpi_drop=0.10), found_by="kpi"),
     Case("KPI drop 0.05, the most allowed", 100, Faults(kpi_drop=0.05), found_by="kpi"),
@@ -81,7 +81,7 @@ CASES = (
 )
 
 
-def played(case: Case, seed: int) -> Played:
+def played(case: Case, seed: int) -> SimulatedRollout:
     """Play one rollout of a kind."""
     return play(POLICY, case.world, case.faults, seed)
 
@@ -101,11 +101,11 @@ def whole_judge(printing: Console) -> list[Line]:
             shares = {said: found, "undecided": undecided, "rolled back otherwise": checks.total() - found}
             # Undecided is not an error of a test, and no success: the users there are cannot rule out a drop.
             lines += [
-                Line("judge", f"{case.name}: {said}", round(many / case.rollouts, 5), "share")
+                Line("analyze_step", f"{case.name}: {said}", round(many / case.rollouts, 5), "share")
                 for said, many in shares.items()
             ]
             lines += [
-                Line("judge", f"{case.name}: {part} of rollouts end within", round(float(one), 1), "s")
+                Line("analyze_step", f"{case.name}: {part} of rollouts end within", round(float(one), 1), "s")
                 for part, one in zip(("half", "95 %"), seconds, strict=True)
             ]
     return lines
@@ -129,11 +129,11 @@ def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, look
         repeated = float((estimate + 1.96 * variance**0.5 < 0).any(axis=1).mean())
         name = f"KPI test alone, drop {drop:g}, {many} users per track, {looks} looks: called worse"
         peer = f"95 % z-test at every look: {repeated:.3f}"
-        lines.append(Line("judge", name, round(sequential, 5), "share", peer, round(sequential / repeated, 4)))
+        lines.append(Line("analyze_step", name, round(sequential, 5), "share", peer, round(sequential / repeated, 4)))
     return lines
 
 
-def write_logs(places: Places) -> None:
+def write_logs(places: ServingPaths) -> None:
     """Write what Envoy, two servers and users would have written of 200 000 requests with 20 items each."""
     generator, users = np.random.default_rng(2), 20_000
     user, step = generator.integers(0, users, REQUESTS), np.arange(REQUESTS) * 4 // REQUESTS
@@ -155,7 +155,7 @@ def write_logs(places: Places) -> None:
 
 
 def _write_parts(
-    places: Places, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
+    places: ServingPaths, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
 ) -> None:
     scores = generator.beta(2, 5, (rows.size, 20)).astype(np.float32)
     common = {
@@ -186,7 +186,7 @@ def _write_parts(
 def reading() -> list[Line]:
     """Return how fast evidence is read and judged."""
     with TemporaryDirectory() as scratch:
-        places = Places.of(Path(scratch), "demo")
+        places = ServingPaths.of(Path(scratch), "demo")
         write_logs(places)
         log = AccessLog(places.logs / ACCESS_LOGS[0])
         found: list[int] = []
@@ -197,17 +197,17 @@ def reading() -> list[Line]:
         poll, again = seconds(reader.poll), seconds(reader.poll)
         snapshot = min(seconds(reader.snapshot) for _ in range(5))
         evidence = reader.snapshot()
-        verdict = min(seconds(lambda: judge(evidence, POLICY, 3, 30, Health(ready=True))) for _ in range(20))
+        verdict = min(seconds(lambda: analyze_step(evidence, POLICY, 3, 30, Health(ready=True))) for _ in range(20))
         grown = _resident_mib() - before
     figures = (
         ("access log, read and filtered", REQUESTS / lines, "lines/s"),
         (f"first poll of {REQUESTS} requests with scores and outcomes, 800 parts", poll, "s"),
         ("poll with nothing new", again * 1000, "ms"),
         (f"snapshot of {REQUESTS} requests of 20000 users", snapshot * 1000, "ms"),
-        (f"judge() on {REQUESTS} requests", verdict * 1000, "ms"),
+        (f"analyze_step() on {REQUESTS} requests", verdict * 1000, "ms"),
         (f"memory of a reader after {REQUESTS} requests", grown, "MiB"),
     )
-    return [Line("judge", name, round(value, 5), unit) for name, value, unit in figures]
+    return [Line("analyze_step", name, round(value, 5), unit) for name, value, unit in figures]
 
 
 def seconds(work: Callable[[], object]) -> float:

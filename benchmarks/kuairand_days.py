@@ -29,11 +29,13 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from models.continuing import Beginning
+from models.continued_training import PreviousModel
+from models.dlrm.section import DLRMModel
 from models.packing import pack
-from models.ranker import MisfitError
+from models.ranker import IncompatibleModelError
 from models.record import read_record
-from models.train import load_ranker, train
+from models.train import load_ranker, ranker_class, train
+from models.xgboost.section import XGBoostModel
 from monitoring.checks import check_window
 from monitoring.drift import find_drift
 from monitoring.known_columns import with_side_columns
@@ -41,11 +43,7 @@ from monitoring.live_quality import measure_quality
 from monitoring.live_window import LiveWindow
 from monitoring.records import WindowReport
 from monitoring.reference import build_reference
-from monitoring.trigger import decide
-from shortlist.config.declared import Declared
-from shortlist.config.load import load_spec
-from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.spec import Spec
+from monitoring.retrain_policy import decide
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -55,7 +53,10 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
-from shortlist.tables import DayTable
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
 
 LIST = 20
 """Rows of what a user is shown at once, as a replay has it."""
@@ -164,7 +165,7 @@ class Study:
         self.spec = spec
         self.folder = folder
         self.note = note
-        self.declared = Declared(spec.data, spec.features, spec.gates)
+        self.declared = DeclaredSections(spec.data, spec.features, spec.gates)
         note("reading the log")
         ingest(spec.data, data, folder / "raw", spec.runtime)
         self.log = self._validated("log", None)
@@ -219,8 +220,10 @@ class Study:
         if before is not None and changes:
             champion = self.model(kind, way, before)
             try:
-                table = Beginning("", "", champion, read_record(champion)).lessons(section, table, self.fitted(day))
-            except MisfitError as reason:
+                table = PreviousModel("", "", champion, read_record(champion)).days_left_to_train(
+                    section, ranker_class(kind), table, self.fitted(day)
+                )
+            except IncompatibleModelError as reason:
                 champion = None
                 print(f"{day}: {kind}, {way}, from scratch: {reason}")
         out = self.model(kind, way, day)
@@ -228,8 +231,7 @@ class Study:
         pack(out, self.fitted(day))
 
     def _section(self, kind: str, changes: dict[str, Any]) -> XGBoostModel | DLRMModel:
-        section = self.spec.models.xgboost if kind == "xgboost" else self.spec.models.dlrm
-        assert section is not None
+        section: Any = self.spec.models[kind]
         return type(section).model_validate({**section.model_dump(), **changes})
 
     def _scored(self, day: date, first: date) -> LiveDay:

@@ -27,7 +27,7 @@ from models.dlrm.layout import Layout
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 ROWS: Final = 4_000_000
 BATCHES: Final = (8_192, 65_536)

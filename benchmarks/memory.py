@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, peak_mib, record, show
-from shortlist.config.load import load_spec
-from shortlist.config.spec import Spec
+from benchmarks.targets import below
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
 
 ROWS: Final = 200_000
 TIMES: Final = 10
@@ -66,14 +66,16 @@ def load_batches(spec: Spec, folder: Path) -> None:
     """Hand every training row to torch once, shuffled, as DLRM's training does."""
     from models.dlrm.batches import BatchLoader, ChunkStore
     from models.dlrm.layout import Layout
+    from models.dlrm.section import DLRMModel
     from models.inputs import LearningTable, chosen
 
-    assert spec.models.dlrm is not None
+    section = spec.models["dlrm"]
+    assert isinstance(section, DLRMModel)
     table = DayTable.open(folder / "table", Files.TABLE)
-    features = chosen(table, spec.models.dlrm.features)
+    features = chosen(table, section.features)
     learning = LearningTable(table, features)
     store = ChunkStore(learning, Layout.of(features), spec.runtime.memory_budget_mib * 2**20)
-    batch_size, pool_rows = spec.models.dlrm.batch_size, spec.runtime.chunk_rows
+    batch_size, pool_rows = section.batch_size, spec.runtime.chunk_rows
     loader = BatchLoader(store, learning.paths("train"), batch_size, pool_rows, spec.runtime.seed)
     assert sum(batch.rows for batch in loader.shuffled(1)) == learning.rows("train")
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from kfp import compiler, dsl
 
-from benchmarks.asked import below
 from benchmarks.bench import ROUNDS, Line, console, cost, in_turn, record, show
+from benchmarks.targets import below
 from components.image import PIPELINE_IMAGE
-from shortlist.progress import EVENTS_VARIABLE
+from shortlist.system.progress import EVENTS_VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
 MORE: Final = 10
@@ -69,7 +69,7 @@ def run(pipeline: Path, root: Path, tasks: int, *, cached: bool = False) -> None
     arguments.write_text("{}")
     events.write_text("")
     said = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "pipelines.runner", str(pipeline), str(arguments), str(root)],
+        [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(arguments), str(root)],
         cwd=ROOT,
         check=True,
         capture_output=True,

@@ -17,24 +17,25 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, record, show
-from models.continuing import Beginning
+from benchmarks.targets import below
+from models.continued_training import PreviousModel
+from models.dlrm.section import DLRMModel
 from models.packing import pack
 from models.record import read_record
-from models.train import train
-from shortlist.artefacts import folder_digest
-from shortlist.config.declared import Declared
-from shortlist.config.load import load_spec
-from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.spec import Spec
+from models.train import ranker_class, train
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.metrics import auc
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
-from shortlist.tables import DayTable
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.tables import DayTable
 
 ROWS, DAYS, ROUNDS = 200_000, 15, 3
 TOLERANCE = 0.005
@@ -60,7 +61,7 @@ class World:
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec = spec
         self.folder = folder
-        self.declared = Declared(spec.data, spec.features, spec.gates)
+        self.declared = DeclaredSections(spec.data, spec.features, spec.gates)
 
     def read(self) -> None:
         """Generate the log, and validate it with and without its last day."""
@@ -86,8 +87,7 @@ class World:
 
     def section(self, kind: str, **changes: Any) -> XGBoostModel | DLRMModel:
         """Return a model's section with changes."""
-        section = self.spec.models.xgboost if kind == "xgboost" else self.spec.models.dlrm
-        assert section is not None
+        section: Any = self.spec.models[kind]
         return type(section).model_validate({**section.model_dump(), **changes})
 
     def train(self, kind: str, age: str, out: str, **changes: Any) -> float:
@@ -97,7 +97,9 @@ class World:
         fitted = self.folder / f"fitted-{age}"
         if changes:
             champion = self.folder / f"{kind}-old"
-            table = Beginning("", "", champion, read_record(champion)).lessons(section, table, fitted)
+            table = PreviousModel("", "", champion, read_record(champion)).days_left_to_train(
+                section, ranker_class(kind), table, fitted
+            )
         outputs = self.folder / out, self.folder / f"{out}-scores"
         seconds = _seconds(lambda: train(kind, section, table, self.spec.runtime, *outputs, champion=champion))
         pack(outputs[0], fitted)

@@ -22,18 +22,18 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, record, show
 from benchmarks.serve_callers import asked, fastapi, scores_of, served, timed
 from benchmarks.serve_in_process import InProcess
 from benchmarks.serve_layers import Way, way_of
 from benchmarks.serve_scorers import score_lines, scorer
 from benchmarks.serve_world import CANDIDATES, Question, World, criteo_world, demo_world
-from shortlist.config.serving import Scoring
-from shortlist.serving.export.running import session
+from benchmarks.targets import below
+from shortlist.rollout.local.stack import Stack
+from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.signature import FOLDER, SCORE
-from shortlist.serving.stack.stack import Stack
 from shortlist.serving.traffic.requests import Protocol
+from shortlist.spec.serving import Scoring
 
 TITLES: Final[dict[Protocol, str]] = {"http": "HTTP binary", "json": "HTTP JSON", "grpc": "gRPC"}
 ROUNDS: Final = 5

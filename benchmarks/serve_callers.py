@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.serve_world import CANDIDATES, Question, World
-from shortlist.artefacts import folder_digest
+from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.signature import FOLDER
-from shortlist.serving.places import Places
-from shortlist.serving.stack.deployment import Deployment, Route
-from shortlist.serving.stack.stack import Stack
+from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.load import Load, endless
 from shortlist.serving.traffic.requests import Protocol, prepare
+from shortlist.storage.artefacts import folder_digest
 
 Ask = Callable[[], bytes]
 WARM: Final = 3
@@ -36,7 +36,7 @@ WARM: Final = 3
 @contextmanager
 def served(world: World, kind: str) -> Iterator[Stack]:
     """Give a stack that serves a model to everybody."""
-    places = Places.of(world.folder / f"runs-{kind}", world.spec.name)
+    places = ServingPaths.of(world.folder / f"runs-{kind}", world.spec.name)
     stack = Stack.up(places, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
     try:
         model = world.models[kind]

@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.serve_callers import WARM
 from benchmarks.serve_scorers import Scorer
 from benchmarks.serve_world import CANDIDATES, Question
-from shortlist.serving.online.server import Parts, read_settings
-from shortlist.serving.online.v2 import read_body, write_answer
+from shortlist.serving.server.server import ServerComponents, read_settings
+from shortlist.serving.server.v2 import read_body, write_answer
 from shortlist.serving.traffic.requests import HEADER_LENGTH, prepare
 
 
@@ -31,7 +31,7 @@ class InProcess:
             log: Folder for what the objects here would log.
         """
         own = read_settings(settings).model_copy(update={"predictions": log})
-        self._parts, self._scorer = Parts(own), scorer
+        self._parts, self._scorer = ServerComponents(own), scorer
         self._prepared = prepare(question.inputs, "http", own.model)
         self._head: dict[str, Any] = {"model_name": own.model, "model_version": "1", "id": "b", "parameters": {}}
         self._runner = asyncio.Runner()

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
@@ -20,11 +19,12 @@ from typing import Any, Final, NamedTuple
 from benchmarks.serve_callers import caller
 from benchmarks.serve_scorers import Scorer
 from benchmarks.serve_world import CANDIDATES, Question
-from shortlist.serving.online.predictor import Predictor
-from shortlist.serving.online.server import Parts, read_settings
-from shortlist.serving.online.settings import ServerSettings
-from shortlist.serving.online.v2 import read_body, write_answer
-from shortlist.serving.stack.stack import Stack
+from shortlist.rollout.local.stack import Stack
+from shortlist.serving.processes.sockets import UnixConnection
+from shortlist.serving.server.predictor import Predictor
+from shortlist.serving.server.server import ServerComponents, read_settings
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.v2 import read_body, write_answer
 from shortlist.serving.traffic.requests import HEADER_LENGTH, prepare
 
 CALLS: Final = 100
@@ -61,7 +61,7 @@ def way_of(stack: Stack, settings: Path, question: Question, scorer: Scorer, log
 
 
 async def _way_of(stack: Stack, settings: ServerSettings, question: Question, scorer: Scorer) -> Way:
-    parts = Parts(settings)
+    parts = ServerComponents(settings)
     parts.refresh.start()
     while parts.refresh.current is None:
         await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def _way_of(stack: Stack, settings: ServerSettings, question: Question, sc
 class _Borders:
     """Does what the server does with a request, and notes how long each part takes."""
 
-    def __init__(self, parts: Parts, question: Question) -> None:
+    def __init__(self, parts: ServerComponents, question: Question) -> None:
         self.spent: dict[str, list[float]] = {}
         self._service, self._predictor = parts.service, parts.predictor
         self._prepared = prepare(question.inputs, "http", parts.service.settings.model)
@@ -146,9 +146,10 @@ def _between(at: Mapping[str, float], triton: Mapping[str, float], alone: float)
 
 
 def _counted(settings: ServerSettings) -> dict[str, dict[str, int]]:
-    address = f"http://{settings.predictor}/v2/models/{settings.model}/stats"
-    with urllib.request.urlopen(address) as answer:
-        return dict(json.load(answer)["model_stats"][0]["inference_stats"])
+    connection = UnixConnection(Path(settings.predictor.removeprefix("unix:")), timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", f"/v2/models/{settings.model}/stats")
+        return dict(json.load(connection.getresponse())["model_stats"][0]["inference_stats"])
 
 
 def _mean_ms(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:

@@ -14,12 +14,12 @@ import numpy as np
 
 from benchmarks.bench import ROUNDS, Line
 from benchmarks.serve_world import CANDIDATES, World, rows_with_labels
-from shortlist.config.serving import Scoring
 from shortlist.evaluation.metrics import auc
+from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.repository import write_repository
-from shortlist.serving.export.running import session
 from shortlist.serving.export.signature import FOLDER, SCORE
-from shortlist.serving.stack.triton_home import find_triton
+from shortlist.serving.triton.triton_home import find_triton
+from shortlist.spec.serving import Scoring
 
 PROGRAM: Final = Path(__file__).with_name("serve_program.py")
 SIZES: Final = (1, 64, CANDIDATES, 8_192)

@@ -14,8 +14,6 @@ from benchmarks.criteo import write_tsv
 from models.export import export
 from models.packing import pack
 from models.train import train
-from shortlist.config.load import load_spec
-from shortlist.config.spec import Spec
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -25,8 +23,10 @@ from shortlist.features.publish import publish
 from shortlist.features.table import build_table
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.signature import FOLDER, Signature
-from shortlist.serving.online.offline import DayAssembler
-from shortlist.tables import DayTable
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
 
 SPECS: Final = Path(__file__).parents[1] / "pipelines" / "specs"
 CANDIDATES: Final = 1_024
@@ -53,14 +53,14 @@ class World:
         return self.folder / "store"
 
 
-def demo_world(folder: Path) -> World:
-    """Return the demo, smaller, its features published, with both its models; the network has the Kaggle layers."""
+def demo_world(folder: Path, kinds: tuple[str, ...] = ("xgboost", "dlrm")) -> World:
+    """Return the demo, smaller, its features published, with its models; the network has the Kaggle layers."""
     spec = load_spec(SPECS / "demo.yaml")
     source = spec.data.source.model_copy(update={"rows": _DEMO_ROWS})
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"source": source})})
     paths = _table(spec, Path(), folder)
     publish(spec.name, folder / "store", spec.runtime, 20, *paths, folder / "skew")
-    return World(spec, folder, {kind: _model(spec, kind, folder) for kind in ("xgboost", "dlrm")})
+    return World(spec, folder, {kind: _model(spec, kind, folder) for kind in kinds})
 
 
 def criteo_world(folder: Path) -> World:
@@ -121,7 +121,7 @@ def _table(spec: Spec, source: Path, folder: Path) -> tuple[Path, Path, Path]:
 
 
 def _model(spec: Spec, kind: str, folder: Path) -> Path:
-    section: Any = getattr(spec.models, kind)
+    section: Any = spec.models[kind]
     section = section.model_copy(update=_KAGGLE if kind == "dlrm" else {"rounds": _TREES})
     table = DayTable.open(folder / "table", Files.TABLE)
     train(kind, section, table, spec.runtime, folder / kind, folder / f"{kind}_scores")

@@ -26,25 +26,25 @@ from tempfile import TemporaryDirectory
 import polars as pl
 from rich.console import Console
 
-from benchmarks.asked import below
 from benchmarks.bench import Line, console, record, show
+from benchmarks.targets import below
 from models.deployment import Deployer
-from models.training import Origin
-from pipelines.state import existing
-from pipelines.submit import run_here
-from shortlist.artefacts import read_json
-from shortlist.config.load import load_spec
-from shortlist.config.serving import Serving
-from shortlist.config.spec import Spec
-from shortlist.features.store import SERVING
-from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import prediction_schema
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.stack.envoy import ENVOYS
+from models.training import RunContext
+from shortlist.features.feast_store_location import SERVING
+from shortlist.rollout.local.envoy import ENVOYS
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.runs.runs_folder import existing
+from shortlist.runs.submit import run_locally
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.traffic.client import Endpoint, connect
-from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
+from shortlist.spec.load import load_spec
+from shortlist.spec.serving import Serving
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json
 
 REQUESTS = 200_000
 WORKERS = 16
@@ -61,8 +61,8 @@ POLICY = {
 def small_spec(seed: int) -> Spec:
     """The demo with fewer rows and one model; another seed trains another version."""
     spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "demo.yaml")
-    assert spec.models.xgboost is not None
-    trees = spec.models.xgboost.model_copy(update={"rounds": 100, "learning_rate": 0.2, "refit": False})
+    baselines = {name: model for name, model in spec.models.items() if model.role == "baseline"}
+    trees = spec.models["xgboost"].model_copy(update={"rounds": 100, "learning_rate": 0.2, "refit": False})
     source = spec.data.source.model_copy(update=SMALL)
     limits = {"min_test_rows": 500, "min_auc": 0.55, "max_auc_drop": 0.1, "slices": ()}
     calm = {"max_calibration_error": 0.3, "max_rate_error": 1.0, "skew_rows": 50, "parity_rows": 2_000}
@@ -71,7 +71,7 @@ def small_spec(seed: int) -> Spec:
         update={
             "name": "soak",
             "data": spec.data.model_copy(update={"source": source}),
-            "models": spec.models.model_copy(update={"xgboost": trees, "dlrm": None, "logistic": None}),
+            "models": {"xgboost": trees, **baselines},
             "gates": spec.gates.model_copy(update={**limits, **calm, "infra": infra}),
             "runtime": spec.runtime.model_copy(update={"seed": seed}),
             "serving": Serving.model_validate({"canary": POLICY, "traffic": {"kind": "replay", "rate": 20}}),
@@ -103,7 +103,7 @@ async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, coun
     async with connect(Endpoint(port=port, model=spec.name)) as client:
         prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
         again = enumerate(itertools.cycle(prepared))
-        asks = (Ask(request, f"soak-{number}", user) for number, (request, user) in again)
+        asks = (DueRequest(request, f"soak-{number}", user) for number, (request, user) in again)
 
         def note(*_: object) -> None:
             count.value += 1
@@ -215,10 +215,10 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[Books, list[Roll
     runs = folder / "runs"
     for seed in (1, 2):
         with printing.status(f"training version {seed}"):
-            assert run_here(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
+            assert run_locally(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
     spec = small_spec(1)
     deployer = Deployer(
-        Origin(name=spec.name, stores=str(existing(runs).stores)), spec.serving, spec.gates, spec.runtime
+        RunContext(name=spec.name, stores=str(existing(runs).stores)), spec.serving, spec.gates, spec.runtime
     )
     stack, _ = deployer.serve()
     try:

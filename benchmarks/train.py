@@ -34,12 +34,12 @@ from models.dlrm.compiling import missing
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.precision import narrow, precision_of
+from models.dlrm.section import DLRMModel
 from models.dlrm.train import Training, score_batch
 from models.inputs import LearningTable, chosen
 from models.moments import standardisation
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 SECTIONS: Final = {
     "Kaggle dims": DLRMModel(

@@ -25,11 +25,11 @@ from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from models.inputs import LearningTable, chosen
 from models.matrix import float_matrix, float_names
 from models.validation import quality
-from models.xgboost_matrices import binned_matrices
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.xgboost.matrices import binned_matrices
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 ROWS: Final = 2_000_000
 TREES: Final = 20

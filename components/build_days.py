@@ -20,14 +20,14 @@ def build_days(
     """Turn every valid row of some days into the features its day could know."""
     from pathlib import Path
 
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
     from shortlist.features.groups import read
     from shortlist.features.table import build_table
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
     from shortlist.tracking.steps import step
 
     with step("build_days") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
-        declared, options = Declared.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
         this.rows = build_table(*declared, options, *paths, only=read(days)).rows
     part.metadata["step"] = this.record

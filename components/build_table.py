@@ -19,14 +19,14 @@ def build_table(
     """Turn every valid row into the features its day could know; return the number of rows."""
     from pathlib import Path
 
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
     from shortlist.features.table import build_table
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
     from shortlist.tracking.steps import step
 
     with step("build_table") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
-        built = build_table(*Declared.parse(data, features, slices), prepared(runtime), *paths)
+        built = build_table(*DeclaredSections.parse(data, features, slices), prepared(runtime), *paths)
         this.rows = built.rows
     table.metadata["step"] = this.record
     return built.rows

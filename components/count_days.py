@@ -19,13 +19,13 @@ def count_days(
     """Count the statistics of a group of days."""
     from pathlib import Path
 
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
     from shortlist.features.fan_out import count_group
     from shortlist.features.groups import read
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
     from shortlist.tracking.steps import step
 
     with step("count_days") as this:
-        declared, options = Declared.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
         this.rows = count_group(declared, options, Path(valid_log.path), read(days), Path(counted.path))
     counted.metadata["step"] = this.record

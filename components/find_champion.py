@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.foundations: whom a run has to beat and what else it builds on; its first task."""
+"""Kubeflow wrapper of models.run_baseline: whom a run has to beat and what else it builds on; its first task."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,7 @@ def find_champion(
     name: str,
     data: str,
     features: str,
-    xgboost: str,
-    dlrm: str,
+    models: list,
     gates: str,
     serving: str,
     runtime: str,
@@ -30,29 +29,31 @@ def find_champion(
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Found",
     [
+        ("Output", list),
         ("version", str),
         ("made_from", str),
-        ("xgboost", str),
-        ("dlrm", str),
         ("previous", str),
         ("started", str),
         ("step", str),
     ],
 ):
-    """Return the version to beat, what this run is made from, what it goes on from; and when this began."""
+    """Return the models with what each goes on from, the version to beat, what this is made from; and when it began.
+
+    The models are named Output because kfp.local loops over no other name.
+    """
     from datetime import UTC, datetime
 
-    from models.foundations import find_foundations
-    from models.repeating import standing_of
-    from models.training import Origin
-    from shortlist.tracking.lineage import Cause
+    from models.base import DeclaredModel
+    from models.champion_cache import champion_cache_key
+    from models.run_baseline import find_run_baseline
+    from models.training import RunContext
+    from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
 
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with step("find_champion") as this:
-        cause = Cause.parse(trigger, key, reasons, until)
-        origin = Origin(name=name, stores=stores, input_digest=input_digest, cause=cause)
-        found = find_foundations(origin, xgboost, dlrm, previous)
-        sections = [data, features, xgboost, dlrm, gates, serving, runtime]
-        standing = standing_of(origin, found, [*sections, code, now, location])
-    return (*standing, found.xgboost, found.dlrm, found.previous, started, this.json)
+        cause = TrainingTrigger.parse(trigger, key, reasons, until)
+        origin = RunContext(name=name, stores=stores, input_digest=input_digest, cause=cause)
+        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous)
+        standing = champion_cache_key(origin, found, [data, features, gates, serving, runtime, code, now, location])
+    return ([model.text for model in found.models], *standing, found.previous, started, this.json)

@@ -19,16 +19,16 @@ def fit_features(
     """Count the statistics of every day that `previous` has not; write vocabularies and the Feast views they give."""
     from pathlib import Path
 
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
     from shortlist.contracts import Files
-    from shortlist.features.fit import fit_onto
-    from shortlist.tables import DayTable
+    from shortlist.features.fit import fit_incrementally
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
+    from shortlist.storage.tables import DayTable
     from shortlist.tracking.steps import step
 
     with step("fit_features") as this:
         log = Path(valid_log.path)
-        declared, options = Declared.parse(data, features, slices), prepared(runtime)
-        fit_onto(previous, *declared, options, log, Path(fitted.path))
+        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
+        fit_incrementally(previous, *declared, options, log, Path(fitted.path))
         this.rows = DayTable.open(log, Files.LOG).rows
     fitted.metadata["step"] = this.record

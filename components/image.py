@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.config.cluster import Images
 from shortlist.contracts import ShortlistError
+from shortlist.spec.cluster import Images
 
 PIPELINE_IMAGE = os.environ.get("SHORTLIST_IMAGE", "shortlist/python-pipeline:0.1.0")
 """Image with this package installed; kfp.local ignores it and uses the running Python."""

@@ -12,13 +12,13 @@ def ingest(
     """Read (or generate) the declared log into typed, day-partitioned Parquet; return its rows."""
     from pathlib import Path
 
-    from shortlist.config.data import Data
-    from shortlist.config.runtime import Runtime
     from shortlist.data.ingest import ingest
-    from shortlist.data.remote import at_hand
+    from shortlist.data.remote_input import fetch_input
+    from shortlist.spec.data import Data
+    from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
 
-    with step("ingest") as this, at_hand(location) as files:
+    with step("ingest") as this, fetch_input(location) as files:
         declared = Data.model_validate_json(data)
         table = ingest(declared, files, Path(raw_log.path), Runtime.model_validate_json(runtime))
         this.rows = table.rows

@@ -23,17 +23,17 @@ def merge_features(
     """Make vocabularies and Feast views of what the groups counted; return the groups in which the table is built."""
     from pathlib import Path
 
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
     from shortlist.contracts import Files
     from shortlist.features.fan_out import merge_groups
     from shortlist.features.groups import groups_of, written
-    from shortlist.tables import DayTable
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
+    from shortlist.storage.tables import DayTable
     from shortlist.tracking.steps import step
 
     with step("merge_features") as this:
         log, groups = Path(valid_log.path), [Path(group.path) for group in counted]
-        declared, options = Declared.parse(data, features, slices), prepared(runtime)
+        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
         merge_groups(declared, options, log, groups, previous, Path(fitted.path))
         table = DayTable.open(log, Files.LOG)
         this.rows = table.rows

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.registry: a blessed model gets a version."""
+"""Kubeflow wrapper of models.registration: a blessed model gets a version."""
 
 from typing import NamedTuple
 
@@ -15,22 +15,22 @@ def register(
     against: str,
     made_from: str,
     verdict: dsl.Input[dsl.Dataset],
-    xgboost: dsl.Input[dsl.Model],
-    dlrm: dsl.Input[dsl.Model],
+    trained: list,
     reference: dsl.Input[dsl.Dataset],
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
+    import json
     from pathlib import Path
 
-    from models.registry import register_blessed
-    from models.repeating import Standing
-    from models.training import Origin
+    from models.champion_cache import ChampionCacheKey
+    from models.registration import register_blessed
+    from models.training import RunContext
     from shortlist.tracking.steps import step
 
     with step("register") as this:
-        artefacts = {"xgboost": xgboost, "dlrm": dlrm}
-        models = {kind: Path(model.path) for kind, model in artefacts.items()}
-        runs = {kind: model.metadata["mlflow_run"] for kind, model in artefacts.items()}
-        inputs = Path(verdict.path), models, runs, Path(reference.path)
-        version = register_blessed(Origin(name=name, stores=stores), *inputs, Standing(against, made_from).tags())
+        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}
+        inputs = Path(verdict.path), runs, Path(reference.path)
+        version = register_blessed(
+            RunContext(name=name, stores=stores), *inputs, ChampionCacheKey(against, made_from).tags()
+        )
     return (version, this.json)

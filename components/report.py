@@ -1,4 +1,6 @@
-"""Kubeflow wrapper of shortlist.evaluation.assembly: everything a person or a program wants to see of a run."""
+"""Kubeflow wrapper of shortlist.report.assembly: everything a person or a program wants to see of a run."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
 from kfp import dsl
 
@@ -22,19 +24,15 @@ def report(
     table: dsl.Input[dsl.Dataset],
     skew: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
-    xgboost_proof: dsl.Input[dsl.Dataset],
-    dlrm_proof: dsl.Input[dsl.Dataset],
     verdict: dsl.Input[dsl.Dataset],
-    xgboost: dsl.Input[dsl.Model],
-    dlrm: dsl.Input[dsl.Model],
-    popularity: dsl.Input[dsl.Model],
-    logistic: dsl.Input[dsl.Model],
-    logistic_scores: dsl.Input[dsl.Dataset],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
 ) -> None:
     """Write the page and the machine-readable summary of the run."""
-    from shortlist.evaluation.assembly import write_run
+    from shortlist.report.assembly import write_run
     from shortlist.tracking.steps import step
 
     with step("report", page=page.path, summary=summary.path):
@@ -43,8 +41,8 @@ def report(
             lineage,
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [raw_log, fitted, skew, champion, xgboost_proof, dlrm_proof],
-            {"xgboost": xgboost, "dlrm": dlrm, "popularity": popularity, "logistic": logistic},
-            {"logistic": logistic_scores},
+            [raw_log, fitted, skew, champion, *proofs],
+            {one.metadata["model"]: one for one in models},
+            {one.metadata["model"]: one for one in scores if one.metadata["role"] == "baseline"},
             (page.path, summary.path),
         )

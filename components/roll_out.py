@@ -18,13 +18,13 @@ def roll_out(
     code: str,
 ) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
-    from models.deployers import deployer_of
-    from models.training import Origin
-    from monitoring.book import book_of
-    from shortlist.config.cluster import Cluster
-    from shortlist.config.gates import Gates
-    from shortlist.config.runtime import Runtime
-    from shortlist.config.serving import Serving
+    from models.deployers import make_deployer
+    from models.training import RunContext
+    from monitoring.monitoring_store import open_monitoring_store
+    from shortlist.spec.cluster import Cluster
+    from shortlist.spec.gates import Gates
+    from shortlist.spec.runtime import Runtime
+    from shortlist.spec.serving import Serving
     from shortlist.tracking.steps import note, step
 
     with step("roll_out"):
@@ -32,8 +32,8 @@ def roll_out(
             update={"cluster": Cluster.model_validate_json(cluster)}
         )
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
-        ending = deployer_of(Origin(name=name, stores=stores), *sections, where).after_training(version)
+        ending = make_deployer(RunContext(name=name, stores=stores), *sections, where).after_training(version)
         note(ending.sentence)
         if key:  # a decision started this training, and waits to hear of it
-            book_of(stores, name).finish(key, ending.state, ending.version, ending.sentence)
+            open_monitoring_store(stores, name).finish(key, ending.state, ending.version, ending.sentence)
     return ending.sentence

@@ -1,5 +1,7 @@
 """Kubeflow wrapper of models.champion: the serving model on this run's rows."""
 
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
 from kfp import dsl
 
 from components.image import PIPELINE_IMAGE
@@ -17,26 +19,25 @@ def score_champion(
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
-    xgboost: dsl.Input[dsl.Model],
-    dlrm: dsl.Input[dsl.Model],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     champion: dsl.Output[dsl.Dataset],
 ) -> None:
     """Score the validation and test rows with the champion; say so when there is none or it cannot.
 
-    What was scored before is good for the same version to beat and the same candidates' files only; that is why both
-    are inputs. When this runs, whoever serves then is scored (see models.repeating).
+    What was scored before is good for the same version to beat and the same models' files only; that is why both are
+    inputs. When this runs, whoever serves then is scored (see models.champion_cache).
     """
     from pathlib import Path
 
     from models.champion import score_champion, serving_version
-    from models.training import Origin
-    from shortlist.config.declared import Declared
-    from shortlist.config.engine import prepared
+    from models.training import RunContext
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
     from shortlist.tracking.steps import step
 
     with step("score_champion") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
-        declared, options = Declared.parse(data, features, slices), prepared(runtime)
-        origin = Origin(name=name, stores=stores)
+        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
+        origin = RunContext(name=name, stores=stores)
         score_champion(serving_version(origin), origin, declared, options, *paths)
     champion.metadata["step"] = this.record

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.training; one task per kind of model."""
+"""Kubeflow wrapper of models.training; one task per declared model."""
 
 from kfp import dsl
 
@@ -7,8 +7,7 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def train(
-    kind: str,
-    section: str,
+    declared: str,
     name: str,
     runtime: str,
     input_digest: str,
@@ -17,28 +16,34 @@ def train(
     reasons: list,
     key: str,
     until: str,
-    earlier: str,
-    cluster: str,
     code: str,
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Input[dsl.Dataset],
     model: dsl.Output[dsl.Model],
     scores: dsl.Output[dsl.Dataset],
-) -> None:
-    """Train one kind of model, track it, and score the validation and test days; nothing when it is not declared."""
+) -> str:
+    """Train one model, track it, and score the validation and test days; return what later steps are told of it.
+
+    That is its name, kind, role and MLflow run, as JSON. The artefacts' metadata say the same.
+    """
+    import json
     from pathlib import Path
 
-    from models.training import Origin, train_and_track
-    from shortlist.config.runtime import Runtime
-    from shortlist.tracking.lineage import Cause
+    from models.base import DeclaredModel
+    from models.training import RunContext, train_and_track
+    from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
 
-    with step(f"train_{kind}") as this:
+    wanted = DeclaredModel.read(declared)
+    with step(f"train_{wanted.name}") as this:
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
-        cause = Cause.parse(trigger, key, reasons, until)
-        made_of = {"input_digest": input_digest, "code": code, "cause": cause, "earlier": earlier}
-        origin = Origin(name=name, stores=stores, cluster=cluster, **made_of)
-        done = train_and_track(kind, section, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
+        cause = TrainingTrigger.parse(trigger, key, reasons, until)
+        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
+        done = train_and_track(wanted, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
         this.rows = done.rows
-    model.metadata.update({"step": this.record, "mlflow_run": done.run, "begun": done.begun})
+    trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}
+    model.metadata.update({**trained, "begun": done.begun, "step": this.record})
+    scores.metadata.update(trained)
+    return json.dumps(trained)

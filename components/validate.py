@@ -20,10 +20,10 @@ def validate(
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from shortlist.config.data import Data
-    from shortlist.config.runtime import Runtime
     from shortlist.data.until import until_of
     from shortlist.data.validate import validate
+    from shortlist.spec.data import Data
+    from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
 
     with step("validate", quarantine=quarantine.path) as this:

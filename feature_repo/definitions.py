@@ -13,7 +13,7 @@ from feast import Entity, FeatureService, FeatureView, Field, FileSource, ValueT
 from feast.types import Array, FeastType, Float32, Float64, Int64, String
 
 from shortlist.features.feast_environment import ADDRESS_VARIABLE, PROJECT_VARIABLE, USER_VARIABLE, VIEWS_VARIABLE
-from shortlist.features.store import kept_online
+from shortlist.features.store import is_online_view
 from shortlist.features.view_index import View, ViewColumn, ViewIndex
 
 _TYPES: dict[str, FeastType] = {
@@ -46,7 +46,7 @@ def _view(view: View, index: ViewIndex, entities: dict[str, Entity], user: str |
             name=view.name, path=str(index.path(view)), timestamp_field="event_timestamp", tags=_published(view)
         ),
         ttl=timedelta(0),  # zero is for ever: a count stays true until the next one
-        online=kept_online(view, user),
+        online=is_online_view(view, user),
         tags={"static": str(view.static).lower(), "newest_keys": str(view.newest_keys)},
     )
 

@@ -7,25 +7,25 @@ from tempfile import TemporaryDirectory
 
 from models.scores import score
 from models.train import load_ranker
-from models.training import Origin
-from shortlist.artefacts import folder_digest, read_json, write_json, written_whole
-from shortlist.config.declared import Declared
-from shortlist.config.features import Features
-from shortlist.config.runtime import Runtime
+from models.training import RunContext
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
-from shortlist.tables import DayTable
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
+from shortlist.storage.tables import DayTable
 
 
-def serving_version(origin: Origin) -> str:
+def serving_version(origin: RunContext) -> str:
     """Return the registered version that serves now; empty when there is none."""
     return str(origin.tracker.registry.version_of("champion") or "")
 
 
 def score_champion(
-    version: str, origin: Origin, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path
+    version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
 
@@ -41,12 +41,12 @@ def score_champion(
         out: Folder to write.
     """
     # Files of a remote store are gone when this ends: only scores and digest go on.
-    with TemporaryDirectory(prefix="shortlist-champion-") as files, written_whole(out) as staging:
+    with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
         record = {"version": version, "problem": ""}
         if version:
             found = origin.tracker.registry.find("champion", Path(files))
             assert found is not None and str(found.version) == version, "the champion changed during the run"
-            record |= {"kind": found.kind, "digest": folder_digest(found.folder)}
+            record |= {"model": found.name or found.kind, "kind": found.kind, "digest": folder_digest(found.folder)}
             try:
                 _score(found.folder, declared, runtime, log, fitted, staging)
             except ShortlistError as problem:
@@ -54,7 +54,7 @@ def score_champion(
         write_json(staging / Files.CHAMPION, record)
 
 
-def _score(model: Path, declared: Declared, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
+def _score(model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
     own = model / Files.PREPROCESSING
     features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
     days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from shortlist.objects import Objects
+from shortlist.storage.objects import ObjectStore
 
 
-class CheckpointPlace(NamedTuple):
+class CheckpointLocation(NamedTuple):
     """One training's place among the files that outlast a run: a retried pod finds it, whichever node it is on."""
 
-    objects: Objects
+    objects: ObjectStore
     key: str
     """Names everything that the training depends on, so nobody else's checkpoint is there."""
 
@@ -31,16 +31,16 @@ class CheckpointPlace(NamedTuple):
             self.objects.write(self.key, b"")
 
 
-_places: list[CheckpointPlace] = []
+_places: list[CheckpointLocation] = []
 
 
-def checkpoint_place() -> CheckpointPlace | None:
+def checkpoint_location() -> CheckpointLocation | None:
     """Return where the training of this process leaves checkpoints; None: nowhere."""
     return _places[-1] if _places else None
 
 
 @contextmanager
-def kept_at(place: CheckpointPlace) -> Iterator[None]:
+def checkpoint_to(place: CheckpointLocation) -> Iterator[None]:
     """Let trainings in the block leave checkpoints, and forget them once the block has ended well."""
     _places.append(place)
     try:

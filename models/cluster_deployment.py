@@ -6,29 +6,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from models.deployment import Ending, OnChange
-from models.training import Origin
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
-from shortlist.config.serving import Serving
+from models.deployment import OnChange, TrainingOutcome
+from models.training import RunContext
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.place import FeastPlace, place_in
+from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.objects import Objects, local_copy, open_objects
-from shortlist.serving.cluster.api import KubernetesAPI, connect
-from shortlist.serving.cluster.errors import ClusterError
-from shortlist.serving.cluster.fleet import KubeFleet
-from shortlist.serving.cluster.observer import KubeObserver
-from shortlist.serving.cluster.prometheus import Prometheus
-from shortlist.serving.places import Places
-from shortlist.serving.proof.live import reasons_to_hold
-from shortlist.serving.rollout.commands import RollOut
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import rollouts_of
-from shortlist.serving.rollout.tools import Tools
-from shortlist.serving.stack.deployment import Deployment
-from shortlist.stores import Stores
+from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.kserve.api import KubernetesAPI, connect
+from shortlist.rollout.kserve.errors import ClusterError
+from shortlist.rollout.kserve.fleet import KubeFleet
+from shortlist.rollout.kserve.observer import KubeObserver
+from shortlist.rollout.kserve.prometheus import Prometheus
+from shortlist.rollout.kserve.versions import check_versions
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import open_rollouts
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.validation.live_load_test import live_load_failures
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+from shortlist.storage.objects import ObjectStore, local_copy, open_object_store
+from shortlist.storage.storage_config import StorageConfig
 
 _LOOK_SECONDS: Final = 10.0
 """Between two looks of the judge: Prometheus scrapes every 15 s, and listing a bucket costs money."""
@@ -45,11 +46,11 @@ class ClusterDeployer:
         runtime: The spec's section; names the cluster.
     """
 
-    def __init__(self, origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> None:
-        self._stores = Stores.parse(origin.stores)
+    def __init__(self, origin: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+        self._stores = StorageConfig.parse(origin.stores)
         self.name = origin.name
-        self.places = Places.of(self._stores.runs, origin.name)
-        self.rollouts = rollouts_of(origin.stores, origin.name)
+        self.places = ServingPaths.of(self._stores.runs, origin.name)
+        self.rollouts = open_rollouts(origin.stores, origin.name)
         self._origin, self._serving, self._gates, self._runtime = origin, serving, gates, runtime
         if not self._stores.has_remote_log:
             raise ShortlistError(
@@ -61,16 +62,18 @@ class ClusterDeployer:
         """Roll a version (the candidate by default) out on the users of the cluster.
 
         Raises:
-            ShortlistError: The cluster cannot be reached or refuses, or the rollout cannot begin.
+            ShortlistError: The cluster cannot be reached or refuses, its controllers are too old, or it cannot begin.
         """
+        self._check_versions()
         return self._rolling(on_change).canary(version)
 
     def promote(self) -> RolloutRecord:
         """Promote now, without evidence.
 
         Raises:
-            ShortlistError: The cluster cannot be reached or refuses, or there is nothing to promote.
+            ShortlistError: The cluster cannot be reached or refuses, its controllers are too old, or nothing is there.
         """
+        self._check_versions()
         return self._rolling().promote()
 
     def rollback(self) -> RolloutRecord:
@@ -81,50 +84,59 @@ class ClusterDeployer:
         """
         return self._rolling().rollback()
 
-    def after_training(self, version: str) -> Ending:
+    def after_training(self, version: str) -> TrainingOutcome:
         """Roll a version out where there is a cluster.
 
         Args:
             version: Registered version; empty when no candidate passed the gates.
         """
         if not version:
-            return Ending("held", None, "Nothing to roll out: no candidate passed the gates.")
+            return TrainingOutcome("held", None, "Nothing to roll out: no candidate passed the gates.")
         number = int(version)
         try:
             route = self._fleet.serving()
+            self._check_versions()
         except ClusterError as error:
-            return Ending("not_promoted", number, f"Version {version} was not rolled out: {error}")
+            return TrainingOutcome("not_promoted", number, f"Version {version} was not rolled out: {error}")
         if route is not None and route.stable == number:
-            return Ending("promoted", number, f"Version {version} serves already")
+            return TrainingOutcome("promoted", number, f"Version {version} serves already")
         record = self.canary(number)
         word = record.state.phase.value.replace("_", " ")
         said = f"Version {version} was {word}: {record.state.reason} ({self.rollouts.where(record.id)})"
-        return Ending("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, said)
+        return TrainingOutcome("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, said)
+
+    def _check_versions(self) -> None:
+        """Refuse to begin on a cluster that is too old; what is under way is brought to its end."""
+        if self.rollouts.unfinished() is None:
+            check_versions(self._api, self._runtime.cluster)
+
+    @cached_property
+    def _api(self) -> KubernetesAPI:
+        return KubernetesAPI(connect(), self._runtime.cluster.namespace)
 
     @cached_property
     def _fleet(self) -> KubeFleet:
-        api = KubernetesAPI(connect(), self._runtime.cluster.namespace)
-        return KubeFleet(api, self._objects, self.name, self._runtime, self._serving)
+        return KubeFleet(self._api, self._objects, self.name, self._runtime, self._serving)
 
     @cached_property
-    def _objects(self) -> Objects:
-        return open_objects(self._stores)
+    def _objects(self) -> ObjectStore:
+        return open_object_store(self._stores)
 
     @cached_property
-    def _feast(self) -> FeastPlace:
-        return place_in(self._stores, self.name)
+    def _feast(self) -> FeastStoreLocation:
+        return spec_feast_store_location(self._stores, self.name)
 
-    def _rolling(self, on_change: OnChange = lambda _: None) -> RollOut:
-        tools = Tools(
+    def _rolling(self, on_change: OnChange = lambda _: None) -> RolloutCommands:
+        tools = ControllerContext(
             fleet=self._fleet,
             models=self._origin.tracker.registry,
             observe=self._observer,
-            prove=self._prove,
+            load_test=self._prove,
             store=None if self._feast.announced() is None else self._stores,
             on_change=on_change,
             poll_seconds=_LOOK_SECONDS,
         )
-        return RollOut(self.rollouts, self._serving.canary, tools)
+        return RolloutCommands(self.rollouts, self._serving.canary, tools)
 
     def _observer(self, record: RolloutRecord) -> KubeObserver:
         prometheus = Prometheus(self._runtime.cluster.prometheus)
@@ -135,4 +147,4 @@ class ClusterDeployer:
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         log: Path = local_copy(self._feast.expected()["log"])
         host = f"{self._fleet.service_of(deployment.version)}.{self._fleet.owner.namespace}"
-        return reasons_to_hold(_SERVICE_PORT, self.name, data, log, self._gates.infra, host)
+        return live_load_failures(_SERVICE_PORT, self.name, data, log, self._gates.infra, host)

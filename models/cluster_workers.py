@@ -15,29 +15,29 @@ from typing import Any, Final, NamedTuple
 
 from models.job import MODEL, Failure, Job
 from models.train_job import train_job
-from shortlist.artefacts import folder_digest, sha256
-from shortlist.config.cluster import Cluster, Workers
 from shortlist.contracts import ShortlistError
-from shortlist.objects import Objects
-from shortlist.progress import emit
-from shortlist.serving.cluster.api import Kind, KubernetesAPI
-from shortlist.serving.cluster.errors import ClusterError, ConflictError
+from shortlist.rollout.kserve.api import Kind, KubernetesAPI
+from shortlist.rollout.kserve.errors import ClusterError, ConflictError
+from shortlist.spec.cluster import Cluster, Workers
+from shortlist.storage.artefacts import folder_digest, sha256
+from shortlist.storage.objects import ObjectStore
+from shortlist.system.progress import emit
 
 TRAIN_JOB: Final = Kind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
 _SECONDS_BETWEEN_LOOKS: Final = 5.0
 
 
-class Place(NamedTuple):
+class TrainJobContext(NamedTuple):
     """Where a training happens."""
 
     kubernetes: KubernetesAPI
-    objects: Objects
+    objects: ObjectStore
     cluster: Cluster
     workers: Workers
     sleep: Callable[[float], None] = time.sleep
 
 
-def train_there(place: Place, job: Job, out_model: Path) -> None:
+def train_on_cluster(place: TrainJobContext, job: Job, out_model: Path) -> None:
     """Train a job's model on the cluster; the model's folder appears whole or not at all.
 
     Args:
@@ -65,10 +65,10 @@ def job_name(job: Job) -> str:
     files = [sha256(Path(job.table) / name) for share in job.shares for name in share]
     champion = folder_digest(Path(job.champion)) if job.champion else ""
     digest = hashlib.sha256("\0".join([said, *files, champion]).encode()).hexdigest()
-    return f"train-{job.kind}-{digest[:16]}"
+    return f"train-{job.kind.replace('_', '-')}-{digest[:16]}"
 
 
-def _publish(objects: Objects, key: str, job: Job) -> None:
+def _publish(objects: ObjectStore, key: str, job: Job) -> None:
     """Put what workers read below a key: the job, every share of the table, and the champion; what is there stays."""
     with TemporaryDirectory(prefix="shortlist-shares-", dir=Path(job.table).parent) as scratch:
         folder = Path(scratch) / "job"
@@ -87,7 +87,7 @@ def _publish(objects: Objects, key: str, job: Job) -> None:
         objects.put_folder(Path(job.champion), f"{key}/champion")
 
 
-def _start(place: Place, manifest: dict[str, Any], failure: str) -> None:
+def _start(place: TrainJobContext, manifest: dict[str, Any], failure: str) -> None:
     """Make the TrainJob, unless it is there and has not failed; one that failed is made anew."""
     name = manifest["metadata"]["name"]
     known = place.kubernetes.get(TRAIN_JOB, name)
@@ -104,7 +104,7 @@ def _start(place: Place, manifest: dict[str, Any], failure: str) -> None:
             return
 
 
-def _wait(place: Place, name: str, failure: str) -> None:
+def _wait(place: TrainJobContext, name: str, failure: str) -> None:
     """Follow a TrainJob to its end, and say how it goes."""
     told = ""
     while True:
@@ -134,7 +134,7 @@ def _progress(found: dict[str, Any]) -> str:
     return said or ("suspended: waiting for a place" if _condition(found, "Suspended") else "waiting for pods")
 
 
-def _why(place: Place, name: str, failed: dict[str, Any], failure: str) -> ShortlistError:
+def _why(place: TrainJobContext, name: str, failed: dict[str, Any], failure: str) -> ShortlistError:
     """Return a worker's own words where it had time for them, else the cluster's."""
     written = place.objects.read(failure)
     if written:
@@ -147,7 +147,7 @@ def _why(place: Place, name: str, failed: dict[str, Any], failure: str) -> Short
     )
 
 
-def _noted(place: Place, name: str) -> str:
+def _noted(place: TrainJobContext, name: str) -> str:
     """Return what the cluster noted last; nothing where this account may not read it."""
     try:
         events = place.kubernetes.events(name)[-3:]

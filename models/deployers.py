@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.training import Origin
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
-from shortlist.config.serving import Serving
+from models.training import RunContext
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
 
 if TYPE_CHECKING:
     from models.cluster_deployment import ClusterDeployer
     from models.deployment import Deployer
 
 
-def deployer_of(origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> Deployer | ClusterDeployer:
+def make_deployer(origin: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> Deployer | ClusterDeployer:
     """Return what drives the servers that `runtime.target` names."""
     if runtime.target == "kserve":
         from models.cluster_deployment import ClusterDeployer  # loads Kubernetes' client

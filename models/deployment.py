@@ -8,39 +8,39 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from models.registry import promote
-from models.training import Origin
-from shortlist.config.data import Data
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
-from shortlist.config.serving import ReplayTraffic, Serving
+from models.registration import promote
+from models.training import RunContext
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.place import FeastPlace, place_in
+from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.objects import local_copy
-from shortlist.serving.places import Places
-from shortlist.serving.proof.live import reasons_to_hold
-from shortlist.serving.rollout.commands import RollOut
-from shortlist.serving.rollout.here import LocalFleet
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import rollouts_of
-from shortlist.serving.rollout.tools import Tools
-from shortlist.serving.rollout.watcher import Watcher
-from shortlist.serving.stack.deployment import Deployment
-from shortlist.serving.stack.stack import Stack
+from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.local_fleet import LocalFleet
+from shortlist.rollout.local_observer import LocalObserver
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import open_rollouts
+from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.background import replay_folder, replaying
 from shortlist.serving.traffic.client import Endpoint
 from shortlist.serving.traffic.example import example_request
 from shortlist.serving.traffic.replay import ReplaySettings, describe, replay
-from shortlist.stores import Stores
+from shortlist.serving.validation.live_load_test import live_load_failures
+from shortlist.spec.data import Data
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import ReplayTraffic, Serving
+from shortlist.storage.objects import local_copy
+from shortlist.storage.storage_config import StorageConfig
 
 OnChange = Callable[[RolloutRecord], None]
 
 _ALL_DAYS = 100_000
 
 
-class Ending(NamedTuple):
+class TrainingOutcome(NamedTuple):
     """What became of a training."""
 
     state: Literal["promoted", "not_promoted", "held"]
@@ -59,19 +59,19 @@ class Deployer:
         runtime: The spec's section; names the online store.
     """
 
-    def __init__(self, origin: Origin, serving: Serving, gates: Gates, runtime: Runtime) -> None:
-        self._stores = Stores.parse(origin.stores)
+    def __init__(self, origin: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+        self._stores = StorageConfig.parse(origin.stores)
         self.name = origin.name
-        self.places = Places.of(self._stores.runs, origin.name)
-        self.rollouts = rollouts_of(origin.stores, origin.name)
+        self.places = ServingPaths.of(self._stores.runs, origin.name)
+        self.rollouts = open_rollouts(origin.stores, origin.name)
         self._origin = origin
         self._serving = serving
         self._gates = gates
         self._runtime = runtime
 
     @cached_property
-    def _feast(self) -> FeastPlace:
-        return place_in(self._stores, self.name)
+    def _feast(self) -> FeastStoreLocation:
+        return spec_feast_store_location(self._stores, self.name)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
         """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.
@@ -124,24 +124,24 @@ class Deployer:
         """
         return self._rolling(self._stack()).rollback()
 
-    def after_training(self, version: str) -> Ending:
+    def after_training(self, version: str) -> TrainingOutcome:
         """Roll a version out where a stack is up.
 
         Args:
             version: Registered version; empty when no candidate passed the gates.
         """
         if not version:
-            return Ending("held", None, "Nothing to roll out: no candidate passed the gates.")
+            return TrainingOutcome("held", None, "Nothing to roll out: no candidate passed the gates.")
         number, stack = int(version), Stack.connect(self.places)
         if stack is None:
-            return Ending("not_promoted", number, f"To serve it: make serve SPEC={self.name}")
+            return TrainingOutcome("not_promoted", number, f"To serve it: make serve SPEC={self.name}")
         route = stack.record.route
         if route is not None and route.stable == number:
-            return Ending("promoted", number, f"Version {version} serves already, at {stack.url}")
+            return TrainingOutcome("promoted", number, f"Version {version} serves already, at {stack.url}")
         record = self.canary(number)
         word = record.state.phase.value.replace("_", " ")
         said = f"Version {version} was {word}: {record.state.reason} ({self.rollouts.folder_of(record.id)})"
-        return Ending("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, said)
+        return TrainingOutcome("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, said)
 
     def _stack(self) -> Stack:
         stack = Stack.connect(self.places)
@@ -149,22 +149,22 @@ class Deployer:
             raise ShortlistError(f"spec '{self.name}' is not being served; make serve SPEC={self.name} first")
         return stack
 
-    def _rolling(self, stack: Stack, on_change: OnChange = lambda _: None) -> RollOut:
-        tools = Tools(
+    def _rolling(self, stack: Stack, on_change: OnChange = lambda _: None) -> RolloutCommands:
+        tools = ControllerContext(
             fleet=LocalFleet(stack, self._serving),
             models=self._origin.tracker.registry,
-            observe=lambda record: Watcher(stack, record, self._serving.log.sampling),
-            prove=lambda deployment: self._prove(stack, deployment),
+            observe=lambda record: LocalObserver(stack, record, self._serving.log.sampling),
+            load_test=lambda deployment: self._prove(stack, deployment),
             store=self._store(),
             on_change=on_change,
         )
-        return RollOut(self.rollouts, self._serving.canary, tools)
+        return RolloutCommands(self.rollouts, self._serving.canary, tools)
 
     def _prove(self, stack: Stack, deployment: Deployment) -> list[str]:
         version = deployment.version
         port = stack.record.versions[version].ports.http
         data = self._declared(stack, version)
-        return reasons_to_hold(port, self.name, data, self._log_folder(), self._gates.infra)
+        return live_load_failures(port, self.name, data, self._log_folder(), self._gates.infra)
 
     @contextmanager
     def _traffic(self, stack: Stack) -> Iterator[None]:
@@ -227,7 +227,7 @@ class Deployer:
             stack.places.versions / f"v{version}" / "model" / Files.PREPROCESSING
         ).plan.declared.data
 
-    def _store(self) -> Path | Stores | None:
+    def _store(self) -> Path | StorageConfig | None:
         """Return where servers find users' rows and the views; None when nothing was ever put there."""
         if self._feast.announced() is None:
             return None

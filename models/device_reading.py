@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from models.inputs import FeatureColumn
 from models.matrix import float_names, infinite_values, null_ids, other_type, unknown_id
 from shortlist.contracts import Columns
-from shortlist.execution import EXECUTION
-from shortlist.frames import Engine, EngineError
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import Engine, EngineError
 
 if TYPE_CHECKING:  # trees on a CPU are trained without torch, which takes a second or two to load
     import torch

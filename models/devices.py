@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from shortlist.accelerator import EngineError, device
-from shortlist.execution import EXECUTION
-from shortlist.frames import Engine
+from shortlist.system.accelerator import EngineError, device
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import Engine
 
 
 def torch_device(engine: Engine) -> str:
@@ -18,28 +18,20 @@ def torch_device(engine: Engine) -> str:
     """
     import torch
 
-    return _choose(engine, torch.cuda.is_available, "torch sees no CUDA device")
+    return choose(engine, torch.cuda.is_available, "torch sees no CUDA device")
 
 
-def xgboost_device(engine: Engine) -> str:
-    """Return "cuda" or "cpu" for XGBoost.
+def choose(engine: Engine, there_is_one: Callable[[], bool], reason: str) -> str:
+    """Return "cuda" or "cpu", and note it as what this step runs on.
+
+    Args:
+        engine: As declared.
+        there_is_one: Whether a library can use a GPU; asked only where it may.
+        reason: What to say where it cannot.
 
     Raises:
-        EngineError: `gpu` is declared, and XGBoost is built without CUDA or there is no device.
+        EngineError: `gpu` is declared and there is none.
     """
-    if engine == "cpu":
-        EXECUTION.runs_on("cpu")
-        return "cpu"
-    import xgboost
-
-    if not xgboost.build_info()["USE_CUDA"]:
-        return _choose(engine, lambda: False, "this XGBoost is built without CUDA")
-    import torch
-
-    return _choose(engine, torch.cuda.is_available, "no CUDA device is visible")
-
-
-def _choose(engine: Engine, there_is_one: Callable[[], bool], reason: str) -> str:
     # NVML first: of an old driver torch only says that there is no device, and warns.
     known = find_spec("pynvml") is not None
     if engine == "gpu" and known:

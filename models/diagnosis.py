@@ -18,13 +18,13 @@ from models.dlrm.chunks import Batch
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.section import DLRMModel
 from models.dlrm.spill import Spill
 from models.dlrm.train import Training
 from models.inputs import LearningTable, chosen
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 Bound = Literal["loader", "embeddings", "network"]
 
@@ -73,6 +73,18 @@ class Diagnosis(NamedTuple):
         return "embeddings" if self.embeddings_ms > self.network_ms else "network"
 
     @property
+    def lines(self) -> list[str]:
+        """What a terminal shows."""
+        return [
+            f"step                       {self.step_ms:8.1f} ms",
+            f"waiting for the loader     {self.wait_ms:8.1f} ms  ({self.loader_share:.0%} of the time)",
+            f"same rows again            {self.constant_ms:8.1f} ms",
+            f"embeddings only            {self.embeddings_ms:8.1f} ms",
+            f"network only               {self.network_ms:8.1f} ms",
+            self.advice,
+        ]
+
+    @property
     def advice(self) -> str:
         """What bounds the training, and what to change first."""
         return {"loader": self._on_loader, "embeddings": self._on_embeddings, "network": self._on_network}[self.bound]()
@@ -88,14 +100,14 @@ class Diagnosis(NamedTuple):
         why = "; the same rows again are quicker, so fetching them from far memory is part of it" if far else ""
         return (
             f"The embeddings bound this training: alone they take {self.embeddings_ms:.1f} ms, the network"
-            f" {self.network_ms:.1f} ms{why}. Lower models.dlrm.embedding_dim, raise the vocabularies' min_rows,"
-            " or raise models.dlrm.batch_size: a row that comes twice in a batch is moved once."
+            f" {self.network_ms:.1f} ms{why}. Lower the model's embedding_dim, raise the vocabularies' min_rows,"
+            " or raise its batch_size: a row that comes twice in a batch is moved once."
         )
 
     def _on_network(self) -> str:
         return (
             f"The network bounds this training: alone it takes {self.network_ms:.1f} ms, the embeddings"
-            f" {self.embeddings_ms:.1f} ms. Narrow models.dlrm.bottom_mlp and top_mlp, leave models.dlrm.precision on"
+            f" {self.embeddings_ms:.1f} ms. Narrow the model's bottom_mlp and top_mlp, leave its precision on"
             " auto and train where there is bf16 or a GPU, or declare more workers."
         )
 
@@ -123,7 +135,7 @@ def diagnose(
     if batch is None or len(wholes) <= _WARM_UP:
         raise ShortlistError(
             f"diagnose: the training days give {len(wholes)} batch(es); wanted more than {_WARM_UP} to measure."
-            " Lower models.dlrm.batch_size, or give more data."
+            " Lower the model's batch_size, or give more data."
         )
     # Waiting is a mean: a loader makes many batches wait little and the first of a pool long.
     wait_ms = 1_000 * sum(waits[_WARM_UP:]) / len(waits[_WARM_UP:])

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from models.record import TrainedModel, read_record
-from shortlist.artefacts import write_manifest, written_whole
+from models.registry import kind_of
 from shortlist.contracts import Files
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph import FeatureGraph
-from shortlist.serving.export.nodes import EXTERNAL_BYTES, ExportError, save
-from shortlist.serving.export.running import first_run
+from shortlist.serving.export.graph_builder import EXTERNAL_BYTES, ExportError, save
+from shortlist.serving.export.onnx_session import warm_up_graph
 from shortlist.serving.export.signature import FOLDER, LOG_ODDS, MODEL_FILE, SCORE
+from shortlist.storage.artefacts import atomic_folder, write_manifest
 
-Compile = Callable[[FeatureGraph, TrainedModel, Path], str]
-
-EXPORTED: Final = {
-    "xgboost": ("models.xgboost_export", "add_trees"),
-    "dlrm": ("models.dlrm.export", "add_network"),
-}
-"""Module and function of every kind of model that can be served; imported when asked for."""
+AddModel = Callable[[FeatureGraph, TrainedModel, Path], str]
+"""add(graph, record, model folder) adds features and model to a graph; returns its log-odds, shape (rows, 1)."""
 
 _SMALLEST = np.array(1e-7, np.float32)
 """Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
@@ -44,15 +38,20 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
         IntegrityError: A file of the model is missing or was changed.
     """
     record = read_record(model_folder)
+    kind = kind_of(record.kind)
+    if not kind.export:
+        raise ExportError(f"a model of kind '{kind.name}' cannot be served; declare role: baseline")
+    add_model: AddModel = kind.load("export")
     graph = _graph(record, model_folder)
-    logits = _compiler(record.kind)(graph, record, model_folder)
+    logits = add_model(graph, record, model_folder)
     logits = graph.nodes.described(logits, LOG_ODDS, np.float32, 1)
     score = _within(graph, graph.nodes.add("Sigmoid", logits))
     model, signature = graph.finished(score, SCORE, 1, spec_name, record.kind)
-    with written_whole(model_folder / FOLDER) as staging:
+    signature = signature.model_copy(update={"runs_as": kind.runs_as})
+    with atomic_folder(model_folder / FOLDER) as staging:
         save(model, staging / MODEL_FILE, external_bytes)
         signature.write(staging)
-        first_run(staging, SCORE)
+        warm_up_graph(staging, SCORE)
     write_manifest(model_folder)
 
 
@@ -67,14 +66,6 @@ def _graph(record: TrainedModel, folder: Path) -> FeatureGraph:
                 f" {made.get(feature.name)}. Train again."
             )
     return FeatureGraph(preprocessing)
-
-
-def _compiler(kind: str) -> Compile:
-    if kind not in EXPORTED:
-        raise ExportError(f"a model of kind '{kind}' cannot be served; there is an export for {', '.join(EXPORTED)}")
-    module, name = EXPORTED[kind]
-    found: Compile = getattr(import_module(module), name)
-    return found
 
 
 def _within(graph: FeatureGraph, score: str) -> str:

@@ -12,9 +12,9 @@ from typing import Literal, Self
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shortlist.config.spec import select
 from shortlist.contracts import Columns, DataError, Files, ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.spec import select
+from shortlist.storage.tables import DayTable
 
 Part = Literal["train", "validation"]
 
@@ -33,7 +33,7 @@ class FeatureColumn(BaseModel):
     hashed: bool = False
     """Whether ids are buckets of a hash, which several values may share."""
     admit_after: int = Field(default=1, ge=1)
-    """Look-ups on the training days before an id's embedding learns; see `shortlist.config.features.Hash`."""
+    """Look-ups on the training days before an id's embedding learns; see `shortlist.features.kinds.hash`."""
     evict_after_days: int | None = Field(default=None, ge=1)
     """Days without a look-up after which an id's embedding is zero again; null: never."""
 

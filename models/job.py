@@ -9,12 +9,12 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict
 
 from models.inputs import split_of
-from models.ranker import MisfitError
-from shortlist.artefacts import read_json, write_json
-from shortlist.config.base import Section
-from shortlist.config.runtime import Runtime
+from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable, share_of
+from shortlist.spec.base import Section
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json, write_json
+from shortlist.storage.tables import DayTable, share_of
 
 FILE: Final = "job.json"
 MODEL: Final = "model"
@@ -32,7 +32,7 @@ class Failure(BaseModel):
     @classmethod
     def of(cls, error: ShortlistError) -> Self:
         """Return what to tell of an error."""
-        return cls(message=str(error), misfit=isinstance(error, MisfitError))
+        return cls(message=str(error), misfit=isinstance(error, IncompatibleModelError))
 
     def write(self, folder: Path, rank: int) -> None:
         """Write it beside the job."""
@@ -40,7 +40,7 @@ class Failure(BaseModel):
 
     def error(self) -> ShortlistError:
         """Return the error again."""
-        return MisfitError(self.message) if self.misfit else ShortlistError(self.message)
+        return IncompatibleModelError(self.message) if self.misfit else ShortlistError(self.message)
 
 
 def first_failure(folder: Path) -> Failure | None:
@@ -55,7 +55,9 @@ class Job(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    """A key of `models.train.KINDS`."""
+    """As the registry names it."""
+    name: str = ""
+    """What the user calls the model; empty: as its kind."""
     section: dict[str, Any]
     """The model's section of the spec."""
     runtime: Runtime
@@ -71,8 +73,9 @@ class Job(BaseModel):
 
     @classmethod
     def of(
-        cls, kind: str, section: Section, table: DayTable, runtime: Runtime, champion: Path | None, world: int
-    ) -> Self:
+        cls, kind: str, section: Section, table: DayTable, runtime: Runtime, champion: Path | None, world: int,
+        name: str = "",
+    ) -> Self:  # fmt: skip
         """Return the job of training a declared model by so many processes.
 
         Raises:
@@ -84,7 +87,7 @@ class Job(BaseModel):
             for rank in range(world):
                 own[rank] += [str(path.relative_to(table.folder)) for path in share_of(table, rank, world, set(days))]
         return cls(
-            kind=kind, section=section.model_dump(mode="json"), runtime=runtime, table=str(table.folder),
+            kind=kind, name=name, section=section.model_dump(mode="json"), runtime=runtime, table=str(table.folder),
             index=table.model_dump(mode="json"), shares=tuple(map(tuple, own)),
             champion=str(champion) if champion else "",
         )  # fmt: skip

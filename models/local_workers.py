@@ -19,7 +19,7 @@ _LAUNCHERS = re.compile(r"^[EW]\d{4} ", re.MULTILINE)
 _DEAD = re.compile(r"rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL)
 
 
-def train_here(job: Job, out_model: Path) -> None:
+def train_locally(job: Job, out_model: Path) -> None:
     """Train a job's model by as many processes as it has shares; the model's folder appears whole or not at all.
 
     Args:

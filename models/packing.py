@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shortlist.artefacts import write_manifest
 from shortlist.contracts import Files
+from shortlist.storage.artefacts import write_manifest
 
 
 def pack(model: Path, fitted: Path) -> None:

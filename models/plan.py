@@ -113,7 +113,7 @@ def exchange_bytes(shape: Shape, devices: int) -> float:
 
 
 @dataclass(frozen=True)
-class Roof:
+class Roofline:
     """Most samples per second of one device (Williams, Waterman and Patterson, 2009), and what is to be expected.
 
     Attributes:
@@ -141,7 +141,7 @@ _PUBLISHED_RATES: Final[dict[Precision, float]] = {"tf32": 2.88e6, "bf16": 4.02e
 """Samples per second that it reaches in training on one A100-80; mixed precision with CUDA graphs is the second."""
 
 
-def roof(shape: Shape, device: Accelerator, precision: Precision) -> Roof | None:
+def roofline(shape: Shape, device: Accelerator, precision: Precision) -> Roofline | None:
     """Return the roofs of training on a device; None when it has no such precision.
 
     What is expected is the published rate times how much higher the device's roof over this shape is than the A100's
@@ -153,10 +153,10 @@ def roof(shape: Shape, device: Accelerator, precision: Precision) -> Roof | None
     compute = device.peaks[precision] / training_flops(shape)
     published = _PUBLISHED_RATES.get(precision) if device.name != "cpu" else None
     if published is None:
-        return Roof(memory, compute, None)
+        return Roofline(memory, compute, None)
     reference = ACCELERATORS["A100-80"]
     gain = min(
         memory / (reference.bandwidth / training_bytes(PUBLISHED)),
         compute / (reference.peaks[precision] / training_flops(PUBLISHED)),
     )
-    return Roof(memory, compute, published * gain)
+    return Roofline(memory, compute, published * gain)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
-from shortlist.config.data import Data
-from shortlist.config.features import Cross, Cyclic, Feature, Hash, Vector, Vocabulary
-from shortlist.config.spec import Spec, select
+from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.kinds.base import DeclaredIds, kinds_of
+from shortlist.spec.spec import Spec, select
 
 _ASSUMED_VECTOR_WIDTH = 64
 _ASSUMED_TAGS = 64
@@ -64,35 +66,36 @@ class Shape:
         return len(self.tables) + 1
 
 
-def shape_of(spec: Spec, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Shape:
+def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Shape:
     """Return the shape of a spec's DLRM.
 
     Args:
         spec: The declaration.
+        name: Of the model.
         cardinalities: Distinct values by column, frequent enough for an id; comes before what was fitted.
         fitted: Size (of ids) or width (of vectors) by feature, from a feature table.
 
     Raises:
-        ShortlistError: No DLRM is declared, or a cardinality is of a column without a vocabulary.
+        ShortlistError: A cardinality is of a column without a vocabulary.
     """
-    section = spec.models.dlrm
-    if section is None:
-        raise ShortlistError("models.dlrm: not declared; a plan counts embedding tables, and trees have none")
+    section = cast(DLRMModel, spec.models[name])
     _check_columns(cardinalities, spec)
     wanted = set(select(section.features, spec.features.names))
     tables: list[Table] = []
     floats, assumed = 0, []
-    for feature in spec.features.columns:
-        for column, name in _outputs(feature):
-            if name not in wanted:
+    declared = DeclaredColumns(spec.data)
+    for feature in kinds_of(spec.features):
+        for number, (output, form) in enumerate(zip(feature.outputs, feature.forms(declared), strict=True)):
+            ids = feature.declared_ids(number, declared)
+            if output not in wanted:
                 continue
-            if isinstance(feature, Vocabulary | Hash | Cross):
-                tables.append(_table(feature, column, name, spec.data, cardinalities, fitted))
-            elif isinstance(feature, Vector):
-                floats += fitted.get(name, _ASSUMED_VECTOR_WIDTH)
-                if name not in fitted:
+            if ids is not None:
+                tables.append(_table(ids, output, cardinalities, fitted))
+            elif form == "vector":
+                floats += fitted.get(output, _ASSUMED_VECTOR_WIDTH)
+                if output not in fitted:
                     assumed.append(
-                        f"Vector '{name}' counts {_ASSUMED_VECTOR_WIDTH} floats: its width is known after a fit."
+                        f"Vector '{output}' counts {_ASSUMED_VECTOR_WIDTH} floats: its width is known after a fit."
                     )
             else:
                 floats += 1
@@ -106,33 +109,20 @@ def shape_of(spec: Spec, cardinalities: Mapping[str, int], fitted: Mapping[str, 
     return Shape(tuple(tables), max(1, floats), width, bottom, top, section.batch_size, tuple(assumed))
 
 
-def _outputs(feature: Feature) -> list[tuple[str, str]]:
-    """Return (column, feature) of every output; the column is empty where there are none or several."""
-    if isinstance(feature, Cyclic | Cross):
-        return [("", name) for name in feature.outputs]
-    return list(
-        zip(feature.inputs if len(feature.inputs) == len(feature.outputs) else ("",), feature.outputs, strict=True)
-    )
-
-
-def _table(
-    feature: Vocabulary | Hash | Cross, column: str, name: str, data: Data,
-    cardinalities: Mapping[str, int], fitted: Mapping[str, int],
-) -> Table:  # fmt: skip
-    is_list = bool(column) and data.by_name[column].type == "tags"
-    lookups = 1 if not is_list else feature.max_values if isinstance(feature, Vocabulary) else _ASSUMED_TAGS
-    if not isinstance(feature, Vocabulary):
-        return Table(name, feature.buckets, lookups, "declared")
-    if column in cardinalities:
+def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Table:
+    lookups = _ASSUMED_TAGS if ids.per_row is None else ids.per_row
+    if not ids.counted_column:
+        return Table(name, ids.most, lookups, "declared")
+    if ids.counted_column in cardinalities:
         # Id 0 is unknown-or-rare, beside those of the values.
-        return Table(name, min(cardinalities[column] + 1, feature.max_size), lookups, "given")
+        return Table(name, min(cardinalities[ids.counted_column] + 1, ids.most), lookups, "given")
     if name in fitted:
         return Table(name, fitted[name], lookups, "fitted")
-    return Table(name, feature.max_size, lookups, "bound")
+    return Table(name, ids.most, lookups, "bound")
 
 
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
-    known = {column for feature in spec.features.columns if isinstance(feature, Vocabulary) for column in feature.each}
+    known = {limits.column for feature in kinds_of(spec.features) for limits in feature.vocabularies()}
     for column in cardinalities:
         if column not in known:
             raise ShortlistError(

@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import polars as pl
 
-from models.group import current
+from models.hash_collisions import HashCollisions
 from models.inputs import LearningTable
 from models.matrix import check_columns
-from models.occupancy import Occupancy
+from models.process_group import current
 from models.record import TrainedModel, read_record
-from shortlist.artefacts import IntegrityError, write_json, write_manifest, written_whole
-from shortlist.config.base import Section
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files, ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.base import Section
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError, atomic_folder, write_json, write_manifest
+from shortlist.storage.tables import DayTable
 
 OnEpoch = Callable[[dict[str, Any]], None]
 """Called after every epoch (every tree of XGBoost) with its line of the history."""
@@ -28,8 +28,12 @@ OnEpoch = Callable[[dict[str, Any]], None]
 _SMALLEST = np.float32(1e-7)  # a sigmoid in float32 reaches 0 and 1; the log loss of such a score is infinite
 
 
-class MisfitError(ShortlistError):
+class IncompatibleModelError(ShortlistError):
     """An earlier model that a training cannot start from; from scratch it can."""
+
+
+class DivergedError(ShortlistError):
+    """A training left a model without usable scores: NaN or infinity. The candidate is held and the run goes on."""
 
 
 class Outcome(NamedTuple):
@@ -42,7 +46,7 @@ class Outcome(NamedTuple):
     rounds: int | None = None
     epochs: int | None = None
     importance: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
-    hashed: dict[str, Occupancy] = {}  # noqa: RUF012 - as above
+    hashed: dict[str, HashCollisions] = {}  # noqa: RUF012 - as above
     cached_rows: int | None = None
 
 
@@ -58,8 +62,15 @@ class Ranker(ABC, Generic[SectionT]):
     kind: ClassVar[str]
     section_type: ClassVar[type[Section]]
 
-    def __init__(self, section: SectionT) -> None:
+    def __init__(self, section: SectionT, name: str = "") -> None:
+        """Take what is declared; nothing is learnt yet.
+
+        Args:
+            section: The model's section of a spec.
+            name: What the user calls it; empty: as its kind.
+        """
         self.section = section
+        self.name = name or self.kind
         self._record: TrainedModel | None = None
 
     @property
@@ -72,6 +83,18 @@ class Ranker(ABC, Generic[SectionT]):
         if self._record is None:
             raise ShortlistError(f"the {self.kind} ranker is not fitted; call fit or load first")
         return self._record
+
+    @classmethod
+    def check_earlier(cls, earlier: TrainedModel, section: SectionT) -> None:
+        """Check that a training of this section can go on from an earlier model.
+
+        Args:
+            earlier: Its record.
+            section: What is declared now.
+
+        Raises:
+            MisfitError: It cannot; says why.
+        """
 
     def fit(
         self, table: DayTable, runtime: Runtime, on_epoch: OnEpoch | None = None, champion: Path | None = None
@@ -97,7 +120,7 @@ class Ranker(ABC, Generic[SectionT]):
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
         self._record = TrainedModel(
-            kind=self.kind, name=self.kind, features=learning.features, params=self.section.model_dump(mode="json"),
+            kind=self.kind, name=self.name, features=learning.features, params=self.section.model_dump(mode="json"),
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
             importance=outcome.importance, hashed=outcome.hashed, cached_rows=outcome.cached_rows,
             base_rate=learning.base_rate, train_rows=rows,
@@ -119,7 +142,7 @@ class Ranker(ABC, Generic[SectionT]):
 
         Raises:
             DataError: A feature is missing, or a value is none the model can read.
-            ShortlistError: The model gives NaN.
+            DivergedError: The model gives NaN.
         """
         check_columns(frame, self.record.features)
         if not frame.height:
@@ -127,14 +150,14 @@ class Ranker(ABC, Generic[SectionT]):
         scores = self._predict(frame).astype(np.float32, copy=False)
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
-            raise ShortlistError(
+            raise DivergedError(
                 f"the {self.kind} model gives NaN for {int(np.isnan(scores).sum())} of {frame.height} rows"
             )
         return np.clip(scores, _SMALLEST, 1 - _SMALLEST)
 
     def save(self, folder: Path) -> None:
         """Write weights, `model.json` and a manifest of digests; the folder appears whole or not at all."""
-        with written_whole(folder) as staging:
+        with atomic_folder(folder) as staging:
             self._write(staging)
             write_json(staging / Files.MODEL, self.record.model_dump(mode="json"))
             write_manifest(staging)
@@ -149,7 +172,7 @@ class Ranker(ABC, Generic[SectionT]):
         record = read_record(folder)
         if record.kind != cls.kind:
             raise IntegrityError(f"{folder}: holds a model of kind '{record.kind}'; wanted '{cls.kind}'")
-        ranker = cls(cls.section_type.model_validate(record.params))  # type: ignore[arg-type] # its own section
+        ranker = cls(cls.section_type.model_validate(record.params), record.name)  # type: ignore[arg-type] # its own section
         ranker._record = record
         ranker._read(folder)
         return ranker

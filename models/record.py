@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from models.hash_collisions import HashCollisions
 from models.inputs import FeatureColumn
-from models.occupancy import Occupancy
-from shortlist.artefacts import IntegrityError, read_json, verify_manifest
 from shortlist.contracts import Files
+from shortlist.storage.artefacts import IntegrityError, read_json, verify_manifest
 
 
 class TrainedModel(BaseModel):
@@ -33,7 +33,7 @@ class TrainedModel(BaseModel):
     """One line per epoch or tree."""
     importance: dict[str, float] = {}
     """Share of the total gain per feature, largest first; only of trees."""
-    hashed: dict[str, Occupancy] = {}
+    hashed: dict[str, HashCollisions] = {}
     """How full the buckets of every hashed feature are on the training days; only of a DLRM."""
     cached_rows: int | None = None
     """Embedding rows that the device held while training; null: all. Only of a DLRM; its history has the hit rates."""

@@ -1,85 +1,73 @@
-"""What a verdict means for MLflow: a version for the blessed model, reasons for every candidate."""
+"""The kinds of models; a new one is a folder beside this file and one line below.
+
+A package of one's own can add kinds without touching this project: it declares entry points of the group
+`shortlist.model_kinds`, each a kind's name and the `module:attribute` of its `ModelKind`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
+from typing import Final
 
-from models.training import Origin
-from shortlist.contracts import Files, ShortlistError
-from shortlist.evaluation.blessing import read_blessing, verify_blessing
-from shortlist.evaluation.figures import write_plots
-from shortlist.evaluation.report import model_plots
-from shortlist.evaluation.verdict import Verdict
+from models.base import ModelKind
+from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.spec.models import ModelSection
+
+KINDS: Final = {
+    "xgboost": "models.xgboost:KIND",
+    "dlrm": "models.dlrm:KIND",
+    "logistic": "models.logistic:KIND",
+    "popularity": "models.popularity:KIND",
+}
+"""Where the `ModelKind` of every kind is."""
+GROUP: Final = "shortlist.model_kinds"
+"""Entry points of other packages' kinds."""
 
 
-def register_blessed(
-    origin: Origin,
-    verdict: Path,
-    models: Mapping[str, Path],
-    runs: Mapping[str, str],
-    reference: Path | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> str:
-    """Verify the blessing, register the blessed model as candidate, and return its version.
-
-    The first model of a spec becomes the champion too: there is nothing it could be compared with.
-
-    Args:
-        origin: Spec and stores.
-        verdict: Folder of `blessing.json`.
-        models: Model folders by kind.
-        runs: Ids of their MLflow runs.
-        reference: Folder of the distributions that live traffic is compared with; without it the version can be
-            served, and not watched.
-        tags: What else the version is told; see `models.repeating`.
+def kind_of(name: str) -> ModelKind:
+    """Return a kind of model.
 
     Raises:
-        IntegrityError: The files are not those that were judged.
+        ShortlistError: There is no such kind, or what should be it is not.
     """
-    blessing = read_blessing(verdict / Files.BLESSING)
-    assert blessing.blessed is not None
-    folder = models[blessing.blessed.model]
-    verify_blessing(verdict / Files.BLESSING, folder)
-    record_verdict(origin, verdict, runs)
-    origin.tracker.log_blessing(runs[blessing.blessed.model], verdict / Files.BLESSING)  # before there is a version
-    if reference is not None:
-        origin.tracker.log_reference(runs[blessing.blessed.model], reference)
-    registry = origin.tracker.registry
-    version = registry.register(runs[blessing.blessed.model], {**(tags or {}), "blessed": "true"})
-    registry.set_alias("candidate", version)
-    if registry.version_of("champion") is None:
-        registry.set_alias("champion", version)
-    return str(version)
+    # Entry points are asked for only when they are needed: reading those of 200 packages takes 0.05 s in every step.
+    where = KINDS.get(name) or known_kinds().get(name)
+    if where is None:
+        kinds = known_kinds()
+        raise ShortlistError(f"no kind of model '{name}'{did_you_mean(name, kinds)}; there are {', '.join(kinds)}")
+    return _resolved(name, where)
 
 
-def record_verdict(origin: Origin, verdict: Path, runs: Mapping[str, str]) -> None:
-    """Write every candidate's gates, and the plots that compare the models, to its MLflow run.
-
-    Args:
-        origin: Spec and stores.
-        verdict: Folder of `blessing.json`.
-        runs: Ids of the MLflow runs by kind of model.
-    """
-    tracker = origin.tracker
-    heard = Verdict.read(verdict)
-    with TemporaryDirectory() as folder:
-        write_plots(model_plots(heard.models, heard.best_possible), Path(folder))
-        for report in read_blessing(verdict / Files.BLESSING).gates:
-            tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
-            tracker.log_files(runs[report.model], Path(folder), "plots")
-
-
-def promote(origin: Origin, version: int | None = None) -> int:
-    """Make a version (the candidate by default) the champion; return it.
+@cache
+def known_kinds() -> dict[str, str]:
+    """Return where every kind is: this project's, and those of installed packages.
 
     Raises:
-        ShortlistError: There is no candidate.
+        ShortlistError: A package gives a kind a name that is taken.
     """
-    registry = origin.tracker.registry
-    chosen = version if version is not None else registry.version_of("candidate")
-    if chosen is None:
-        raise ShortlistError(f"spec '{origin.name}' has no candidate yet; make run SPEC={origin.name}")
-    registry.set_alias("champion", chosen)
-    return chosen
+    kinds: dict[str, str] = dict(KINDS)
+    for point in entry_points(group=GROUP):
+        if kinds.get(point.name, point.value) != point.value:
+            raise ShortlistError(
+                f"entry point {GROUP}: '{point.name}' is {kinds[point.name]} and {point.value}; a kind has one name"
+            )
+        kinds[point.name] = point.value
+    return kinds
+
+
+def sections() -> dict[str, type[ModelSection]]:
+    """Return the section of every kind, by its name."""
+    return {name: _resolved(name, where).section for name, where in known_kinds().items()}
+
+
+def _resolved(name: str, where: str) -> ModelKind:
+    try:
+        found = resolve_name(where)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ShortlistError(f"kind of model '{name}': {where} cannot be loaded: {error}") from error
+    if not isinstance(found, ModelKind) or found.name != name:
+        got = f"a kind called '{found.name}'" if isinstance(found, ModelKind) else f"a {type(found).__name__}"
+        raise ShortlistError(f"kind of model '{name}': {where} is {got}; wanted a ModelKind whose section says it")
+    return found

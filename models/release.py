@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Final, cast, get_args
 
-from models.training import Origin
-from shortlist.config.serving import Scoring, Serving
+from models.registry import kind_of, known_kinds
+from models.training import RunContext
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export.fil import write_fil_repository
-from shortlist.serving.export.repository import write_repository
+from shortlist.serving.export.repository import Form, write_repository
 from shortlist.serving.export.signature import FOLDER
+from shortlist.spec.serving import Scoring, Serving
 
-ReleaseForm = Literal["python", "onnxruntime", "fil", "torchscript"]
+WriteForm = Callable[[Path, int, Serving, Path], None]
+"""write(model folder, version, serving, out), as `models.base.ModelKind.forms` names it."""
+_OF_EVERY_KIND: Final[tuple[str, ...]] = get_args(Form)
 
 
-def release(origin: Origin, version: int | None, form: ReleaseForm, serving: Serving, out: Path) -> int:
+def release_forms() -> list[str]:
+    """Return every form; some are for one kind of model only."""
+    return [*_OF_EVERY_KIND, *(form for kind in known_kinds() for form in kind_of(kind).forms)]
+
+
+def release(origin: RunContext, version: int | None, form: str, serving: Serving, out: Path) -> int:
     """Write a version for a server of one's own; return its number.
 
     Args:
         origin: Spec and stores.
         version: Registered version; the champion by default.
-        form: `python` and `onnxruntime`: a Triton repository for that backend; `fil`: one whose trees run on the FIL
-            backend; `torchscript`: a DLRM's network alone, one file.
+        form: `python` and `onnxruntime`: a Triton repository for that backend; or a form that the model's kind has,
+            such as `fil` or `torchscript`.
         serving: How Triton joins requests, and what it scores on.
         out: Folder to write; a file for TorchScript.
 
@@ -38,19 +47,16 @@ def release(origin: Origin, version: int | None, form: ReleaseForm, serving: Ser
         raise ShortlistError(f"{out}: is there already; choose another name or delete it")
     with TemporaryDirectory(prefix="shortlist-") as scratch:
         found = registry.fetch(wanted, Path(scratch) / "files")
-        needed = {"fil": "xgboost", "torchscript": "dlrm"}.get(form, found.kind)
-        if found.kind != needed:
-            raise ShortlistError(f"version {wanted} is of kind {found.kind}; the form '{form}' is for {needed}")
+        own = kind_of(found.kind).forms
+        if form not in (*_OF_EVERY_KIND, *own):
+            its = ", ".join((*_OF_EVERY_KIND, *own))
+            raise ShortlistError(f"version {wanted} is of kind {found.kind}; it has no form '{form}', only {its}")
         out.parent.mkdir(parents=True, exist_ok=True)
-        match form:
-            case "fil":
-                write_fil_repository(found.folder / FOLDER, wanted, serving.batching, out, serving.placement)
-            case "torchscript":
-                from models.dlrm.export import export_torchscript
-
-                export_torchscript(found.folder, out)
-            case _:
-                # In one piece: a Triton of one's own may have ONNX Runtime and nothing else.
-                whole, asked = Scoring(runtime="onnxruntime"), (serving.batching, out, form)
-                write_repository(found.folder / FOLDER, wanted, *asked, whole, serving.placement)
+        if form in own:
+            write: WriteForm = resolve_name(own[form])
+            write(found.folder, wanted, serving, out)
+        else:
+            # In one piece: a Triton of one's own may have ONNX Runtime and nothing else.
+            whole, backend = Scoring(runtime="onnxruntime"), cast(Form, form)
+            write_repository(found.folder / FOLDER, wanted, serving.batching, out, backend, whole, serving.placement)
     return wanted

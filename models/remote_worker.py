@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from models.job import FILE, MODEL, Failure, Job
 from models.worker import work
 from shortlist.contracts import ShortlistError
-from shortlist.objects import Objects, open_objects
-from shortlist.stores import Stores
+from shortlist.storage.objects import ObjectStore, open_object_store
+from shortlist.storage.storage_config import StorageConfig
 
 
-def work_remotely(objects: Objects, key: str, rank: int, folder: Path) -> None:
+def work_remotely(objects: ObjectStore, key: str, rank: int, folder: Path) -> None:
     """Fetch the share of one process, train with the others, and let rank 0 publish the model.
 
     Args:
@@ -47,7 +47,7 @@ def main() -> None:
     root, key = sys.argv[1:]
     rank = int(os.environ["RANK"])
     try:
-        objects = open_objects(Stores(objects=root))
+        objects = open_object_store(StorageConfig(objects=root))
         with TemporaryDirectory(prefix="shortlist-worker-") as folder:
             try:
                 work_remotely(objects, key, rank, Path(folder))

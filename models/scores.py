@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from models.inputs import split_of
 from models.ranker import Ranker
-from shortlist.artefacts import written_whole
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.progress import progress
-from shortlist.tables import DayTable
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.tables import DayTable
+from shortlist.system.progress import progress
 
 SPLIT: Final = "split"
 SCORE: Final = "score"
@@ -46,7 +46,7 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
     if first is None:
         raise DataError(f"{table.folder}: no rows on the validation and test days; there is nothing to score")
     with (
-        written_whole(out) as staging,
+        atomic_folder(out) as staging,
         pq.ParquetWriter(staging / Files.SCORES, first.schema, compression="zstd") as file,
     ):
         for part in chain([first], parts):

@@ -23,7 +23,7 @@ Kind = Literal["whole", "table-wise", "column-wise", "row-wise", "copied"]
 
 
 @dataclass(frozen=True)
-class Placement:
+class TablePlacement:
     """Where one table lies.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sharding:
     """A spread that fits."""
 
     devices: int
-    placements: tuple[Placement, ...]
+    placements: tuple[TablePlacement, ...]
     fullest_bytes: float
     """Tables and state on the fullest device."""
     usable_bytes: float
@@ -75,7 +75,7 @@ def smallest_sharding(shape: Shape, device: Accelerator, precision: Precision) -
         devices *= 2
     raise ShortlistError(
         f"{_MOST_DEVICES} x {device.name} do not hold these tables and a step of {shape.batch:,} rows; lower"
-        " models.dlrm.batch_size, embedding_dim, or the tables' max_size or buckets"
+        " the model's batch_size, embedding_dim, or the tables' max_size or buckets"
     )
 
 
@@ -102,7 +102,7 @@ def too_many_ids(shape: Shape) -> str | None:
     )
 
 
-def misfits(shape: Shape, device: Accelerator, precision: Precision) -> list[str]:
+def unplaceable_tables(shape: Shape, device: Accelerator, precision: Precision) -> list[str]:
     """Return a sentence for every size of table that one device cannot hold: what is missing, and what would fit."""
     usable = max(0.0, usable_bytes(shape, device, precision, 1))
     alike: dict[int, list[Table]] = {}
@@ -129,7 +129,7 @@ def _misfit(tables: list[Table], shape: Shape, device: Accelerator, usable: floa
     return (
         f"{names} needs {size / 1e9:,.1f} GB with its optimizer state; one {device.name} has {usable / 1e9:,.1f} GB for"
         f" tables beside a step of {shape.batch:,} rows: {(size - usable) / 1e9:,.1f} GB are missing."
-        f" What would fit: {'; '.join(ways) or 'a smaller models.dlrm.batch_size'}."
+        f" What would fit: {'; '.join(ways) or 'a smaller batch_size'}."
     )
 
 
@@ -148,24 +148,24 @@ def _placed(shape: Shape, devices: int, usable: float) -> Sharding | None:
     return Sharding(devices, tuple(placements), usable - min(free), usable)
 
 
-def _place(table: Table, width: int, free: list[float]) -> Placement | None:
+def _place(table: Table, width: int, free: list[float]) -> TablePlacement | None:
     """Put a table where there is room, and take the room; None where there is none."""
     size = _size(table, width)
     emptiest = sorted(range(len(free)), key=lambda device: (-free[device], device))
     if free[emptiest[0]] >= size:
         free[emptiest[0]] -= size
-        return Placement(table, "whole" if len(free) == 1 else "table-wise", (emptiest[0],))
+        return TablePlacement(table, "whole" if len(free) == 1 else "table-wise", (emptiest[0],))
     pieces = 2
     while pieces <= min(len(free), width // _NARROWEST):
         piece = table_bytes(table, width) / pieces + state_bytes(table)
         if width % (4 * pieces) == 0 and free[emptiest[pieces - 1]] >= piece:
             for device in emptiest[:pieces]:
                 free[device] -= piece
-            return Placement(table, "column-wise", tuple(emptiest[:pieces]))
+            return TablePlacement(table, "column-wise", tuple(emptiest[:pieces]))
         pieces *= 2
     piece = size / len(free)
     if len(free) == 1 or free[emptiest[-1]] < piece:
         return None
     for device in range(len(free)):
         free[device] -= piece
-    return Placement(table, "row-wise", tuple(range(len(free))))
+    return TablePlacement(table, "row-wise", tuple(range(len(free))))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from models.accelerators import Accelerator, Precision
 from models.plan import step_bytes
 from models.plan_inputs import Shape
-from models.sharding import RESERVED, Kind, Placement
+from models.sharding import RESERVED, Kind, TablePlacement
 from shortlist.contracts import ShortlistError
 
 _KINDS: Final[dict[str, Kind]] = {
@@ -24,7 +24,9 @@ _NODE: Final = 8
 """Devices of a node."""
 
 
-def torchrec_placements(shape: Shape, device: Accelerator, precision: Precision, devices: int) -> tuple[Placement, ...]:
+def torchrec_placements(
+    shape: Shape, device: Accelerator, precision: Precision, devices: int
+) -> tuple[TablePlacement, ...]:
     """Return where TorchRec's planner (Ivchenko et al., 2022) puts every table; it weighs speed as well as room.
 
     Args:
@@ -87,8 +89,8 @@ def _module(shape: Shape) -> tuple[Any, list[Any]]:
     return EmbeddingBagCollection(device=torch.device("meta"), tables=tables), [EmbeddingBagCollectionSharder()]
 
 
-def _placements(shape: Shape, modules: Iterable[Any]) -> Iterable[Placement]:
+def _placements(shape: Shape, modules: Iterable[Any]) -> Iterable[TablePlacement]:
     tables = {table.name: table for table in shape.tables}
     for module in modules:
         for name, parameter in module.items():
-            yield Placement(tables[name], _KINDS[parameter.sharding_type], tuple(parameter.ranks))
+            yield TablePlacement(tables[name], _KINDS[parameter.sharding_type], tuple(parameter.ranks))

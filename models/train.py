@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from models.job import Job
 from models.ranker import Ranker
 from models.record import TrainedModel, read_record
+from models.registry import kind_of
 from models.scores import score
-from shortlist.artefacts import IntegrityError
-from shortlist.config.base import Section
-from shortlist.config.runtime import Runtime
-from shortlist.contracts import ShortlistError, did_you_mean
-from shortlist.tables import DayTable
-
-KINDS: Final = {
-    "xgboost": ("models.xgboost_ranker", "XGBoostRanker"),
-    "dlrm": ("models.dlrm.ranker", "DLRMRanker"),
-    "logistic": ("models.logistic", "LogisticRanker"),
-    "popularity": ("models.popularity", "PopularityRanker"),
-}
-"""Module and class of every kind of model; imported when asked for, for torch and XGBoost are slow to load."""
+from shortlist.contracts import ShortlistError
+from shortlist.spec.base import Section
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
 
 
-class Spread(NamedTuple):
+class DistributedLaunch(NamedTuple):
     """Several processes that train a model together."""
 
     world: int
@@ -41,10 +33,7 @@ def ranker_class(kind: str) -> type[Ranker[Any]]:
     Raises:
         ShortlistError: There is no such kind.
     """
-    if kind not in KINDS:
-        raise ShortlistError(f"no kind of model '{kind}'{did_you_mean(kind, KINDS)}; there are {', '.join(KINDS)}")
-    module, name = KINDS[kind]
-    found: type[Ranker[Any]] = getattr(import_module(module), name)
+    found: type[Ranker[Any]] = kind_of(kind).load("ranker")
     return found
 
 
@@ -55,36 +44,41 @@ def load_ranker(folder: Path) -> Ranker[Any]:
         IntegrityError: A file is missing or was changed after training, or the kind is unknown.
     """
     kind = read_record(folder).kind
-    if kind not in KINDS:
-        raise IntegrityError(f"{folder}: holds a model of kind '{kind}'; this version knows {', '.join(KINDS)}")
-    return ranker_class(kind).load(folder)
+    try:
+        ranker = ranker_class(kind)
+    except ShortlistError as error:
+        raise IntegrityError(f"{folder}: {error}") from None
+    return ranker.load(folder)
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917 - what a training needs
     kind: str, section: Section | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
-    champion: Path | None = None, spread: Spread | None = None,
+    champion: Path | None = None, spread: DistributedLaunch | None = None, name: str = "",
 ) -> TrainedModel:  # fmt: skip
     """Train a model, write its folder, and write the scores of validation and test days into another.
 
     Args:
-        kind: A key of `KINDS`.
-        section: The model's section of the spec; None for the popularity baseline, which has none.
+        kind: As the registry names it.
+        section: The model's section of the spec; None: the kind's defaults.
         table: The feature table.
         runtime: Engine, memory budget and seed.
         out_model: Model folder to write.
         out_scores: Folder that gets `scores.parquet`.
         champion: Folder of a model of the same kind and features to start from.
         spread: The processes that train it together; None: this one does.
+        name: What the user calls it; empty: as its kind.
 
     Raises:
         ShortlistError: The table, the section and the champion do not go together, or training went astray.
     """
+    found = ranker_class(kind)
+    section = section or found.section_type()
     if spread is None:
-        ranker = ranker_class(kind)(section or Section())
+        ranker = found(section, name)
         ranker.fit(table, runtime, champion=champion)
         ranker.save(out_model)
     else:
-        spread.run(Job.of(kind, section or Section(), table, runtime, champion, spread.world), out_model)
+        spread.run(Job.of(kind, section, table, runtime, champion, spread.world, name), out_model)
         ranker = load_ranker(out_model)
     score(ranker, table, out_scores)
     return ranker.record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from shortlist.config.cluster import Cluster, Task, Workers
 from shortlist.contracts import ShortlistError
+from shortlist.spec.cluster import Cluster, Task, Workers
 
 API_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 RUNTIME: Final = "torch-distributed"

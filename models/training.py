@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from models.checkpoints import CheckpointPlace, kept_at
-from models.continuing import Beginning
-from models.export import EXPORTED, export
+from models.base import DeclaredModel
+from models.checkpoints import CheckpointLocation, checkpoint_to
+from models.continued_training import PreviousModel
+from models.distributed_launch import distributed_launch_for
+from models.export import export
 from models.inputs import split_of
 from models.packing import pack
-from models.ranker import MisfitError
+from models.ranker import DivergedError, IncompatibleModelError
 from models.record import TrainedModel
-from models.spreading import spread_of
+from models.registry import kind_of
 from models.train import ranker_class, train
-from shortlist.artefacts import folder_digest, written_whole
-from shortlist.config.base import Section
-from shortlist.config.load import digest
-from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
-from shortlist.evaluation.figures import write_plots
-from shortlist.evaluation.report import training_plots
-from shortlist.objects import open_objects
-from shortlist.stores import Stores
-from shortlist.tables import DayTable
-from shortlist.tracking.lineage import Cause, Continued, Lineage, git_commit
+from shortlist.report.figures import write_plots
+from shortlist.report.report import training_plots
+from shortlist.spec.load import digest
+from shortlist.spec.models import ModelSection
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json, write_manifest
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.storage.tables import DayTable
+from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, git_commit
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
-from shortlist.tracking.store_access import tracking_place
+from shortlist.tracking.store_access import tracking_location
 
 
-class Origin(BaseModel):
+class RunContext(BaseModel):
     """Where a training belongs, as the graph's parameters say it."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,37 +46,33 @@ class Origin(BaseModel):
     name: str
     """Name of the spec."""
     stores: str
-    """Where everything is that outlives a run; see `shortlist.stores`."""
+    """Where everything is that outlives a run; see `shortlist.storage.storage_config`."""
     input_digest: str = ""
     """Of the raw log."""
     code: str = ""
     """Of this package."""
-    cause: Cause = Cause()
+    cause: TrainingTrigger = TrainingTrigger()
     """Why it was started."""
-    earlier: str = ""
-    """MLflow run of the model to go on from, where its section says so; empty: none."""
-    cluster: str = ""
-    """`runtime.cluster` as JSON, which may declare that several processes train; empty: one does."""
 
     @property
     def tracker(self) -> Tracker:
         """The spec's MLflow store."""
-        place = tracking_place(Stores.parse(self.stores), self.name)
+        place = tracking_location(StorageConfig.parse(self.stores), self.name)
         return Tracker(place.uri, self.name, place.files)
 
 
-class Tracked(NamedTuple):
+class TrackedRun(NamedTuple):
     """What a training leaves besides its files."""
 
-    rows: int | None = None
-    """Rows visited; None when the model is not declared."""
-    run: str = ""
+    rows: int
+    """Rows visited."""
+    run: str
     """Id of its MLflow run."""
-    begun: str = ""
+    begun: str
     """What it went on from; empty: it started from scratch."""
 
 
-class Made(NamedTuple):
+class FeatureArtifacts(NamedTuple):
     """What features were made of a log."""
 
     table: DayTable
@@ -83,40 +81,48 @@ class Made(NamedTuple):
 
 
 def train_and_track(
-    kind: str, section: str, runtime: Runtime, origin: Origin,
+    model: DeclaredModel, runtime: Runtime, origin: RunContext,
     fitted: Path, table: Path, out_model: Path, out_scores: Path,
-) -> Tracked:  # fmt: skip
-    """Train, score, pack, export and track a declared model.
+) -> TrackedRun:  # fmt: skip
+    """Train, score, pack and track a declared model; export it when it is a candidate.
 
-    When the earlier model does not fit, training starts from scratch, and the user is told why. A model that is not
-    declared leaves two empty folders: a graph's tasks are the same for every spec.
+    When the earlier model does not fit, training starts from scratch, and the user is told why.
 
     Args:
-        kind: A key of `models.train.KINDS`.
-        section: The model's section as JSON; empty when it is not declared.
+        model: What is declared, and the model to go on from.
         runtime: Engine, memory budget and seed.
-        origin: Spec, stores, log, code, cause, and the model to go on from.
+        origin: Spec, stores, log, code and cause.
         fitted: What the features were fitted to; its preprocessing travels with the model.
         table: The feature table.
         out_model: Model folder to write.
         out_scores: Folder that gets the scores of validation and test days.
     """
-    if not section:
-        for folder in (out_model, out_scores):
-            with written_whole(folder):
-                pass
-        return Tracked()
-    declared = ranker_class(kind).section_type.model_validate_json(section)
-    made = Made(DayTable.open(table, Files.TABLE), fitted, folder_digest(table))
-    record, continued = _train(kind, declared, runtime, origin, made, out_model, out_scores)
+    section = kind_of(model.kind).section.model_validate(model.section)
+    made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, folder_digest(table))
+    try:
+        record, continued = _train(model, section, runtime, origin, made, out_model, out_scores)
+    except DivergedError as reason:
+        note(f"{model.name} is held: {reason}")
+        record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
+        return TrackedRun(0, _track(model, section, origin, made, record, None, out_model), "")
     for feature, found in record.hashed.items():
         if (warning := found.warning(feature)) is not None:
             note(warning)
     pack(out_model, fitted)
-    if kind in EXPORTED:
+    if section.role == "candidate":
         export(out_model, origin.name)
+    run = _track(model, section, origin, made, record, continued, out_model)
+    rows = round(record.train_rows_per_s * record.train_seconds)
+    return TrackedRun(rows, run, str(continued) if continued else "")
+
+
+def _track(
+    model: DeclaredModel, section: ModelSection, origin: RunContext, made: FeatureArtifacts, record: TrainedModel,
+    continued: ContinuedFrom | None, out_model: Path,
+) -> str:  # fmt: skip
+    """Write a training and its files to MLflow; return the run's id."""
     lineage = Lineage(
-        spec_digest=digest(declared),
+        spec_digest=digest(section),
         data_digest=f"{origin.input_digest}/{made.table_digest}",
         days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(made.table).model_dump().items() if days},
         code_version=origin.code,
@@ -126,33 +132,71 @@ def train_and_track(
     )
     with TemporaryDirectory() as plots:
         write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
-        run = origin.tracker.log_training(out_model, kind, record.params, record.history, lineage, Path(plots))
-    rows = round(record.train_rows_per_s * record.train_seconds)
-    return Tracked(rows, run, str(continued) if continued else "")
+        return origin.tracker.log_training(
+            out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name
+        )
+
+
+def _leave_unusable(
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, made: FeatureArtifacts, reason: str,
+    out_model: Path, out_scores: Path,
+) -> TrainedModel:  # fmt: skip
+    """Leave a candidate without weights and scores: the gates hold it for the reason, and the run goes on."""
+    split = split_of(made.table)
+    record = TrainedModel(
+        kind=model.kind, name=model.name, features=(), params=section.model_dump(mode="json"), base_rate=0.0,
+        train_days=tuple(map(str, split.train)), validation_days=tuple(map(str, split.validation)),
+        train_rows=0, validation_rows=0, train_seconds=0.0, train_rows_per_s=0.0, seed=runtime.seed,
+    )  # fmt: skip
+    shutil.rmtree(out_model, ignore_errors=True)  # weights that were saved before they gave NaN
+    with atomic_folder(out_model) as staging:
+        write_json(staging / Files.MODEL, record.model_dump(mode="json"))
+        write_manifest(staging)
+    with atomic_folder(out_scores) as staging:
+        write_json(staging / Files.PROBLEM, {"problem": reason})
+    return record
 
 
 def _train(
-    kind: str, section: Section, runtime: Runtime, origin: Origin, made: Made, out_model: Path, out_scores: Path
-) -> tuple[TrainedModel, Continued | None]:
+    model: DeclaredModel,
+    section: ModelSection,
+    runtime: Runtime,
+    origin: RunContext,
+    made: FeatureArtifacts,
+    out_model: Path,
+    out_scores: Path,
+) -> tuple[TrainedModel, ContinuedFrom | None]:
     """Go on from the earlier model where it fits, else start from scratch and say why."""
-    spread = spread_of(kind, origin.cluster, origin.stores)
-    if origin.earlier and isinstance(section, XGBoostModel | DLRMModel):
+    kind, name, outputs = model.kind, model.name, (out_model, out_scores)
+    spread = distributed_launch_for(name, model.cluster, origin.stores)
+    if model.earlier and section.continuation is not None:
         try:
-            with Beginning.fetched(origin.earlier, origin.tracker) as begun:
-                lessons = begun.lessons(section, made.table, made.fitted)
-                with kept_at(_place(kind, section, runtime, origin, made, origin.earlier)):
-                    record = train(kind, section, lessons, runtime, out_model, out_scores, begun.folder, spread)
+            with PreviousModel.fetched(model.earlier, origin.tracker) as begun:
+                days_left_to_train = begun.days_left_to_train(section, ranker_class(kind), made.table, made.fitted)
+                with checkpoint_to(_place(model, section, runtime, origin, made, model.earlier)):
+                    record = train(kind, section, days_left_to_train, runtime, *outputs, begun.folder, spread, name)
                 return record, begun.told(section, record)
-        except MisfitError as reason:
-            note(f"{kind} was trained from scratch: {reason}")
-    with kept_at(_place(kind, section, runtime, origin, made, "")):
-        return train(kind, section, made.table, runtime, out_model, out_scores, spread=spread), None
+        except IncompatibleModelError as reason:
+            note(f"{name} was trained from scratch: {reason}")
+    with checkpoint_to(_place(model, section, runtime, origin, made, "")):
+        return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name), None
 
 
 def _place(
-    kind: str, section: Section, runtime: Runtime, origin: Origin, made: Made, earlier: str
-) -> CheckpointPlace:  # fmt: skip
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, origin: RunContext, made: FeatureArtifacts,
+    earlier: str,
+) -> CheckpointLocation:  # fmt: skip
     """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
-    means = [kind, section.model_dump_json(), runtime.seed, runtime.engine, made.table_digest, origin.code, earlier]
+    means = [
+        model.kind,
+        section.model_dump_json(),
+        runtime.seed,
+        runtime.engine,
+        made.table_digest,
+        origin.code,
+        earlier,
+    ]
     name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
-    return CheckpointPlace(open_objects(Stores.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors")
+    return CheckpointLocation(
+        open_object_store(StorageConfig.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors"
+    )

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from models.devices import torch_device
-from models.group import joined
 from models.job import MODEL, Failure, Job
+from models.process_group import joined
 from models.train import ranker_class
 from shortlist.contracts import ShortlistError
-from shortlist.progress import EVENTS_VARIABLE
+from shortlist.system.progress import EVENTS_VARIABLE
 
 
 def work(path: Path, rank: int) -> None:
@@ -25,7 +25,7 @@ def work(path: Path, rank: int) -> None:
     budget = max(64, job.runtime.memory_budget_mib // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     runtime = job.runtime.model_copy(update={"memory_budget_mib": budget})
     ranker_type = ranker_class(job.kind)
-    ranker = ranker_type(ranker_type.section_type.model_validate(job.section))
+    ranker = ranker_type(ranker_type.section_type.model_validate(job.section), job.name)
     if rank:
         os.environ.pop(EVENTS_VARIABLE, None)  # one progress bar is enough
     cuda = torch_device(job.runtime.engine) == "cuda"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from monitoring.records import Retraining, Verdict, WindowReport
-from shortlist.config.monitoring import RetrainPolicy
+from shortlist.spec.monitoring import RetrainPolicy
 
 JUDGED: Final[frozenset[Verdict]] = frozenset({"healthy", "drifted", "degraded"})
 WEEK: Final = timedelta(days=7)
@@ -53,7 +53,7 @@ class Alarm:
         )
 
 
-def alarm_of(windows: Sequence[WindowReport], policy: RetrainPolicy) -> Alarm:
+def evaluate_alarm(windows: Sequence[WindowReport], policy: RetrainPolicy) -> Alarm:
     """Return what windows say, played from the oldest; broken and unjudged ones neither raise nor end an alarm."""
     since: datetime | None = None
     seen: list[WindowReport] = []
@@ -69,7 +69,9 @@ def alarm_of(windows: Sequence[WindowReport], policy: RetrainPolicy) -> Alarm:
     return Alarm(since, tuple(seen), tuple(seen[-policy.of_windows :]))
 
 
-def of_todays_model(reports: Sequence[WindowReport], retrainings: Sequence[Retraining]) -> tuple[WindowReport, ...]:
+def reports_of_current_model(
+    reports: Sequence[WindowReport], retrainings: Sequence[Retraining]
+) -> tuple[WindowReport, ...]:
     """Return the windows that say something about what serves now: those since the newest promoted model began to.
 
     Args:

@@ -17,11 +17,11 @@ from typing import Final
 
 from monitoring.alarm import text_of
 from monitoring.alert import Alert, digest
-from monitoring.book import Book
-from monitoring.courier import Courier, Delivery
-from monitoring.obstacles import FRUITLESS
+from monitoring.alert_sender import AlertSender, Delivery
+from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision, Retraining
-from shortlist.config.monitoring import Alerts
+from monitoring.retrain_blockers import UNSUCCESSFUL_STATES
+from shortlist.spec.monitoring import Alerts
 
 ALARM: Final = "ShortlistAlarm"
 PAGE: Final = "ShortlistPage"
@@ -29,7 +29,9 @@ RETRAINING_FAILED: Final = "ShortlistRetrainingFailed"
 _SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warning"}
 
 
-def tell(book: Book, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = "") -> Delivery:
+def send_alerts(
+    book: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
+) -> Delivery:
     """Tell people what is new, and deliver what still waits from before; return what came of it.
 
     Doing it again, or in ten processes at once, tells nothing twice. What no endpoint takes now is not lost: it goes
@@ -46,7 +48,7 @@ def tell(book: Book, decision: RetrainDecision | None, alerts: Alerts, now: date
         ShortlistError: The declared token is not in the environment.
     """
     outbox = book.outbox
-    courier = Courier(outbox, alerts)
+    courier = AlertSender(outbox, alerts)
     told = outbox.told()
     if decision is not None:
         courier.put(decision_alerts(decision, told, link))
@@ -92,7 +94,7 @@ def retraining_alerts(
     before = _firing(told, RETRAINING_FAILED)
     starts = before.starts if before else now
     about = f"{spec}: the retraining of {text_of(retraining.window)}"
-    if retraining.state in FRUITLESS:
+    if retraining.state in UNSUCCESSFUL_STATES:
         summary, ends = f"{about} led to no new champion ({retraining.state})", None
     elif retraining.state == "promoted" and before is not None:
         summary, ends = f"{about} led to version {retraining.version}", now

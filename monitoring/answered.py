@@ -17,18 +17,27 @@ READ: Final = ("time", "request_id", "track", "status", "scores", Columns.TIME)
 """Columns of the log that `answered` needs."""
 
 
-def answered(log: pl.DataFrame) -> pl.DataFrame:
+def answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
     """Return the answered requests of users in a part of the log, all its columns and request, moment, rows.
 
     Users come through Envoy, which marks the track; a load that proves a version does not.
 
     A request is about the first of its rows' moments. Rows without one, and clocks that are ahead, are about the time
-    of the answer: nothing is known before it happens.
+    of the answer: nothing is known before it happens. So are requests whose moment lies too far back: clients name it,
+    and each moment of theirs would be a window of its own.
+
+    Args:
+        log: A part of the prediction log.
+        max_age_hours: How long before the answer a moment may lie; None: any time.
     """
+    moment = pl.min_horizontal("time", pl.col(Columns.TIME).list.min())
+    if max_age_hours is not None:
+        oldest = pl.col("time") - pl.duration(microseconds=round(max_age_hours * 3_600e6))
+        moment = pl.when(moment < oldest).then("time").otherwise(moment)
     of_users = pl.col("status") == 200, pl.col("request_id").is_not_null(), pl.col("track").is_not_null()
     return log.filter(*of_users).with_columns(
         hashed(),
-        pl.min_horizontal("time", pl.col(Columns.TIME).list.min()).alias(MOMENT),
+        moment.alias(MOMENT),
         pl.col("scores").list.len().fill_null(0).cast(pl.Int64).alias(ROWS),
     )
 
@@ -38,9 +47,9 @@ def hashed() -> pl.Expr:
     return pl.col("request_id").hash(seed=0).alias(REQUEST)
 
 
-def summary_of_answers(log: pl.DataFrame) -> pl.DataFrame:
-    """Return what a part of the prediction log is about; see `part_index.SUMMARY`."""
-    return _summary(answered(log), pl.col(MOMENT), pl.col(ROWS).sum())
+def summary_of_answers(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
+    """Return what a part of the prediction log is about; see `answered` and `part_index.SUMMARY`."""
+    return _summary(answered(log, max_age_hours), pl.col(MOMENT), pl.col(ROWS).sum())
 
 
 def summary_of_outcomes(log: pl.DataFrame) -> pl.DataFrame:

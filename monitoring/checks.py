@@ -12,7 +12,7 @@ import polars as pl
 
 from monitoring.kpi import REQUEST
 from monitoring.records import Problem, WindowReport
-from shortlist.config.monitoring import Checks, Monitoring, Window
+from shortlist.spec.monitoring import Checks, Monitoring, Window
 
 if TYPE_CHECKING:
     from monitoring.reference import ColumnReference, Reference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -12,9 +11,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from monitoring.known_columns import OWN
-from shortlist.config.data import Column, Data
-from shortlist.config.features import Count, Cross, Features, Hash, Lag, Target, TimeSince, Vocabulary
-from shortlist.config.monitoring import DriftLimits
+from shortlist.spec.data import Column, Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import DriftLimits
 
 Kind = Literal["numeric", "categorical", "tags"]
 
@@ -105,7 +104,8 @@ def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dic
     window have themselves. An integer is a category when it is a key or becomes an id or the key of a statistic, and a
     number otherwise.
     """
-    categories = {data.user, data.item, *(table.key for table in data.side_tables), *_read_as_keys(features)}
+    read_as_keys = (name for feature in features.columns for name in feature.read_as_keys)
+    categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
     left_out = {data.label, data.impression, *limits.ignore, *OWN}
     kinds: dict[str, Kind] = {}
     for column in (*data.columns, *(column for table in data.side_tables for column in table.columns)):
@@ -120,12 +120,6 @@ def _kind(column: Column, categories: set[str | None]) -> Kind | None:
     if column.type == "integer":
         return "categorical" if column.name in categories else "numeric"
     return _KINDS.get(column.type)
-
-
-def _read_as_keys(features: Features) -> Iterator[str]:
-    for feature in features.columns:
-        if isinstance(feature, Vocabulary | Hash | Cross | Count | Target | TimeSince | Lag):
-            yield from feature.inputs
 
 
 def known_values(values: pl.Series, kind: Kind) -> tuple[NDArray[np.int64], pl.Series]:

@@ -8,16 +8,16 @@ from typing import Final
 import polars as pl
 from scipy.stats import false_discovery_control
 
-from monitoring.distances import Distance, distance
 from monitoring.distributions import Bins
-from monitoring.domain import domain_finding
+from monitoring.domain_classifier import domain_finding
+from monitoring.drift_statistics import Distance, distance
+from monitoring.number_format import percent, with_limit
 from monitoring.records import Finding
 from monitoring.reference import ColumnReference, Reference
 from monitoring.sampling import ClusteredCounts, Ints, clusters_of
-from monitoring.unknown import unknown_finding
-from monitoring.wording import against, percent
-from shortlist.config.monitoring import DriftLimits
+from monitoring.unknown_values import unknown_finding
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.spec.monitoring import DriftLimits
 
 SCORE: Final = "score"
 
@@ -82,7 +82,7 @@ def _finding(name: str, bins: Bins, found: Distance, limits: DriftLimits) -> Fin
         critical=critical,
         p_value=found.p_value,
         drifted=False,
-        reason=f"{name}: index {against(found.index, critical)}{why};"
+        reason=f"{name}: index {with_limit(found.index, critical)}{why};"
         f" {bins.labels[found.changed]} {percent(found.reference)} -> {percent(found.live)}",
     )
 

@@ -16,12 +16,12 @@ from monitoring.drift import SCORE, find_drift
 from monitoring.records import Finding
 from monitoring.reference import ColumnReference, Reference
 from monitoring.sampling import Floats
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.monitoring import DriftLimits
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ID, VALUE, ValueIds
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import DriftLimits
 
 KINDS: Final[dict[str, Kind]] = {
     "item_id": "categorical",
@@ -38,7 +38,7 @@ _KNOWN_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True)
-class World:
+class SimulatedTraffic:
     """What traffic looks like while nothing drifts."""
 
     items: int = 100_000
@@ -75,7 +75,7 @@ class Shift:
 class Simulation:
     """A reference of a world, and windows compared with it."""
 
-    def __init__(self, world: World, folder: Path, limits: DriftLimits | None = None, seed: int = 0) -> None:
+    def __init__(self, world: SimulatedTraffic, folder: Path, limits: DriftLimits | None = None, seed: int = 0) -> None:
         self.world = world
         self.limits = limits or DriftLimits()
         self._random = np.random.default_rng(seed)

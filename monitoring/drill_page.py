@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from monitoring.drill_plot import drill_plot
-from monitoring.page import environment
-from monitoring.page_state import lasting, moment, named
-from monitoring.records import Action, WindowReport
-from shortlist.artefacts import write_json, write_text
-from shortlist.serving.rollout.page import NOTHING, words
+from monitoring.loop_status import format_duration, join_names, moment
+from monitoring.records import RetrainAction, WindowReport
+from monitoring.status_page import environment
+from shortlist.rollout.page import NOTHING, words
+from shortlist.storage.artefacts import write_json, write_text
 
 DATA: Final = "drill.json"
 PAGE: Final = "drill.html"
@@ -45,7 +45,7 @@ class Scenario(_Record):
     alarm_at: datetime | None
     """End of the first window that was not held after it; None when nobody noticed."""
     columns_named: tuple[str, ...]
-    decision: Action
+    decision: RetrainAction
     retrained: bool
     promoted: bool
     kpi: Kpi
@@ -123,15 +123,17 @@ def headline(drill: Drill) -> str:
 
 def time_to_alarm(scenario: Scenario) -> str:
     """Return how long it took to notice; a dash when nobody did."""
-    return NOTHING if scenario.alarm_at is None else lasting(scenario.alarm_at - scenario.injected_at)
+    return NOTHING if scenario.alarm_at is None else format_duration(scenario.alarm_at - scenario.injected_at)
 
 
 def drill_table(drill: Drill) -> Table:
     """Return a drill as a table for the terminal; it fits 80 characters."""
-    table = Table(title=f"Drill: {headline(drill)}; {lasting(timedelta(seconds=drill.seconds))}", title_justify="left")
+    table = Table(
+        title=f"Drill: {headline(drill)}; {format_duration(timedelta(seconds=drill.seconds))}", title_justify="left"
+    )
     table.add_column("injected", no_wrap=True)
     table.add_column("alarm\nafter", no_wrap=True)
-    table.add_column("named", overflow="fold")
+    table.add_column("join_names", overflow="fold")
     table.add_column("decision", no_wrap=True)
     table.add_column("hit rate, %:\nbefore,\nduring, after", justify="right", no_wrap=True)
     table.add_column("as\nwanted", no_wrap=True)
@@ -147,7 +149,7 @@ def _cells(scenario: Scenario) -> list[str | Text]:
         # Names come from a log: as text they are shown, never read as markup.
         Text(f"{words(scenario.name)}\n{moment(scenario.injected_at)}"),
         time_to_alarm(scenario),
-        Text(named(scenario.columns_named) or NOTHING),
+        Text(join_names(scenario.columns_named) or NOTHING),
         Text(f"{scenario.decision},\n{trained}" if scenario.retrained else scenario.decision),
         " ".join(NOTHING if number is None else f"{100 * number:.1f}" for number in numbers),
         Text("yes", "green") if scenario.passed else Text("no", "bold red"),

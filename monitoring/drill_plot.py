@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from monitoring.page_heat import slots
-from monitoring.page_marks import Slots, draw_states, draw_ticks, draw_versions
-from monitoring.page_plots import draw_measure
-from monitoring.records import Action, WindowReport
-from shortlist.evaluation.figures import DASHES, INK, Plot, drawn, plot
-from shortlist.serving.rollout.page import words
+from monitoring.drift_heatmap import slots
+from monitoring.plot_annotations import Slots, draw_ticks, draw_versions, draw_window_states
+from monitoring.records import RetrainAction, WindowReport
+from monitoring.status_plots import draw_measure
+from shortlist.report.figures import DASHES, INK, Plot, drawn, plot
+from shortlist.rollout.page import words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ class _Injection(Protocol):
     @property
     def alarm_at(self) -> datetime | None: ...
     @property
-    def decision(self) -> Action: ...
+    def decision(self) -> RetrainAction: ...
 
 
 def drill_plot(days: Sequence[WindowReport], scenarios: Sequence[_Injection]) -> Plot | None:
@@ -52,7 +52,7 @@ def drill_plot(days: Sequence[WindowReport], scenarios: Sequence[_Injection]) ->
         low, high = axes.get_ylim()
         low -= 0.17 * (high - low)  # room below for what was decided, above for the names of what was broken
         axes.set_ylim(low, low + (high - low) / top)
-        draw_states(axes, shown, top)
+        draw_window_states(axes, shown, top)
         draw_versions(axes, shown, top, labels=24)
         for number, one in enumerate(sorted(scenarios, key=lambda one: one.injected_at)):
             _draw(axes, shown, one, top + _ROW * (number + 1.8))

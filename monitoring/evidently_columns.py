@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from monitoring.distances import population_stability_index
 from monitoring.distributions import Kind
+from monitoring.drift_statistics import population_stability_index
 from monitoring.known_columns import OWN
 from monitoring.kpi import REQUEST, SCORE
 from shortlist.evaluation.metrics import Floats
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VERSION: Final = "version"
 _MOST_OTHER: Final = 0.5
 _OTHER: Final = "(other values)"
+_LOOK_ALIKES: Final = str.maketrans({"<": "\u2039", ">": "\u203a", "&": "\uff06", "\u2028": " ", "\u2029": " "})
 _TAILS: Final = (0.005, 0.995)
 
 
@@ -54,7 +55,7 @@ class DrawnColumn:
 
 
 def drawn_columns(
-    live: pl.DataFrame, then: pl.DataFrame, reference: Reference, kind: str, compared: Mapping[str, Kind]
+    live: pl.DataFrame, then: pl.DataFrame, reference: Reference, model: str, compared: Mapping[str, Kind]
 ) -> Iterator[DrawnColumn]:
     """Return the compared columns and the score of which a picture tells something.
 
@@ -66,12 +67,12 @@ def drawn_columns(
         live: Rows of the window.
         then: Rows of the reference, likewise with the column score.
         reference: With the bins.
-        kind: Of the model whose scores they are.
+        model: Whose scores they are.
         compared: Columns and how they are compared.
     """
     usual = {name: reference.columns[name] for name in compared if name in reference.columns and name not in OWN}
-    if kind in reference.models:
-        usual[SCORE] = reference.models[kind].scores
+    if model in reference.models:
+        usual[SCORE] = reference.models[model].scores
     for name, one in usual.items():
         if name in live.columns and name in then.columns and _tells(one):
             sides = [_drawn(side[name], one, then[name]) for side in (live, then)]
@@ -79,7 +80,7 @@ def drawn_columns(
                 yield DrawnColumn(name, one, *sides)
 
 
-def whole_requests(rows: pl.DataFrame, most: int, seed: int) -> pl.DataFrame:
+def sample_requests(rows: pl.DataFrame, most: int, seed: int) -> pl.DataFrame:
     """Return a sample of whole requests with at most so many rows."""
     if rows.height <= most:
         return rows
@@ -127,4 +128,9 @@ def _finite(values: pl.Series) -> pl.Series:
 
 
 def _names(usual: ColumnReference) -> Any:
-    return np.array([*map(str, usual.bins.values), _OTHER], dtype=object)
+    """Return what the bins are called on the page.
+
+    Evidently writes names into a script as JSON, where `</script>` ends the script and whatever follows is markup of
+    the page. So characters that begin markup are replaced by ones that look alike.
+    """
+    return np.array([*(str(value).translate(_LOOK_ALIKES) for value in usual.bins.values), _OTHER], dtype=object)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from monitoring.distributions import Kind
-from monitoring.evidently_columns import DrawnColumn, drawn_columns, scores_of_one_version, whole_requests
+from monitoring.evidently_columns import DrawnColumn, drawn_columns, sample_requests, scores_of_one_version
 from monitoring.kpi import SCORE
 from monitoring.records import Finding
-from shortlist.artefacts import write_text
-from shortlist.config.monitoring import DriftLimits
 from shortlist.contracts import Columns, ShortlistError
+from shortlist.spec.monitoring import DriftLimits
+from shortlist.storage.artefacts import write_text
 
 if TYPE_CHECKING:
     from monitoring.reference import Reference
@@ -32,7 +32,7 @@ _HEADING: Final = '<p style="margin:0;padding:12px 24px;background:#fff;color:#1
 def write_pages(
     window: LiveWindow,
     reference: Reference,
-    kind: str,
+    model: str,
     compared: Mapping[str, Kind],
     out: Path,
     rows: int = 5_000,
@@ -52,7 +52,7 @@ def write_pages(
     Args:
         window: With its rows.
         reference: Of the model that most rows come from.
-        kind: Of that model, as a name of the reference's models.
+        model: Its name, as in the reference.
         compared: Columns that are compared, and how.
         out: Folder.
         rows: Most rows on either side; of the window's, whole requests.
@@ -65,11 +65,11 @@ def write_pages(
     Raises:
         ShortlistError: There is nothing to draw, or Evidently fails. A page that was written before stays.
     """
-    live = scores_of_one_version(whole_requests(window.rows, rows, seed))
-    scores = pl.col(f"score:{kind}") if f"score:{kind}" in reference.sample.columns else pl.lit(None)
+    live = scores_of_one_version(sample_requests(window.rows, rows, seed))
+    scores = pl.col(f"score:{model}") if f"score:{model}" in reference.sample.columns else pl.lit(None)
     scored = reference.sample.with_columns(scores.cast(pl.Float64).alias(SCORE))
-    columns = tuple(drawn_columns(live, _some(scored, rows, seed), reference, kind, compared))
-    title = f"{reference.spec}, {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M}, {kind}"
+    columns = tuple(drawn_columns(live, _some(scored, rows, seed), reference, model, compared))
+    title = f"{reference.spec}, {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M}, {model}"
     if not columns:
         raise ShortlistError(f"{out}: nothing to draw for {title}: no compared column has values on both sides")
     written = [_write(out / DRIFT, f"Drift: {title}", lambda: _draw_drift(columns, findings))]

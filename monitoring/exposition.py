@@ -14,10 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from monitoring.book import Book, Ending
-from monitoring.records import Action, RetrainDecision, Verdict, WindowReport
-from shortlist.artefacts import write_text
+from monitoring.monitoring_store import MonitoringStore, RetrainingState
+from monitoring.records import RetrainAction, RetrainDecision, Verdict, WindowReport
 from shortlist.contracts import ShortlistError
+from shortlist.storage.artefacts import write_text
 
 _PREFIX: Final = "shortlist_monitoring_"
 _HOST: Final = "127.0.0.1"
@@ -32,7 +32,7 @@ class MonitoringCollector(Collector):
         book: Of one spec, which becomes a label of everything.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: MonitoringStore) -> None:
         self._book = book
 
     def collect(self) -> Iterator[Metric]:
@@ -46,7 +46,7 @@ class MonitoringCollector(Collector):
         yield self._gauge("book_broken", "1 while a file of the book cannot be read", float(is_broken))
 
     def _look(self) -> Iterator[Metric]:
-        if (look := self._book.last_look()) is not None:
+        if (look := self._book.last_run_time()) is not None:
             yield self._gauge("last_look_timestamp_seconds", "When somebody looked last", look.timestamp())
 
     def _window(self) -> Iterator[Metric]:
@@ -95,16 +95,16 @@ class MonitoringCollector(Collector):
     def _decisions(self) -> Iterator[Metric]:
         decisions = self._book.decisions()
         counts = Counter[str](one.action for one in decisions)
-        counters = (((one,), counts[one]) for one in get_args(Action))
+        counters = (((one,), counts[one]) for one in get_args(RetrainAction))
         yield self._counters("decisions", "Decisions by action", ("action",), counters)
         if newest := _newest(decisions):
             yield self._gauge("alarm", "1 while the alarm is raised", float(newest.alarm))
-            actions = (((one,), float(one == newest.action)) for one in get_args(Action))
+            actions = (((one,), float(one == newest.action)) for one in get_args(RetrainAction))
             yield self._gauges("decision", "1 for the newest decision's action", ("action",), actions)
 
     def _retrainings(self) -> Iterator[Metric]:
         states = Counter[str](one.state for one in self._book.retrainings())
-        counters = (((one,), states[one]) for one in get_args(Ending))
+        counters = (((one,), states[one]) for one in get_args(RetrainingState))
         yield self._counters("retrainings", "Retrainings by how they ended", ("state",), counters)
         yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
 
@@ -130,19 +130,19 @@ class MonitoringCollector(Collector):
         return family
 
 
-def metrics_text(book: Book) -> str:
+def metrics_text(book: MonitoringStore) -> str:
     """Return everything in Prometheus' text format."""
     return generate_latest(_registry(book)).decode()
 
 
-def write_metrics(book: Book, path: Path) -> None:
+def write_metrics(book: MonitoringStore, path: Path) -> None:
     """Write everything to a file for the node exporter's textfile collector, whole; its name ends in `.prom`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, metrics_text(book))
 
 
 @contextmanager
-def serve_metrics(book: Book, port: int) -> Iterator[int]:
+def serve_metrics(book: MonitoringStore, port: int) -> Iterator[int]:
     """Answer Prometheus on this machine's loopback at `/metrics` while the block runs; give the port.
 
     Args:
@@ -179,7 +179,7 @@ _NUMBERS: Final = (
 """Names, what they say, and the report's field; a number that is not known is left out."""
 
 
-def _registry(book: Book) -> CollectorRegistry:
+def _registry(book: MonitoringStore) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(MonitoringCollector(book))
     return registry

@@ -9,9 +9,9 @@ from typing import Final
 import polars as pl
 from polars.exceptions import PolarsError
 
-from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.side_tables import side_path
+from shortlist.spec.data import Column, Data, SideTable
 
 OWN: Final = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
 """Names that rows of a window have themselves; a declared column of that name is not among them."""

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from monitoring.answered import MOMENT, REQUEST, ROWS, hashed
-from monitoring.whole_sample import WholeSample
+from monitoring.group_sample import GroupSample
 
 READ: Final = ("time", "request_id", "row", "label")
 """Columns of the outcome log that are needed."""
@@ -33,7 +33,7 @@ class LiveOutcomes:
         allowed = pl.lit(mature) - pl.col(MOMENT)
         self._requests = requests.select(REQUEST, ROWS, answer="time", allowed=allowed)
         self._began, self._ended = requests["time"].min(), requests["time"].max()
-        self._sample = WholeSample(REQUEST, most, _last_ones)
+        self._sample = GroupSample(REQUEST, most, _last_ones)
         self._sample.add(pl.DataFrame(schema=_KEPT))
         self._pairs = pl.Series(_PAIR, dtype=pl.UInt64)
         self._with_outcomes = pl.Series(REQUEST, dtype=pl.UInt64)
@@ -69,12 +69,12 @@ class LiveOutcomes:
         return self._known - self._pairs.n_unique()
 
     @property
-    def strangers(self) -> pl.DataFrame:
+    def unmatched_outcomes(self) -> pl.DataFrame:
         """Outcomes, by request_id, of requests that are not the window's, written while the window's were answered."""
         return self._strangers
 
     @property
-    def outside(self) -> int:
+    def out_of_range_outcomes(self) -> int:
         """Outcomes of a row that the request does not have."""
         return self._outside
 

@@ -12,13 +12,13 @@ import polars as pl
 from monitoring.kpi import ROUNDS, SCORE, measure_rates
 from monitoring.records import Measure, Quality
 from monitoring.sampling import clusters_of
-from shortlist.config.monitoring import QualityLimits
 from shortlist.contracts import Columns
 from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.intervals import bootstrap
 from shortlist.evaluation.metrics import UnmeasurableError, check_classes, check_scores
 from shortlist.evaluation.records import Interval
 from shortlist.evaluation.scores import ScoredRows
+from shortlist.spec.monitoring import QualityLimits
 
 if TYPE_CHECKING:
     from monitoring.reference import ModelReference

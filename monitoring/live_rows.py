@@ -10,14 +10,14 @@ import polars as pl
 
 from monitoring.answered import REQUEST, ROWS
 from monitoring.known_columns import log_columns, type_of
-from shortlist.config.data import Data
 from shortlist.contracts import Columns
-from shortlist.serving.logs import logged_name
+from shortlist.serving.log.logs import logged_name
+from shortlist.spec.data import Data
 
 Ints = npt.NDArray[np.int64]
 
 
-class RowUnfolder:
+class RowExploder:
     """Makes rows of requests.
 
     Args:

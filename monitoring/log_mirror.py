@@ -6,17 +6,17 @@ from datetime import date, timedelta
 from typing import Final
 
 from monitoring.records import WindowReport
-from shortlist.objects import open_objects
-from shortlist.serving.log_keys import log_key
-from shortlist.serving.log_mirror import mirror
-from shortlist.serving.places import Places
-from shortlist.stores import Stores
+from shortlist.serving.log.log_keys import log_key
+from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.paths import ServingPaths
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
 
 _LATE: Final = timedelta(days=7)
 """What a server wrote is shipped within this time after it; what comes later finds its window judged."""
 
 
-def live_logs(stores: Stores, name: str, newest: WindowReport | None = None) -> Places:
+def live_logs(stores: StorageConfig, name: str, newest: WindowReport | None = None) -> ServingPaths:
     """Return where a spec's logs can be read, after fetching what is new.
 
     Args:
@@ -27,10 +27,10 @@ def live_logs(stores: Stores, name: str, newest: WindowReport | None = None) -> 
     Raises:
         ShortlistError: The object store is away or refuses.
     """
-    places = Places.of(stores.runs, name)
+    places = ServingPaths.of(stores.runs, name)
     if not stores.has_remote_log:
         return places
-    objects, mirrored = open_objects(stores), places.mirror
+    objects, mirrored = open_object_store(stores), places.mirror
     since = _first_day(newest)
     mirror(objects, log_key(name, "predictions"), mirrored.predictions, since)
     mirror(objects, log_key(name, "outcomes"), mirrored.outcomes, since)

@@ -1,4 +1,4 @@
-"""What kinds of models were on their test days, from the scores that training wrote."""
+"""What models were on their test days, from the scores that training wrote."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import polars as pl
 from monitoring.distributions import bins_of
 from monitoring.kpi import REQUEST, ROW, SCORE, hit_rate
 from monitoring.reference_parts import ColumnReference, ModelReference
-from shortlist.config.data import Data
-from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.monitoring import Monitoring
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.steps import note
 
 LIST_ROWS: Final = 20
@@ -29,24 +29,24 @@ LIST_ROWS: Final = 20
 def measure_models(
     scores: Mapping[str, Path], table: DayTable, data: Data, settings: Monitoring
 ) -> dict[str, ModelReference]:
-    """Return what every kind of model was; one whose scores cannot be measured is left out, and the user is told.
+    """Return what every model was; one whose scores cannot be measured is left out, and the user is told.
 
     Args:
-        scores: File of scores, or its folder, by kind.
+        scores: File of scores, or its folder, by model.
         table: The valid log.
         data: Its declaration.
         settings: How scores are binned, and how many rows of a list count.
     """
     found: dict[str, ModelReference] = {}
     lists: pl.DataFrame | None = None
-    for kind, path in scores.items():
+    for model, path in scores.items():
         try:
             rows = read_scores(scores_file(path), "test")
             if lists is None:
                 lists = _lists(table, data, set(rows.frame[Columns.DAY].unique()))
-            found[kind] = _measured(kind, rows, scores_file(path), lists, settings)
+            found[model] = _measured(model, rows, scores_file(path), lists, settings)
         except UnmeasurableError as reason:
-            note(f"Live traffic of {kind} cannot be compared with its test days: {reason}")
+            note(f"Live traffic of {model} cannot be compared with its test days: {reason}")
     return found
 
 
@@ -55,10 +55,10 @@ def scores_by_impression(path: Path) -> pl.DataFrame:
     return pl.read_parquet(scores_file(path), columns=[Columns.IMPRESSION, Columns.DAY, SCORE])
 
 
-def _measured(kind: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
+def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
     scored = test.frame.select(Columns.IMPRESSION, Columns.LABEL).with_columns(pl.Series(SCORE, test.scores))
     return ModelReference(
-        kind=kind,
+        model=model,
         scores=_distribution(scores_by_impression(path), settings),
         mean_score=float(test.scores.mean()),
         label_rate=float(test.labels.mean()),

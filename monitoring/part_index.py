@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 from polars.exceptions import PolarsError
 
-from shortlist.serving.log_reader import LogPartError, parts, read_parts
+from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 
 QUARTER: Final = "quarter"
 _TIME: Final = pl.Datetime("us", "UTC")

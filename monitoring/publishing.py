@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from shortlist.contracts import ShortlistError
-from shortlist.objects import open_objects
-from shortlist.stores import Stores
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.steps import note
 
 
-def address_of(stores: Stores, name: str, page: str) -> str:
+def address_of(stores: StorageConfig, name: str, page: str) -> str:
     """Return the address of a spec's page among the objects; empty where it is found on this disk."""
-    return "" if stores.folder is not None else open_objects(stores).url(f"monitoring/{name}/{page}")
+    return "" if stores.folder is not None else open_object_store(stores).url(f"monitoring/{name}/{page}")
 
 
-def publish(stores: Stores, name: str, folder: Path) -> None:
+def publish(stores: StorageConfig, name: str, folder: Path) -> None:
     """Put a spec's pages among the objects where no disk is shared; what cannot be put is only said.
 
     Args:
@@ -26,7 +26,7 @@ def publish(stores: Stores, name: str, folder: Path) -> None:
     if stores.folder is not None:
         return
     try:
-        objects = open_objects(stores)
+        objects = open_object_store(stores)
         for page in sorted(folder.rglob("*.html")):
             objects.put_file(page, f"monitoring/{name}/{page.relative_to(folder).as_posix()}")
     except ShortlistError as problem:  # the decision stands; a page less is no reason to fail

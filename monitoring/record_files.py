@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from shortlist.contracts import ShortlistError
-from shortlist.state.store import StateStore
+from shortlist.storage.records.store import RecordStore
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
@@ -17,17 +17,17 @@ class RecordError(ShortlistError):
     """A record of the monitoring is not what was written."""
 
 
-def create(state: StateStore, name: str, record: BaseModel) -> bool:
+def create(state: RecordStore, name: str, record: BaseModel) -> bool:
     """Write a record unless it is there; return True for exactly one of all processes that try at once."""
     return state.create(name, text_of(record))
 
 
-def replace(state: StateStore, name: str, record: BaseModel) -> None:
+def replace(state: RecordStore, name: str, record: BaseModel) -> None:
     """Write a record in place of what is there, if anything is. The caller sees to it that nobody else does."""
     state.replace(name, text_of(record))
 
 
-def read(state: StateStore, name: str, kind: type[Kind], said: str, derived: tuple[str, ...] = ()) -> Kind | None:
+def read(state: RecordStore, name: str, kind: type[Kind], said: str, derived: tuple[str, ...] = ()) -> Kind | None:
     """Return a record; None when there is none.
 
     Args:

@@ -14,7 +14,7 @@ class _Record(BaseModel):
 
 FindingKind = Literal["numeric", "categorical", "tags", "unknown", "score", "domain"]
 Verdict = Literal["healthy", "drifted", "degraded", "broken", "unjudged"]
-Action = Literal["retrain", "hold", "page"]
+RetrainAction = Literal["retrain", "hold", "page"]
 Trigger = Literal["manual", "schedule", "drift"]
 
 
@@ -147,7 +147,7 @@ class RetrainDecision(_Record):
     """What a look at live traffic leads to: the artefact through which the loop closes."""
 
     spec: str
-    action: Action
+    action: RetrainAction
     trigger: Trigger
     key: str
     """The same for the same spec, window and action, however many watchers look: 16 hexadecimal digits."""

@@ -14,12 +14,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from monitoring.model_quality import measure_models
 from monitoring.reference_log import ReferenceLog
 from monitoring.reference_parts import ColumnReference, ModelReference
-from shortlist.artefacts import IntegrityError, read_json, verify_manifest, write_manifest, write_text, written_whole
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import Monitoring
+from shortlist.storage.artefacts import (
+    IntegrityError,
+    atomic_folder,
+    read_json,
+    verify_manifest,
+    write_manifest,
+    write_text,
+)
+from shortlist.storage.tables import DayTable
 
 __all__ = ["ColumnReference", "ModelReference", "Reference", "build_reference"]
 
@@ -49,9 +56,9 @@ class Reference:
     unknown: Mapping[str, float]
     """Share of the values without an id of their own on the days after those that the vocabulary was fitted on."""
     models: Mapping[str, ModelReference]
-    """By kind; a kind whose scores could not be measured is not there."""
+    """By name; a model whose scores could not be measured is not there."""
     sample: pl.DataFrame
-    """At most 20 000 rows of whole users: user, day, event_time, label, the compared columns, and `score:<kind>` with
+    """At most 20 000 rows of whole users: user, day, event_time, label, the compared columns, and `score:<model>` with
     a score on the validation and test days."""
 
     @classmethod
@@ -102,7 +109,7 @@ def build_reference(
         settings: The spec's section.
         log: Folder of the valid log.
         fitted: Folder of the fitted features: their split and vocabularies.
-        scores: File of scores, or its folder, by kind of model.
+        scores: File of scores, or its folder, by model.
         out: Folder to write: `reference.json`, `sample.parquet` and their manifest.
 
     Raises:
@@ -110,7 +117,7 @@ def build_reference(
     """
     read = ReferenceLog(data, features, settings, log, fitted)
     models = measure_models(scores, DayTable.open(log, Files.LOG), data, settings)
-    counts, sample = read.count({kind: scores[kind] for kind in models})
+    counts, sample = read.count({model: scores[model] for model in models})
     reference = Reference(
         spec=spec,
         days=read.days,
@@ -119,6 +126,6 @@ def build_reference(
         models=models,
         sample=sample,
     )
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         reference.save(staging)
     return reference

@@ -11,17 +11,17 @@ import polars as pl
 
 from monitoring.column_counts import ColumnCounts
 from monitoring.distributions import Bins, bins_of, compared_columns
+from monitoring.group_sample import GroupSample
 from monitoring.known_columns import empty_as_null, log_columns, with_side_columns
 from monitoring.model_quality import scores_by_impression
-from monitoring.whole_sample import WholeSample
-from shortlist.artefacts import read_json
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.progress import progress
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import Monitoring
+from shortlist.storage.artefacts import read_json
+from shortlist.storage.tables import DayTable
+from shortlist.system.progress import progress
 
 SAMPLED_ROWS: Final = 20_000
 BINNED_ROWS: Final = 200_000
@@ -67,10 +67,10 @@ class ReferenceLog:
         """Return the counts of every compared column, and a sample of rows of whole users.
 
         Args:
-            scores: File of scores, or its folder, by kind of model; the sample gets them as `score:<kind>`.
+            scores: File of scores, or its folder, by model; the sample gets them as `score:<model>`.
         """
         counts = ColumnCounts(self._bins(), self.days, self._vocabularies, self._training[-1])
-        sample = WholeSample(_KEY, SAMPLED_ROWS)
+        sample = GroupSample(_KEY, SAMPLED_ROWS)
         rows = sum(part.rows for part in self._table.days if part.day in self.days)
         with progress("reference", total=rows) as advance:
             for day, part in self._parts(self.days):
@@ -110,7 +110,7 @@ class ReferenceLog:
         return named.select(key, *own, *self._compared)
 
     def _scored(self, sample: pl.DataFrame, scores: Mapping[str, Path]) -> pl.DataFrame:
-        for kind, path in scores.items():
-            known = scores_by_impression(path).select(Columns.IMPRESSION, pl.col("score").alias(f"score:{kind}"))
+        for model, path in scores.items():
+            known = scores_by_impression(path).select(Columns.IMPRESSION, pl.col("score").alias(f"score:{model}"))
             sample = sample.join(known, on=Columns.IMPRESSION, how="left", maintain_order="left")
         return sample.drop(Columns.IMPRESSION)

@@ -24,9 +24,10 @@ class ColumnReference(_Record):
 
 
 class ModelReference(_Record):
-    """What a kind of model was on its test days."""
+    """What a model was on its test days."""
 
-    kind: str
+    model: str
+    """Its name, as declared."""
     scores: ColumnReference
     """Of the validation and test days, and of no other day."""
     mean_score: float

@@ -29,7 +29,7 @@ def clusters_of(rows: pl.DataFrame) -> Ints:
 
 
 @dataclass(frozen=True)
-class Spread:
+class NullDistribution:
     """How a chi-square statistic of the counts is spread: as `scale` times chi-square with `df` degrees of freedom.
 
     Rao and Scott, 1981, second-order: the mean and the variance of the statistic's weights, of which independent rows
@@ -84,7 +84,7 @@ class ClusteredCounts:
         sums = sparse.coo_array((ones, (np.arange(into.size), into)), shape=(into.size, into.max() + 1)).tocsr()
         return ClusteredCounts((self._counts @ sums).tocsr())
 
-    def spread(self, expected: Floats) -> Spread:
+    def spread(self, expected: Floats) -> NullDistribution:
         """Return how the statistic sum((share - expected share)^2 / expected) * n is spread without drift.
 
         Args:
@@ -92,13 +92,13 @@ class ClusteredCounts:
         """
         clusters, size = self._counts.shape[0], int((expected > 0).sum())
         if size < 2 or clusters < 2:  # nothing that could be told apart, nobody to compare with
-            return Spread(1.0, max(size - 1.0, 1.0), max(1.0, float(self.totals.sum())), clusters=1)
+            return NullDistribution(1.0, max(size - 1.0, 1.0), max(1.0, float(self.totals.sum())), clusters=1)
         first, second = self._moments(expected)
         # Less than 1 is how a slate shows every position once: the next user would do the same, but not the next day.
         effect = first / (size - 1)
         if effect <= 1:
-            return Spread(1.0, size - 1.0, 1.0, clusters)
-        return Spread(second / first, first**2 / second, effect, clusters)
+            return NullDistribution(1.0, size - 1.0, 1.0, clusters)
+        return NullDistribution(second / first, first**2 / second, effect, clusters)
 
     def _moments(self, expected: Floats) -> tuple[float, float]:
         """Return the sum of the statistic's weights, and of their squares.

@@ -1,4 +1,4 @@
-"""What is known of the versions whose answers are watched: kind, preprocessing, reference."""
+"""What is known of the versions whose answers are watched: model, preprocessing, reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class WatchedVersion:
     """A registered version."""
 
     version: int
-    kind: str
+    model: str
+    """What the user calls the model."""
     run_id: str
     """Of its MLflow run."""
     folder: Path
@@ -45,7 +46,7 @@ class WatchedVersion:
     @property
     def quality(self) -> ModelReference | None:
         """What it was on its test days."""
-        return self.reference.models.get(self.kind)
+        return self.reference.models.get(self.model)
 
 
 class Versions:
@@ -71,5 +72,7 @@ class Versions:
         if version not in self._known:
             found = self._registry.fetch(version, self._scratch / f"v{version}")
             reference = self._registry.reference_of(version, self._scratch / f"r{version}")
-            self._known[version] = WatchedVersion(version, found.kind, found.run_id, found.folder, reference)
+            self._known[version] = WatchedVersion(
+                version, found.name or found.kind, found.run_id, found.folder, reference
+            )
         return self._known[version]

@@ -16,11 +16,11 @@ _LATER: Final = frozenset({408, 429})
 """Answers below 500 that say: try again."""
 
 
-class RefusedError(ShortlistError):
+class PermanentDeliveryError(ShortlistError):
     """The endpoint understood, and will never take it."""
 
 
-class UnavailableError(ShortlistError):
+class TemporaryDeliveryError(ShortlistError):
     """The endpoint is not there, too slow, or asks for patience."""
 
 
@@ -49,11 +49,11 @@ class Webhook:
         """Send a body, with a few quick tries.
 
         Raises:
-            RefusedError: The endpoint will never take it.
+            PermanentDeliveryError: The endpoint will never take it.
             UnavailableError: Every try failed.
         """
         for attempt in Retrying(
-            retry=retry_if_exception_type(UnavailableError),
+            retry=retry_if_exception_type(TemporaryDeliveryError),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_exponential_jitter(self._pause, max=30, jitter=self._pause),
             reraise=True,
@@ -68,11 +68,13 @@ class Webhook:
                 status = answer.status_code
         except httpx.HTTPError as error:
             why = str(error) or "no answer in time"
-            raise UnavailableError(f"{self}: {type(error).__name__}: {why}") from None
+            raise TemporaryDeliveryError(f"{self}: {type(error).__name__}: {why}") from None
         if status in _LATER or status >= 500:
-            raise UnavailableError(f"{self}: HTTP {status}")
+            raise TemporaryDeliveryError(f"{self}: HTTP {status}")
         if not 200 <= status < 300:
-            raise RefusedError(f"{self}: HTTP {status}; the alert is not sent again. Check the URL and the token")
+            raise PermanentDeliveryError(
+                f"{self}: HTTP {status}; the alert is not sent again. Check the URL and the token"
+            )
 
 
 def token_of(variable: str | None) -> str | None:

@@ -15,14 +15,14 @@ from monitoring import live_outcomes
 from monitoring.answered import MOMENT, REQUEST, ROWS, answered, future_rows
 from monitoring.known_columns import empty_as_null, with_side_columns
 from monitoring.live_outcomes import LiveOutcomes
-from monitoring.live_rows import RowUnfolder
+from monitoring.live_rows import RowExploder
 from monitoring.live_window import LiveWindow
 from monitoring.part_index import PartIndex
 from monitoring.spans import Span
-from shortlist.config.data import Data
-from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import Columns
-from shortlist.serving.log_writer import is_sampled
+from shortlist.serving.log.log_writer import is_sampled
+from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.monitoring import Monitoring
 
 _BEFORE: Final = timedelta(hours=1)
 """By how much an outcome may seem to come before its answer: clocks of two machines."""
@@ -58,7 +58,9 @@ class WindowReader:
             for piece in self.outcomes.read(self.outcomes.written(began - _BEFORE), live_outcomes.READ):
                 joined.add(piece)
             before = max(_LONGEST, mature - span.start)
-            orphans = joined.outside + self._orphans(joined.strangers, began - before, ended + _BEFORE)
+            orphans = joined.out_of_range_outcomes + self._orphans(
+                joined.unmatched_outcomes, began - before, ended + _BEFORE
+            )
         rows, scored = self._rows(span, joined.shown(), self._sample(requests))
         return LiveWindow(
             start=span.start, end=span.end, requests=requests.height, rows=rows, coverage=joined.coverage,
@@ -69,7 +71,7 @@ class WindowReader:
     def _answered(self, span: Span, columns: tuple[str, ...] | None) -> Iterator[pl.DataFrame]:
         inside = pl.col(MOMENT).is_between(*span, closed="left")
         for piece in self.predictions.read(self.predictions.about(*span), columns):
-            yield answered(piece).filter(inside)
+            yield answered(piece, max_age_hours(self.settings, self.data)).filter(inside)
 
     def _requests(self, span: Span) -> tuple[pl.DataFrame, int]:
         """Return time, request, moment and rows of all requests, each id once, and how many rows are in the future."""
@@ -85,7 +87,7 @@ class WindowReader:
         return ordered.filter(pl.col(ROWS).cum_sum() <= self.settings.window.max_rows)[REQUEST]
 
     def _rows(self, span: Span, shown: pl.DataFrame, sample: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-        unfolder = RowUnfolder(self.data, self.settings.checks.max_clock_skew_minutes)
+        unfolder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes)
         rows, scored = [], []
         for piece in (answered(self.predictions.empty()), *self._answered(span, None)):
             requests = piece.unique(REQUEST, keep="first", maintain_order=True)
@@ -95,12 +97,17 @@ class WindowReader:
         every = pl.concat(rows).unique(["request_id", "row"], keep="first").sort(Columns.TIME, "request_id", "row")
         return empty_as_null(with_side_columns(every, self.data, self.log)), pl.concat(scored)
 
-    def _orphans(self, strangers: pl.DataFrame, since: datetime, until: datetime) -> int:
+    def _orphans(self, unmatched_outcomes: pl.DataFrame, since: datetime, until: datetime) -> int:
         """Return how many outcomes belong to no request that was answered in a stretch of time, or refused."""
-        if strangers.height and self.sampling < 1:
-            sampled = [is_sampled(name, self.sampling) for name in strangers["request_id"]]
-            strangers = strangers.filter(pl.Series(sampled, dtype=pl.Boolean))
-        if strangers.height:
+        if unmatched_outcomes.height and self.sampling < 1:
+            sampled = [is_sampled(name, self.sampling) for name in unmatched_outcomes["request_id"]]
+            unmatched_outcomes = unmatched_outcomes.filter(pl.Series(sampled, dtype=pl.Boolean))
+        if unmatched_outcomes.height:
             for piece in self.predictions.read(self.predictions.written(since, until), ("request_id",)):
-                strangers = strangers.join(piece, on="request_id", how="anti")
-        return int(strangers["outcomes"].sum())
+                unmatched_outcomes = unmatched_outcomes.join(piece, on="request_id", how="anti")
+        return int(unmatched_outcomes["outcomes"].sum())
+
+
+def max_age_hours(settings: Monitoring, data: Data) -> float | None:
+    """Return how long before its answer the moment of a request may lie; None: any time."""
+    return None if isinstance(data.source, GeneratedSource) else settings.window.max_age_hours

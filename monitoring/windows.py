@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -15,13 +15,13 @@ from monitoring import answered, live_outcomes
 from monitoring.live_window import LiveWindow
 from monitoring.part_index import QUARTER, PartIndex
 from monitoring.spans import Span, span_of
-from monitoring.window_reader import WindowReader
-from shortlist.config.data import Data
-from shortlist.config.monitoring import Monitoring
+from monitoring.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
-from shortlist.features.columns import Declared
-from shortlist.serving.logs import item_type, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
+from shortlist.features.columns import DeclaredColumns
+from shortlist.serving.log.logs import item_type, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.monitoring import Monitoring
 
 __all__ = ["Found", "LiveWindow", "Span", "Windows"]
 
@@ -56,7 +56,7 @@ class Windows:
     """
 
     def __init__(
-        self, places: Places, data: Data, log: Path, settings: Monitoring, now: datetime, sampling: float = 1.0
+        self, places: ServingPaths, data: Data, log: Path, settings: Monitoring, now: datetime, sampling: float = 1.0
     ) -> None:
         self._places, self._data, self._log = places, data, log
         self._settings, self._now, self._sampling = settings, now, sampling
@@ -89,8 +89,9 @@ class Windows:
 
     @cached_property
     def _predictions(self) -> PartIndex:
-        schema, summary = prediction_schema(self._data), answered.summary_of_answers
-        kept = self._places.root / _INDEX / "predictions-1.parquet"
+        age = max_age_hours(self._settings, self._data)
+        schema, summary = prediction_schema(self._data), partial(answered.summary_of_answers, max_age_hours=age)
+        kept = self._places.root / _INDEX / f"predictions-2-{age or 'any'}.parquet"  # moments depend on the bound
         return PartIndex(self._places.predictions, schema, answered.READ, summary, kept).refreshed()
 
     @cached_property
@@ -111,7 +112,7 @@ class Windows:
                 f"{self._places.predictions}: there is no prediction log yet, so there is no live traffic to look at;"
                 " serve the spec (make serve) and send it requests"
             )
-        zone = ZoneInfo(Declared(self._data).timezone)
+        zone = ZoneInfo(DeclaredColumns(self._data).timezone)
         about = index.known.filter(pl.col("requests") > 0).group_by(QUARTER).agg(pl.col("requests").sum())
         counts: dict[Span, int] = {}
         for quarter, requests in about.sort(QUARTER).iter_rows():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shortlist.config.spec import Spec
+from shortlist.spec.spec import Spec
 
 COMPILED = Path(__file__).parent / "compiled"
 """Folder of the committed files."""
@@ -15,14 +15,21 @@ COMPILED = Path(__file__).parent / "compiled"
 
 def pipelines() -> dict[str, Callable[..., Any]]:
     """Return every pipeline by the name of its file."""
-    from pipelines.drift_watch import drift_watch, drift_watch_wide
+    from pipelines.monitoring import (
+        monitoring,
+        monitoring_wide,
+        scheduled_retraining,
+        scheduled_retraining_wide,
+    )
     from pipelines.training import training, training_wide
 
     return {
         "training": training,
         "training_wide": training_wide,
-        "drift_watch": drift_watch,
-        "drift_watch_wide": drift_watch_wide,
+        "monitoring": monitoring,
+        "monitoring_wide": monitoring_wide,
+        "scheduled_retraining": scheduled_retraining,
+        "scheduled_retraining_wide": scheduled_retraining_wide,
     }
 
 
@@ -31,9 +38,14 @@ def training_pipeline(spec: Spec) -> str:
     return "training_wide" if spec.runtime.cluster.partitions > 1 else "training"
 
 
-def watching_pipeline(spec: Spec) -> str:
+def monitoring_pipeline(spec: Spec) -> str:
     """Return the name of the watching graph that a spec wants; see `training_pipeline`."""
-    return "drift_watch_wide" if spec.runtime.cluster.partitions > 1 else "drift_watch"
+    return "monitoring_wide" if spec.runtime.cluster.partitions > 1 else "monitoring"
+
+
+def scheduled_pipeline(spec: Spec) -> str:
+    """Return the name of the graph of the schedule's trainings that a spec wants; see `training_pipeline`."""
+    return "scheduled_retraining_wide" if spec.runtime.cluster.partitions > 1 else "scheduled_retraining"
 
 
 def compile_all(folder: Path = COMPILED) -> list[Path]:

@@ -8,9 +8,9 @@ from components.build_days import build_days
 from components.build_table import build_table
 from components.count_days import count_days
 from components.fit_features import fit_features
-from components.group_days import group_days
 from components.join_table import join_table
 from components.merge_features import merge_features
+from components.partition_days import partition_days
 
 
 class Features(NamedTuple):
@@ -44,9 +44,9 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
         valid_log: Artefact.
         cluster: Says how many groups there may be.
     """
-    grouped = group_days(**declared, cluster=cluster, previous=previous, valid_log=valid_log)
+    grouped = partition_days(**declared, cluster=cluster, previous=previous, valid_log=valid_log)
     # The earlier features that it found may be gone when the same question is asked again.
-    grouped.set_display_name("group_days").set_caching_options(False)
+    grouped.set_display_name("partition_days").set_caching_options(False)
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="count") as days:
         counted = count_days(**declared, days=days, valid_log=valid_log)
     merged = merge_features(

@@ -5,24 +5,21 @@ from typing import Any
 
 from kfp import dsl
 
-from components.close_run import close_run
+from components.build_reference_profile import build_reference_profile
+from components.evaluate_gates import evaluate_gates
+from components.finalize_run import finalize_run
 from components.find_champion import find_champion
-from components.freeze_reference import freeze_reference
 from components.ingest import ingest
-from components.judge import judge
-from components.prove import prove
-from components.record_hold import record_hold
+from components.materialize_features import materialize_features
+from components.record_gate_failures import record_gate_failures
 from components.register import register
 from components.report import report
 from components.roll_out import roll_out
 from components.score_champion import score_champion
-from components.store_features import store_features
 from components.train import train
 from components.validate import validate
+from components.validate_export import validate_export
 from pipelines.feature_steps import in_one_pod, over_groups_of_days
-
-KINDS = ("xgboost", "dlrm", "logistic", "popularity")
-SERVED = ("xgboost", "dlrm")
 
 
 def training_graph(*, wide: bool) -> Callable[..., Any]:
@@ -40,9 +37,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         name: str,
         data: str,
         features: str,
-        xgboost: str,
-        dlrm: str,
-        logistic: str,
+        models: list,
         gates: str,
         slices: list,
         skew_rows: int,
@@ -50,7 +45,6 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         serving: str,
         runtime: str,
         cluster: str,
-        distributed: str,
         location: str,
         input_digest: str,
         stores: str,
@@ -68,17 +62,14 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             name: Name of the spec.
             data: The spec's section, as canonical JSON.
             features: Likewise.
-            xgboost: Likewise; empty when it is not declared.
-            dlrm: Likewise.
-            logistic: Likewise; always given.
-            gates: Likewise.
+            models: The models, each a text (`models.base.DeclaredModel`): numbers in a list would come back as floats.
+            gates: The spec's section, with the name of the baseline.
             slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
             skew_rows: Rows compared with Feast (part of gates).
             monitoring: The spec's section.
             serving: Likewise.
             runtime: Likewise, but for its `cluster`, which is told to nobody whom it does not concern.
             cluster: That part.
-            distributed: The same where a model is trained by many processes; empty otherwise.
             location: Where the user's files are.
             input_digest: Digest of those files.
             stores: Where MLflow and Feast keep theirs.
@@ -92,17 +83,18 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             previous: Path of earlier fitted features, whose days need not be counted again; `newest` for those that the
                 store was last filled from; empty: every day is counted.
         """
-        closing = close_run(name=name, stores=stores, key=key).set_display_name("close_run").set_caching_options(False)
+        closing = (
+            finalize_run(name=name, stores=stores, key=key).set_display_name("finalize_run").set_caching_options(False)
+        )
         with dsl.ExitHandler(closing):
             cause = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
-            served = {"xgboost": xgboost, "dlrm": dlrm}
             # Told what leads to the verdict; slices and rows compared with Feast are parts of `gates`. What is left out
             # can change the candidates' files alone, and on them score_champion hangs.
             found = find_champion(
                 name=name,
                 data=data,
                 features=features,
-                **served,
+                models=models,
                 gates=gates,
                 serving=serving,
                 runtime=runtime,
@@ -123,7 +115,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
             features_of = {"valid_log": valid.outputs["valid_log"], "fitted": made.fitted}
 
-            skew = store_features(
+            skew = materialize_features(
                 name=name,
                 runtime=runtime,
                 skew_rows=skew_rows,
@@ -132,71 +124,72 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 table=made.table,
                 **features_of,
             )
-            sections = {**served, "logistic": logistic, "popularity": "{}"}
-            earlier = {kind: found.outputs[kind] for kind in SERVED}
-            trained = {}
-            for kind in KINDS:
-                trained[kind] = train(
-                    kind=kind,
-                    section=sections[kind],
+            # One after another where this runs here; on a cluster all at once (`shortlist.kubeflow.cluster_graph`).
+            with dsl.ParallelFor(items=found.outputs["Output"], name="models", parallelism=1) as declared_model:
+                trained = train(
+                    declared=declared_model,
                     name=name,
                     runtime=runtime,
                     input_digest=input_digest,
                     stores=stores,
                     **cause,
-                    earlier=earlier.get(kind, ""),
-                    cluster=distributed if kind in SERVED else "",
                     code=code,
                     fitted=made.fitted,
                     table=made.table,
-                ).set_display_name(f"train_{kind}")
-            candidates = {kind: trained[kind].outputs["model"] for kind in SERVED}
-            champion = score_champion(
-                version=found.outputs["version"], name=name, stores=stores, **declared, **features_of, **candidates
-            )
-            proofs = {}
-            for kind in SERVED:
-                proofs[f"{kind}_proof"] = (
-                    prove(
-                        kind=kind,
-                        gates=gates,
-                        serving=serving,
-                        runtime=runtime,
-                        code=code,
-                        **features_of,
-                        **trained[kind].outputs,
-                    )
-                    .set_display_name(f"prove_{kind}")
-                    .outputs["proof"]
                 )
-            judged = judge(
+                proven = validate_export(
+                    gates=gates,
+                    serving=serving,
+                    runtime=runtime,
+                    code=code,
+                    **features_of,
+                    model=trained.outputs["model"],
+                    scores=trained.outputs["scores"],
+                )
+            # Kubeflow changes what it is given: every reader gets lists of its own.
+            lists = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
+            lists["proofs"] = proven.outputs["proof"]
+
+            def all_of(*names: str) -> dict[str, Any]:
+                return {name: dsl.Collected(lists[name]) for name in names}
+
+            champion = score_champion(
+                version=found.outputs["version"],
+                name=name,
+                stores=stores,
+                **declared,
+                **features_of,
+                **all_of("models"),
+            )
+            judged = evaluate_gates(
                 gates=gates,
                 runtime=runtime,
                 code=code,
                 valid_log=valid.outputs["valid_log"],
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
-                xgboost_scores=trained["xgboost"].outputs["scores"],
-                dlrm_scores=trained["dlrm"].outputs["scores"],
-                popularity_scores=trained["popularity"].outputs["scores"],
-                **candidates,
-                **proofs,
+                **all_of("models", "scores", "proofs"),
             )
-            frozen = freeze_reference(
+            frozen = build_reference_profile(
                 name=name,
                 data=data,
                 features=features,
                 monitoring=monitoring,
                 code=code,
                 **features_of,
-                **{f"{kind}_scores": trained[kind].outputs["scores"] for kind in SERVED},
+                **all_of("scores"),
             )
-            books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"], **candidates}
+            books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
                 standing = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
-                registered = register(**books, **standing, reference=frozen.outputs["reference"])
+                registered = register(
+                    **books,
+                    **standing,
+                    trained=dsl.Collected(trained.outputs["Output"]),
+                    reference=frozen.outputs["reference"],
+                )
             with dsl.Else(name="held"):
-                held = record_hold(**books)
+                held = record_gate_failures(**books, trained=dsl.Collected(trained.outputs["Output"]))
             version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
             page = (
                 report(
@@ -223,11 +216,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     skew=skew.outputs["skew"],
                     champion=champion.outputs["champion"],
                     verdict=judged.outputs["verdict"],
-                    **candidates,
-                    **proofs,
-                    popularity=trained["popularity"].outputs["model"],
-                    logistic=trained["logistic"].outputs["model"],
-                    logistic_scores=trained["logistic"].outputs["scores"],
+                    **all_of("models", "scores", "proofs"),
                 )
                 .set_display_name("report")
                 .set_caching_options(False)

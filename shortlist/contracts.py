@@ -60,6 +60,8 @@ class Files:
     MANIFEST: Final = "manifest.json"
     MODEL: Final = "model.json"
     SCORES: Final = "scores.parquet"
+    PROBLEM: Final = "problem.json"
+    """In place of the scores: why there are none."""
     SKEW: Final = "skew.json"
     CHAMPION: Final = "champion.json"
     PROOF: Final = "proof.json"
@@ -71,11 +73,16 @@ class Files:
     """Folder inside a model folder: what the model needs besides its weights to read rows."""
 
 
+_LONGEST_NAME: Final = 200
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or an empty string.
 
     >>> did_you_mean("embeding_dim", ["embedding_dim", "epochs"])
     "; did you mean 'embedding_dim'?"
     """
+    if len(word) > _LONGEST_NAME:  # no typing error, and comparing takes long
+        return ""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""

@@ -9,11 +9,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
+
+from shortlist.system.project import use_project
+
+use_project()  # for processes that tests start in other folders
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 _HERE = Path(__file__).parent
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
-_REAL = ("graphs", "serving", "cluster", "unit/serving")
-"""Folders of tests against real servers and processes."""
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
     "rollouts": ("serving/rollouts",),
@@ -29,13 +36,12 @@ _LEFT_OUT: list[str] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests of real processes, which share the machine with whatever else runs there, a second try.
+    """Give tests, which share the machine with whatever else runs there, a second try.
 
     The run's summary names every test that needed it (`RERUN`), so one that fails now and then is seen and mended.
     """
     for item in items:
-        if _is_below(item.path, _REAL):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
         items.sort(key=lambda item: order.index(_group(item.path)))
@@ -118,11 +124,11 @@ def small_spec() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def finished(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The run, which costs most of a minute; its stores may be added to, as users of a champion do."""
-    from pipelines.submit import run_here
-    from shortlist.config.load import parse_spec
+    from shortlist.runs.submit import run_locally
+    from shortlist.spec.load import parse_spec
 
     runs = tmp_path_factory.mktemp("finished") / "runs"
-    code = run_here(parse_spec(yaml.safe_dump(small_spec)), None, runs)
+    code = run_locally(parse_spec(yaml.safe_dump(small_spec)), None, runs)
     (artefacts,) = runs.glob("cache/artefacts/*")
     summary = json.loads((runs / "latest/summary.json").read_text())
     return Finished(copy.deepcopy(small_spec), runs, code, artefacts, summary)

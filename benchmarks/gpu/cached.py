@@ -19,7 +19,7 @@ from benchmarks.gpu.published import Configuration, published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, sustained
 from benchmarks.gpu.world import SEED, World
-from models.dlrm.cached import CachedTable
+from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch
 from models.dlrm.network import DLRM, FusedTable
 from models.dlrm.train import Training

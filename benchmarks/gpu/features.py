@@ -20,11 +20,11 @@ from benchmarks.bench import Line
 from benchmarks.gpu.roofs import device_name
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import wall_s
-from shortlist.config.spec import Spec
 from shortlist.contracts import Files
-from shortlist.execution import EXECUTION
-from shortlist.frames import Engine, EngineError, prepare, resolve
-from shortlist.tables import DayTable
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import Engine, EngineError, prepare, resolve
 
 TITLE: Final = "Features, rows per second"
 MUST_REACH: Final = 10.0

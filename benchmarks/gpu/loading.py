@@ -23,8 +23,8 @@ from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
 from models.dlrm.device_batches import DeviceStore
 from models.dlrm.device_chunks import DeviceChunk
+from models.dlrm.file_offsets import size_of
 from models.dlrm.loading import cudf_decoder, host_decoder
-from models.dlrm.places import size_of
 from models.dlrm.pools import Store
 
 TITLE: Final = "Rows to the device, in shuffled batches"

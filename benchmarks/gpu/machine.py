@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from benchmarks.bench import hardware
-from shortlist.accelerator import EngineError, device
+from shortlist.system.accelerator import EngineError, device
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "gpu.json"
 NO_GPU: Final = (

@@ -86,9 +86,9 @@ class _Given:
 
 def _export(made: Configuration, model: DLRM, path: Path) -> None:
     from models.dlrm.export import _Compiler
-    from shortlist.serving.export.nodes import Nodes, save, tensor_info
+    from shortlist.serving.export.graph_builder import GraphBuilder, save, tensor_info
 
-    nodes = Nodes()
+    nodes = GraphBuilder()
     logits = _Compiler(_Given(nodes), made.layout, model).logits()
     score = nodes.add_named("Identity", nodes.add("Sigmoid", logits), "score")
     inputs = [tensor_info("floats", np.float32, made.floats), tensor_info("ids", np.int64, len(made.sizes))]

@@ -18,10 +18,10 @@ from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.world import SEED, World
 from models.dlrm.network import DLRM
 from models.dlrm.precision import Precision
-from models.dlrm.step import StepOptions, make_step, options_of
+from models.dlrm.section import DLRMModel
+from models.dlrm.step import StepOptions, make_step, step_options
 from models.dlrm.train import score_batch
 from models.validation import quality
-from shortlist.config.models import DLRMModel
 
 TITLE: Final = "AUC against float32 on the CPU"
 TOLERANCE: Final = 1e-3
@@ -65,7 +65,7 @@ def _kaggle(setting: Setting) -> Configuration:
 
 
 def _options(section: DLRMModel, device: str, precision: Precision) -> StepOptions:
-    return options_of(section.model_copy(update={"precision": precision, "compile": "off"}), device)
+    return step_options(section.model_copy(update={"precision": precision, "compile": "off"}), device)
 
 
 def _start(world: World) -> dict[str, torch.Tensor]:

@@ -14,12 +14,12 @@ from torch import Tensor
 from benchmarks.gpu.setting import Setting
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
+from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
 from models.plan import PUBLISHED
 from models.plan_inputs import Shape, Table
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import Columns, Files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 CARDINALITIES: Final = (
     7_912_889, 33_823, 17_139, 7_339, 20_046, 4, 7_105, 1_382, 63, 5_554_114, 582_469, 245_828, 11, 2_209, 10_667, 104,

@@ -10,10 +10,10 @@ from benchmarks.bench import Line
 from benchmarks.gpu.roofs import Roofs
 from benchmarks.gpu.timing import seconds
 from benchmarks.gpu.world import World
+from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch
-from models.dlrm.fixed_rows import FixedRowWiseAdagrad
-from models.dlrm.lesson import lesson
 from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
 from models.plan import forward_bytes
 
 
@@ -32,7 +32,7 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
     def learn() -> None:
         network.zero_grad()
         pooled.grad = None  # as in a step; adding to what is there would move it twice
-        lesson(network, batch.dense_BF, pooled, batch.labels_B, None).backward()
+        batch_loss(network, batch.dense_BF, pooled, batch.labels_B, None).backward()
 
     learn()
     assert pooled.grad is not None
@@ -41,7 +41,7 @@ def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:
     adam = torch.optim.AdamW(network.parameters(), fused=True, capturable=device == "cuda")
     moves = {
         name: kind(table.weight_RD, table.squares_R, rate, decay)
-        for name, kind in (("fixed shapes", FixedRowWiseAdagrad), ("shapes by ids", RowWiseAdagrad))
+        for name, kind in (("fixed shapes", StaticShapeAdagrad), ("shapes by ids", RowWiseAdagrad))
     }
     row_traffic = 2 * forward_bytes(world.made.shape)
     works: dict[str, tuple[Callable[[], object], float]] = {

@@ -15,9 +15,9 @@ from benchmarks.gpu.timing import ROUNDS, wall_s
 from benchmarks.gpu.world import World
 from models.dlrm.chunks import Batch
 from models.dlrm.precision import Precision
+from models.dlrm.section import DLRMModel
 from models.dlrm.step import StepOptions
 from models.dlrm.train import Training
-from shortlist.config.models import DLRMModel
 
 LOSS_TOLERANCE: Final = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 1e-2, "fp16": 5e-3}
 ROW_TOLERANCE: Final = {"fp32": 1e-2, "tf32": 2e-1, "bf16": 5e-1, "fp16": 2e-1}

@@ -18,12 +18,12 @@ from models.dlrm.chunks import Batch
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading
 from models.dlrm.network import DLRM
+from models.dlrm.section import DLRMModel
 from models.inputs import LearningTable, chosen
 from models.plan import FLOAT
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SEED: Final = 17
 _BUDGET_MIB: Final = 16_384

@@ -14,11 +14,11 @@ from benchmarks.bench import Line
 from benchmarks.gpu.published import published, write_table
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import wall_s
-from models.devices import xgboost_device
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
-from shortlist.frames import EngineError
-from shortlist.tables import DayTable
+from models.xgboost.device import xgboost_device
+from models.xgboost.section import XGBoostModel
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+from shortlist.system.query_engine import EngineError
 
 TITLE: Final = "XGBoost, rows x trees per second"
 TREES: Final = 50
@@ -66,7 +66,7 @@ def _compare(findings: Findings, table: DayTable, place: str, budget_mib: int, r
 
 
 def _fit(table: DayTable, engine: str, budget_mib: int, setting: Setting) -> _Fitted:
-    from models.xgboost_ranker import XGBoostRanker
+    from models.xgboost.ranker import XGBoostRanker
 
     trees = setting.pick(TREES, 5)
     section = XGBoostModel(features=("*",), rounds=trees, early_stopping_rounds=trees)

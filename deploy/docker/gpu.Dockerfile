@@ -31,6 +31,8 @@ LABEL org.opencontainers.image.title="shortlist-gpu" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim"
 # XGBoost needs OpenMP's runtime, which the slim image leaves out. Triton compiles its kernels' launchers, and torch.compile its
 # machine code, where they run: that takes a compiler (Python's headers are there), a small part of an image with CUDA in it.
+# No versions: Debian's mirrors keep the newest of a release only, and a pinned one fails with the next security update.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libgomp1 \
     && rm -rf /var/lib/apt/lists/*
@@ -40,6 +42,8 @@ COPY --from=builder /app /app
 # torch would ask for one to name its folder of compiled code.
 ENV PATH=/opt/shortlist/bin:$PATH \
     HOME=/tmp \
+    PYTHONPATH=/app \
+    SHORTLIST_ROOT=/app \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     OMP_WAIT_POLICY=PASSIVE \

@@ -27,7 +27,7 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
 # The folder of Triton's backends is made here, since nobody may write there later. It is named after a file's time, which
 # a copy between stages keeps to the second only.
 RUN find /opt/triton -name libtriton_python.so -exec touch --date='2026-01-01 00:00:00 UTC' {} + \
-    && SHORTLIST_TRITON_VENV=/opt/triton python -c 'from shortlist.serving.stack.triton_home import find_triton; find_triton()'
+    && SHORTLIST_TRITON_VENV=/opt/triton python -c 'from shortlist.serving.triton.triton_home import find_triton; find_triton()'
 
 FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST}
 ARG CODE_VERSION
@@ -37,7 +37,9 @@ LABEL org.opencontainers.image.title="shortlist-pipeline" \
       org.opencontainers.image.version="${CODE_VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim"
-# XGBoost needs OpenMP's runtime, which the slim image leaves out.
+# XGBoost needs OpenMP's runtime, which the slim image leaves out. No version: Debian's mirrors keep the newest of a release
+# only, and a pinned one fails with the next security update.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
@@ -48,6 +50,8 @@ COPY --from=builder /app /app
 # runs its networks as written.
 ENV PATH=/opt/shortlist/bin:$PATH \
     HOME=/tmp \
+    PYTHONPATH=/app \
+    SHORTLIST_ROOT=/app \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     OMP_WAIT_POLICY=PASSIVE \

@@ -17,6 +17,7 @@ LABEL org.opencontainers.image.title="shortlist-triton" \
       org.opencontainers.image.version="${CODE_VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:26.10-py3"
+# hadolint ignore=DL3067
 COPY --from=server / /
 # An empty image inherits no variables: these are the server's own.
 ENV PATH=/opt/tritonserver/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.dlrm.cached import CachedTable
+from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import FusedTable
+from models.hash_collisions import HashCollisions
 from models.inputs import FeatureColumn, LearningTable
-from models.occupancy import Occupancy
 from models.record import read_record
 
 _FILE: Final = "admission.safetensors"
@@ -104,7 +104,7 @@ class Admission:
             return None
         return self._counts_R.index_select(0, rows_L) >= self._needed_R.index_select(0, rows_L)
 
-    def occupancy(self) -> dict[str, Occupancy]:
+    def occupancy(self) -> dict[str, HashCollisions]:
         """Return how full the buckets of every hashed feature are, by what was counted so far."""
         self._follow(torch.device("cpu"))
         found = {}
@@ -113,7 +113,7 @@ class Admission:
             counts = self._counts_R[buckets]
             needed = 0 if self._needed_R is None else self._needed_R[buckets]
             admitted = int(((counts > 0) & (counts >= needed)).sum())
-            found[feature.name] = Occupancy.of(len(counts), int((counts > 0).sum()), admitted)
+            found[feature.name] = HashCollisions.of(len(counts), int((counts > 0).sum()), admitted)
         return found
 
     def save(self, folder: Path) -> None:

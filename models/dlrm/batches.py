@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from models.dlrm.chunks import Batch, Chunk, Size
+from models.dlrm.file_offsets import FileOffsets, size_of
 from models.dlrm.layout import Layout
-from models.dlrm.places import Places, size_of
 from models.dlrm.pools import Pool, Store, batch_edges, epoch_pools
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable
@@ -75,7 +75,7 @@ class ChunkStore:
         self._learning = learning
         self._layout = layout
         self._sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
-        self._places = Places(self._sizes, self._sizes)
+        self._places = FileOffsets(self._sizes, self._sizes)
         self._decoded: set[Path] = set()
         self._spill: Spill | None = None
         self._spare: Chunk | None = None
@@ -110,7 +110,7 @@ class ChunkStore:
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> HostPool:
         """Return the rows of several files, in random order."""
         if self._rows is None:
-            places = Places(paths, self._sizes)
+            places = FileOffsets(paths, self._sizes)
             rows = self._buffer(places.total)
             list(decoders.map(lambda path: rows.decode(self._read(path), self._layout, places.start(path)), paths))
         else:

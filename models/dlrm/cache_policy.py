@@ -22,7 +22,7 @@ class CacheError(ShortlistError):
     """A batch looks up more distinct rows than the cache has slots."""
 
 
-class Exchange(NamedTuple):
+class CacheUpdate(NamedTuple):
     """What has to move before a batch can be looked up in the cache; all arrays are int32."""
 
     slots_L: np.ndarray
@@ -37,7 +37,7 @@ class Exchange(NamedTuple):
     """Look-ups whose row was there already."""
 
 
-class Residents:
+class CacheState:
     """The rows in a cache; a call costs what the batch costs, however large the table and the cache are.
 
     A row's frequency is the number of batches that looked it up since it came, older ones counting less: half after
@@ -66,7 +66,7 @@ class Residents:
         """Rows in the cache, slot by slot, int32."""
         return self._row_of_slot[: self._filled]
 
-    def exchange(self, rows_L: np.ndarray) -> Exchange:
+    def exchange(self, rows_L: np.ndarray) -> CacheUpdate:
         """Take the rows of a batch in; return what has to move.
 
         Args:
@@ -90,7 +90,7 @@ class Residents:
         slots_L[~there_L] = self._slot_of_row[absent]
         self._frequency[slots_L] += self._worth  # once per batch: numpy adds to a slot that is named twice only once
         self._age()
-        return Exchange(slots_L, fetched_K, into_K, evicted_K, len(rows_L) - len(absent))
+        return CacheUpdate(slots_L, fetched_K, into_K, evicted_K, len(rows_L) - len(absent))
 
     def forget(self) -> None:
         """Empty the cache."""

@@ -15,10 +15,10 @@ from torch import Tensor
 WORTH_S: Final = 60.0
 """Seconds of an epoch from which on a checkpoint is left; a shorter one is learnt again as soon as it is read."""
 
-State = dict[str, Tensor]
+TensorState = dict[str, Tensor]
 
 
-class Place(Protocol):
+class CheckpointStorage(Protocol):
     """Keeps one checkpoint; see `models.checkpoints.CheckpointPlace`."""
 
     def save(self, file: Path) -> None:
@@ -33,35 +33,35 @@ class Checkpoint(NamedTuple):
 
     history: list[dict[str, Any]]
     """A line per epoch."""
-    weights: State
+    weights: TensorState
     """Of the model, with the accumulators of its rows."""
-    optimizer: State
+    optimizer: TensorState
     """Of `models.dlrm.step.Step`."""
-    best: State
+    best: TensorState
     """Weights of the best epoch; empty: they are `weights`."""
-    admission: State
+    admission: TensorState
     """Of `models.dlrm.admission.Admission`; empty: there is none."""
-    random: State
+    random: TensorState
     """States of the generators that dropout draws from, by device."""
 
-    def save(self, place: Place) -> None:
+    def save(self, place: CheckpointStorage) -> None:
         """Write it to a place."""
         told = np.frombuffer(json.dumps(self.history).encode(), np.uint8).copy()
         tensors = {"history": torch.from_numpy(told)}
         for part in _PARTS:
-            state: State = getattr(self, part)
+            state: TensorState = getattr(self, part)
             tensors |= {f"{part}/{name}": tensor.to("cpu").contiguous() for name, tensor in state.items()}
         with TemporaryDirectory(prefix="shortlist-checkpoint-") as folder:
             save_file(tensors, Path(folder) / "checkpoint.safetensors")
             place.save(Path(folder) / "checkpoint.safetensors")
 
     @classmethod
-    def load(cls, place: Place) -> Checkpoint | None:
+    def load(cls, place: CheckpointStorage) -> Checkpoint | None:
         """Return the checkpoint of a place; None when there is none."""
         content = place.load()
         if content is None:
             return None
-        parts: dict[str, State] = {part: {} for part in _PARTS}
+        parts: dict[str, TensorState] = {part: {} for part in _PARTS}
         tensors = load(content)
         history = json.loads(tensors.pop("history").numpy().tobytes())
         for key, tensor in tensors.items():
@@ -73,13 +73,13 @@ class Checkpoint(NamedTuple):
 _PARTS: Final = ("weights", "optimizer", "best", "admission", "random")
 
 
-def random_states(device: str) -> State:
+def random_states(device: str) -> TensorState:
     """Return the states of the generators that a training on a device draws from."""
     states = {"cpu": torch.get_rng_state()}
     return states | ({"cuda": torch.cuda.get_rng_state()} if device == "cuda" else {})
 
 
-def restore_random_states(states: State) -> None:
+def restore_random_states(states: TensorState) -> None:
     """Let the generators draw what they would have drawn next."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:

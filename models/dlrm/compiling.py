@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from shortlist.config.models import DLRMModel
+from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from models.dlrm.chunks import Batch, Size
-from models.dlrm.device_chunks import DeviceChunk, Order
+from models.dlrm.device_chunks import DeviceChunk, RowOrder
 
 Residence = Literal["device", "host", "files"]
 _DEVICE_SHARE: Final = 0.5
 """Of the device memory that the embeddings leave free; the rest is for two pools, activations and gradients."""
 
 
-def residence(rows: int, device_free: int, beside: int, host_budget: int) -> Residence:
+def row_residence(rows: int, device_free: int, beside: int, host_budget: int) -> Residence:
     """Return where decoded rows stay between epochs.
 
     Args:
@@ -28,7 +28,7 @@ def residence(rows: int, device_free: int, beside: int, host_budget: int) -> Res
         beside: Bytes that the model takes of them.
         host_budget: Bytes of host memory for rows.
 
-    >>> [residence(rows, 80, 20, 100) for rows in (30, 31, 101)]
+    >>> [row_residence(rows, 80, 20, 100) for rows in (30, 31, 101)]
     ['device', 'host', 'files']
     """
     if rows <= _DEVICE_SHARE * (device_free - beside):
@@ -62,7 +62,7 @@ class SideStream:
 class DevicePool:
     """Rows on a device, some of which may still be on their way."""
 
-    def __init__(self, rows: DeviceChunk, order: Order) -> None:
+    def __init__(self, rows: DeviceChunk, order: RowOrder) -> None:
         self._rows = rows
         self._order = order
         self.ready: torch.cuda.Event | None = None
@@ -143,7 +143,7 @@ class DeviceStore:
             moved = [chunk.moved(self._device) for chunk in chunks]
             for chunk in moved:
                 self._stream.uses(chunk)
-            return DevicePool(DeviceChunk.joined(moved), Order.of(order, self._device))
+            return DevicePool(DeviceChunk.joined(moved), RowOrder.of(order, self._device))
 
         return self._stream.queued(fetch)
 

@@ -17,22 +17,22 @@ _SECTOR_FLOATS: Final = 8
 """A GPU fetches 32 bytes at a time."""
 
 
-class Order(NamedTuple):
+class RowOrder(NamedTuple):
     """Which rows to take, on the host and on the device; the host's says how long lists are, without a wait."""
 
     host: np.ndarray
     device: torch.Tensor
 
     @classmethod
-    def of(cls, host: np.ndarray, device: str) -> Order:
+    def of(cls, host: np.ndarray, device: str) -> RowOrder:
         """Return an order, whose way to a GPU is not waited for."""
         tensor = torch.from_numpy(host)
         pinned = tensor.pin_memory() if device == "cuda" else tensor
         return cls(host, pinned.to(device, non_blocking=True))
 
-    def part(self, first: int, last: int) -> Order:
+    def part(self, first: int, last: int) -> RowOrder:
         """Return a part of the order."""
-        return Order(self.host[first:last], self.device[first:last])
+        return RowOrder(self.host[first:last], self.device[first:last])
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DeviceRagged:
     on_host: np.ndarray
     """The lengths again: to ask the device for their sum is to wait for it."""
 
-    def taken(self, order: Order) -> DeviceRagged:
+    def taken(self, order: RowOrder) -> DeviceRagged:
         """Return the lists in another order."""
         on_host = self.on_host[order.host]
         starts = (self.lengths.cumsum(0) - self.lengths)[order.device]
@@ -137,7 +137,7 @@ class DeviceChunk:
         """Return the rows in pinned host memory, from where a GPU fetches them while it computes."""
         return self._each(lambda one: one.cpu().contiguous().pin_memory())
 
-    def taken(self, order: Order) -> DeviceChunk:
+    def taken(self, order: RowOrder) -> DeviceChunk:
         """Return some of the rows in another order."""
         lists = tuple(one.taken(order) for one in self.lists)
         labels, dense, singles = (one.index_select(0, order.device) for one in (self.labels, self.dense, self.singles))

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM, InteractionNetwork
+from models.dlrm.section import DLRMModel
 from models.record import TrainedModel, read_record
-from shortlist.artefacts import IntegrityError
-from shortlist.config.models import DLRMModel
 from shortlist.serving.export.graph import FeatureGraph
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import IntegrityError
 
 WEIGHTS: Final = "weights.safetensors"
 _LARGEST = np.float32(np.finfo(np.float32).max)
@@ -153,6 +154,11 @@ class _Scoring(nn.Module):
         rows_BL = torch.where(there_BL, ids_BL + start, self._no_row)
         length_B1 = there_BL.sum(dim=1, keepdim=True).clamp(min=1)
         return (self.table_RD[rows_BL].sum(dim=1) / length_B1).unsqueeze(1)
+
+
+def write_torchscript(model: Path, version: int, serving: Serving, out: Path) -> None:
+    """Write a registered version's network as one TorchScript file; see `export_torchscript`."""
+    export_torchscript(model, out)
 
 
 def export_torchscript(folder: Path, out: Path) -> None:

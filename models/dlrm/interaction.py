@@ -54,6 +54,8 @@ class _Dots(Function):
     def backward(ctx: Any, gradient_BP: Tensor) -> tuple[Tensor, None, None]:
         vectors_BND, sides_NN = ctx.saved_tensors
         rows, vectors, _ = vectors_BND.shape
+        if vectors == 1:  # no feature has a table, so there are no pairs
+            return torch.zeros_like(vectors_BND), None, None
         s_BNN = gradient_BP.index_select(1, sides_NN).view(rows, vectors, vectors)
         s_BNN.diagonal(dim1=1, dim2=2).zero_()
         return torch.bmm(s_BNN.to(vectors_BND.dtype), vectors_BND), None, None

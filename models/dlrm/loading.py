@@ -12,13 +12,13 @@ import torch
 from models.device_reading import CudfColumns, reads_on_device
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Chunk
-from models.dlrm.device_batches import DeviceStore, on_default_stream, residence
+from models.dlrm.device_batches import DeviceStore, on_default_stream, row_residence
 from models.dlrm.device_chunks import DeviceChunk
+from models.dlrm.file_offsets import FileOffsets, size_of
 from models.dlrm.layout import Layout
-from models.dlrm.places import Places, size_of
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable
-from shortlist.config.runtime import Runtime
+from shortlist.spec.runtime import Runtime
 
 
 class Rows(Protocol):
@@ -56,7 +56,7 @@ class Loading:
             return
         sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
         free, _ = torch.cuda.mem_get_info()
-        where = residence(Places(sizes, sizes).total.bytes(layout), free, beside, budget)
+        where = row_residence(FileOffsets(sizes, sizes).total.bytes(layout), free, beside, budget)
         decode = cudf_decoder(learning, layout, device) if on_device else host_decoder(learning, layout)
         self._store = DeviceStore(decode, sizes, device, where)
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from models.dlrm.chunks import Lookups
 from models.dlrm.interaction import Interaction
 from models.dlrm.layout import Layout
-from shortlist.config.models import DLRMModel
+from models.dlrm.section import DLRMModel
 
 if TYPE_CHECKING:
     from models.dlrm.sharded import ShardedTable

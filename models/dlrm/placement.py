@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from models.accelerators import Precision
 from models.dlrm.layout import Layout
+from models.dlrm.section import DLRMModel
 from models.plan import FLOAT, step_bytes
 from models.plan_inputs import Shape, Table
 from models.sharding import RESERVED
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import ShortlistError
 
 _LONGEST_LIST: Final = 64
@@ -31,7 +31,7 @@ class Memory(NamedTuple):
     host_free: int
 
 
-class Demand(NamedTuple):
+class MemoryDemand(NamedTuple):
     """What a training needs memory for."""
 
     shape: Shape
@@ -61,7 +61,7 @@ class Demand(NamedTuple):
         return max(0, int(usable // self.row_bytes))
 
 
-def cached_rows(demand: Demand, declared: int | None, memory: Memory | None) -> int | None:
+def cached_rows(demand: MemoryDemand, declared: int | None, memory: Memory | None) -> int | None:
     """Return how many embedding rows are kept on the device; None: all.
 
     Args:
@@ -87,7 +87,7 @@ def cached_rows(demand: Demand, declared: int | None, memory: Memory | None) -> 
     return None if wanted == demand.rows else wanted
 
 
-def demand_of(layout: Layout, section: DLRMModel, precision: Precision, bytes_beside: int) -> Demand:
+def memory_demand(layout: Layout, section: DLRMModel, precision: Precision, bytes_beside: int) -> MemoryDemand:
     """Return what the training of a layout needs."""
     tables = [Table(one.name, one.size or 0, 1, "fitted") for one in layout.singles]
     tables += [Table(one.name, one.size or 0, _LONGEST_LIST, "fitted") for one in layout.lists]
@@ -95,10 +95,10 @@ def demand_of(layout: Layout, section: DLRMModel, precision: Precision, bytes_be
     top = (section.embedding_dim + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
     bottom = (layout.floats, *section.bottom_mlp, section.embedding_dim)
     shape = Shape(tuple(tables), layout.floats, section.embedding_dim, bottom, top, section.batch_size)
-    return Demand(shape, precision, bytes_beside)
+    return MemoryDemand(shape, precision, bytes_beside)
 
 
-def _no_room(demand: Demand, memory: Memory, wanted: int, what: str) -> PlacementError:
+def _no_room(demand: MemoryDemand, memory: Memory, wanted: int, what: str) -> PlacementError:
     step = step_bytes(demand.shape, demand.shape.batch, demand.precision)
     needed = wanted * demand.row_bytes + step + RESERVED * memory.device_total
     missing = needed - memory.device_free
@@ -112,7 +112,7 @@ def _no_room(demand: Demand, memory: Memory, wanted: int, what: str) -> Placemen
     )
 
 
-def _what_fits(demand: Demand, memory: Memory, wanted: int) -> Iterator[str]:
+def _what_fits(demand: MemoryDemand, memory: Memory, wanted: int) -> Iterator[str]:
     """Give the changes, one key each, with which there is room."""
     room = demand.room(memory)
     if demand.batch_rows <= room < wanted:
@@ -136,7 +136,7 @@ def _of_width(shape: Shape, width: int) -> Shape:
     return replace(shape, width=width, bottom=bottom, top=top)
 
 
-def _check_host(demand: Demand, memory: Memory) -> None:
+def _check_host(demand: MemoryDemand, memory: Memory) -> None:
     needed = demand.rows * demand.row_bytes
     if needed <= memory.host_free:
         return

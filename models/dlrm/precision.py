@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import torch
 
-from shortlist.config.models import DLRMModel
+from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

@@ -9,28 +9,28 @@ import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.checkpoints import checkpoint_place
+from models.checkpoints import checkpoint_location
 from models.devices import torch_device
 from models.dlrm.admission import Admission, begun
 from models.dlrm.chunks import Chunk
+from models.dlrm.distributed_trainer import DistributedTrainer, gather_to_rank_zero
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading, Rows
 from models.dlrm.network import DLRM, FusedTable
+from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
-from models.dlrm.step import options_of
+from models.dlrm.step import step_options
 from models.dlrm.tables import drawn_table, rows_on_device
-from models.dlrm.together import TogetherTraining, gather_on_first
 from models.dlrm.train import Loaders, Training, score_batch
-from models.dlrm.warm_start import take_over
-from models.group import current
+from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
+from models.process_group import current
 from models.ranker import OnEpoch, Outcome, Ranker
 from models.record import read_record
-from shortlist.artefacts import IntegrityError
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
 
 _WEIGHTS = "weights.safetensors"
 _SCORING_ROWS = 8_192
@@ -71,22 +71,22 @@ class DLRMRanker(Ranker[DLRMModel]):
                 None if isinstance(model.table, ShardedTable) else begun(self._layout, learning, model.table, champion)
             )
             self._model, self._admission = model.to(self._device), admission
-            lessons = self._lessons(champion)
+            lessons = self._warm_start_section(champion)
             if group is None:
-                options = options_of(lessons, self._device, learning.rows("train") * lessons.epochs)
+                options = step_options(lessons, self._device, learning.rows("train") * lessons.epochs)
                 training = Training(self._model, lessons, self._device, options, admission)
-                history, best = training.run(loaders, on_epoch, checkpoint_place())
+                history, best = training.run(loaders, on_epoch, checkpoint_location())
             else:
-                together = TogetherTraining(self._model, lessons, self._device, self._layout, learning, group)
+                together = DistributedTrainer(self._model, lessons, self._device, self._layout, learning, group)
                 history, best = together.run(loaders, on_epoch)
-                self._device = gather_on_first(self._model)
+                self._device = gather_to_rank_zero(self._model)
         return Outcome(
             tuple(history), passes=len(history), best=best, epochs=len(history),
             hashed={} if admission is None else admission.occupancy(),
             cached_rows=slots,
         )  # fmt: skip
 
-    def _lessons(self, champion: Path | None) -> DLRMModel:
+    def _warm_start_section(self, champion: Path | None) -> DLRMModel:
         """Return the section with the epochs of a warm start in place of those from scratch."""
         epochs = self.section.retrain_epochs if champion and self.section.retrain == "warm" else None
         return self.section.model_copy(update={"epochs": epochs}) if epochs else self.section
@@ -96,7 +96,7 @@ class DLRMRanker(Ranker[DLRMModel]):
     ) -> DLRM:
         group, model = current(), DLRM(self._layout, self.section, table)
         if champion is not None:
-            take_over(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
+            copy_champion_weights(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
             return model
         found = merged(map(moments, rows.dense(learning.paths("train"))))
         mean_F, scale_F = scaling(merged(Moments(*own) for own in group.gathered(np.stack(found))) if group else found)

@@ -14,7 +14,7 @@ from torch import Tensor
 from models.dlrm.network import FusedTable
 
 
-class _Leaving(NamedTuple):
+class _PendingTransfer(NamedTuple):
     """Rows on their way to host memory."""
 
     rows_K: Tensor
@@ -34,7 +34,7 @@ class RowTransfer:
     def __init__(self, host: FusedTable) -> None:
         """Take the whole table, in host memory."""
         self._host = host
-        self._leaving: _Leaving | None = None
+        self._leaving: _PendingTransfer | None = None
 
     def fetch(self, rows_K: np.ndarray, slots_K: np.ndarray, device: FusedTable) -> None:
         """Copy rows of the host into slots of the device; none of them may be on its way back."""
@@ -47,9 +47,9 @@ class RowTransfer:
         device.weight_RD.index_copy_(0, slots, there[: -len(rows)].view(-1, width))
         device.squares_R.index_copy_(0, slots, there[-len(rows) :])
 
-    def send_back(self, rows_K: np.ndarray, slots_K: np.ndarray, device: FusedTable) -> None:
+    def write_back(self, rows_K: np.ndarray, slots_K: np.ndarray, device: FusedTable) -> None:
         """Start to copy slots of the device into rows of the host; `land` ends it."""
-        self.land()
+        self.wait_for_transfers()
         slots = sent(torch.from_numpy(slots_K.astype(np.int64)), device)
         leaving = torch.cat(
             [device.weight_RD.index_select(0, slots).flatten(), device.squares_R.index_select(0, slots)]
@@ -59,9 +59,9 @@ class RowTransfer:
         if leaving.is_cuda:
             done = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch does not annotate it
             done.record()
-        self._leaving = _Leaving(torch.from_numpy(rows_K.astype(np.int64)), values, done)
+        self._leaving = _PendingTransfer(torch.from_numpy(rows_K.astype(np.int64)), values, done)
 
-    def land(self) -> None:
+    def wait_for_transfers(self) -> None:
         """Wait for the rows that left, and put them where they belong."""
         if self._leaving is None:
             return

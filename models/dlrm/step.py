@@ -13,20 +13,20 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.compiling import compiled, pays, silenced
-from models.dlrm.fixed_rows import FixedRowWiseAdagrad
-from models.dlrm.lesson import lesson
 from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.padding import Padded, padded
 from models.dlrm.precision import Precision, matmul_precision, narrow, precision_of
 from models.dlrm.scaling import LossScale
-from shortlist.config.models import DLRMModel
+from models.dlrm.section import DLRMModel
+from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
 
 
 @runtime_checkable
-class Preparing(Protocol):
+class HostBackedTable(Protocol):
     """A table whose rows must be brought to the device before a batch looks them up."""
 
     def prepare(self, lookups: Lookups) -> Lookups:
@@ -42,7 +42,7 @@ class Preparing(Protocol):
         """Return the share of looked-up rows that were on the device since the last call, while training."""
 
 
-class Admitting(Protocol):
+class AdmissionFilter(Protocol):
     """Says which rows may learn already."""
 
     def admitted(self, lookups: Lookups) -> Tensor | None:
@@ -70,7 +70,7 @@ class StepOptions(NamedTuple):
     """What the widths of the perceptrons' inputs are filled up to a multiple of: tensor cores want rows of 16 bytes."""
 
 
-def options_of(section: DLRMModel, device: str, visits: int = 0) -> StepOptions:
+def step_options(section: DLRMModel, device: str, visits: int = 0) -> StepOptions:
     """Return the options that a section declares on a device.
 
     Args:
@@ -104,9 +104,9 @@ class Step:
         self._rows = section.batch_size
         model.network.narrow, model.network.multiple = narrow(options.precision), options.multiple
         self._compiles = options.compiled
-        self._lesson: Callable[..., Tensor] = compiled(lesson) if options.compiled else lesson
-        self._adam = adam_of(model, section, device)
-        rows = FixedRowWiseAdagrad if options.fixed_shapes else RowWiseAdagrad
+        self._lesson: Callable[..., Tensor] = compiled(batch_loss) if options.compiled else batch_loss
+        self._adam = make_adam(model, section, device)
+        rows = StaticShapeAdagrad if options.fixed_shapes else RowWiseAdagrad
         self._adagrad = rows(
             model.table.weight_RD, model.table.squares_R, section.embedding_learning_rate, section.embedding_decay
         )
@@ -170,7 +170,7 @@ class Step:
         return Padded.whole(batch, admitted)
 
 
-def adam_of(model: DLRM, section: DLRMModel, device: str) -> torch.optim.AdamW:
+def make_adam(model: DLRM, section: DLRMModel, device: str) -> torch.optim.AdamW:
     """Return the optimizer of the perceptrons."""
     return torch.optim.AdamW(
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
@@ -188,7 +188,7 @@ def make_step(model: DLRM, section: DLRMModel, options: StepOptions, device: str
         device: "cpu" or "cuda".
     """
     if options.graphs:
-        from models.dlrm.graphs import GraphStep
+        from models.dlrm.cuda_graphs import CudaGraphStep
 
-        return GraphStep(model, section, options, device)
+        return CudaGraphStep(model, section, options, device)
     return Step(model, section, options, device)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from models.accelerators import Precision
-from models.dlrm.cached import CachedTable
+from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.layout import Layout
 from models.dlrm.memory import free_memory
 from models.dlrm.network import FusedTable
-from models.dlrm.placement import cached_rows, demand_of
+from models.dlrm.placement import cached_rows, memory_demand
 from models.dlrm.precision import precision_of
+from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
-from models.group import Group
-from shortlist.config.models import DLRMModel
+from models.process_group import ProcessGroup
 
 _COUNTED: Final = 8
 """Bytes per row that `models.dlrm.admission` takes beside the table, as far as it is on the device."""
@@ -32,11 +32,11 @@ def rows_on_device(layout: Layout, section: DLRMModel, device: str) -> int | Non
     """
     precision: Precision = "bf16" if (exact := precision_of(section, device)) == "fp16" else exact
     beside = _COUNTED if any(one.hashed for one in layout.tables) else 0
-    demand = demand_of(layout, section, precision, beside)
+    demand = memory_demand(layout, section, precision, beside)
     return cached_rows(demand, section.cached_rows, free_memory() if device == "cuda" else None)
 
 
-def drawn_table(layout: Layout, width: int, slots: int | None, group: Group | None) -> FusedTable | ShardedTable:
+def drawn_table(layout: Layout, width: int, slots: int | None, group: ProcessGroup | None) -> FusedTable | ShardedTable:
     """Return a fresh table, in host memory still; its rows are the same ones wherever they will lie.
 
     Args:

@@ -10,24 +10,23 @@ import torch
 
 from models.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
-from models.dlrm.checkpoint import WORTH_S, Checkpoint, Place, random_states, restore_random_states
+from models.dlrm.checkpoint import WORTH_S, Checkpoint, CheckpointStorage, random_states, restore_random_states
 from models.dlrm.chunks import Batch
-from models.dlrm.losses import LossLog, NotFiniteError
-from models.dlrm.lost import device_lost
+from models.dlrm.gpu_failure import gpu_failure
+from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
 from models.dlrm.network import DLRM
-from models.dlrm.so_far import SoFar
-from models.dlrm.step import Admitting, Preparing, StepOptions, make_step, options_of
-from models.ranker import OnEpoch
+from models.dlrm.section import DLRMModel
+from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, make_step, step_options
+from models.dlrm.training_progress import TrainingProgress
+from models.ranker import DivergedError, OnEpoch
 from models.validation import probabilities, quality
-from shortlist.config.models import DLRMModel
-from shortlist.contracts import ShortlistError
-from shortlist.progress import progress
+from shortlist.system.progress import progress
 
 _LOOK_EVERY: Final = 100
 """Steps on a GPU between two looks at the loss."""
 
 
-class TrainingError(ShortlistError):
+class TrainingError(DivergedError):
     """Training went astray; the weights of the best epoch so far are back in the model."""
 
 
@@ -43,7 +42,7 @@ class Training:
 
     def __init__(
         self, model: DLRM, section: DLRMModel, device: str, options: StepOptions | None = None,
-        admission: Admitting | None = None,
+        admission: AdmissionFilter | None = None,
     ) -> None:  # fmt: skip
         """Take a model on its device.
 
@@ -58,13 +57,13 @@ class Training:
         self._model = model
         self._section = section
         self._device = device
-        self._step = make_step(model, section, options or options_of(section, device), device)
+        self._step = make_step(model, section, options or step_options(section, device), device)
         self._admission = admission
-        self._cache = model.table if isinstance(model.table, Preparing) else None
+        self._cache = model.table if isinstance(model.table, HostBackedTable) else None
         self._steps = 0
 
     def run(
-        self, loaders: Loaders, on_epoch: OnEpoch, place: Place | None = None
+        self, loaders: Loaders, on_epoch: OnEpoch, place: CheckpointStorage | None = None
     ) -> tuple[list[dict[str, Any]], int]:  # fmt: skip
         """Train until patience or epochs end; leave the best epoch's weights in the model.
 
@@ -78,7 +77,7 @@ class Training:
 
         Raises:
             TrainingError: The loss is no number any more; names the step.
-            DeviceLostError: The GPU failed; names the epoch to go on from.
+            GpuFailureError: The GPU failed; names the epoch to go on from.
         """
         so_far = self._resumed(place)
         try:
@@ -93,7 +92,7 @@ class Training:
         except BaseException as error:
             if (
                 isinstance(error, RuntimeError)
-                and (lost := device_lost(error, self._device, self._steps, so_far)) is not None
+                and (lost := gpu_failure(error, self._device, self._steps, so_far)) is not None
             ):
                 raise lost from None
             self._restore(so_far)
@@ -101,13 +100,13 @@ class Training:
         self._restore(so_far)
         return so_far.history, so_far.stopping.best_epoch
 
-    def _restore(self, so_far: SoFar) -> None:
+    def _restore(self, so_far: TrainingProgress) -> None:
         """Put the best epoch's weights back."""
         if so_far.best:
             self._model.load_state_dict(so_far.best)
 
-    def _resumed(self, place: Place | None) -> SoFar:
-        so_far = SoFar(self._section.patience)
+    def _resumed(self, place: CheckpointStorage | None) -> TrainingProgress:
+        so_far = TrainingProgress(self._section.patience)
         found = Checkpoint.load(place) if place is not None else None
         if found is None:
             return so_far
@@ -121,7 +120,7 @@ class Training:
             self._admission.restore(found.admission)
         return so_far
 
-    def _checkpoint(self, so_far: SoFar) -> Checkpoint:
+    def _checkpoint(self, so_far: TrainingProgress) -> Checkpoint:
         last_is_best = so_far.stopping.best_epoch == len(so_far.history)
         best = {} if last_is_best else so_far.best
         state = self._model.state_dict()
@@ -140,15 +139,15 @@ class Training:
 
     def _pass(self, epoch: int, train: BatchLoader) -> float:
         """Return the mean log loss of an epoch, every batch's taken before its step."""
-        losses = LossLog(_LOOK_EVERY if self._device == "cuda" else 1, self._device)
+        losses = LossMonitor(_LOOK_EVERY if self._device == "cuda" else 1, self._device)
         self._model.train()
         with progress(f"dlrm epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
             try:
                 for self._steps, batch in enumerate(train.shuffled(epoch), start=1):
                     losses.add(self.take(batch), batch.rows)
                     advance(batch.rows, f"loss {losses.mean:.4f}" if losses.rows else "")
-                losses.look()
-            except NotFiniteError as found:
+                losses.check_finite()
+            except NonFiniteLossError as found:
                 where = f"step {found.step} of epoch {epoch} ({found.rows:,} rows into it)"
                 raise self._astray(where, found.loss) from None
         return losses.mean
@@ -187,5 +186,5 @@ def score_batch(model: DLRM, batch: Batch) -> np.ndarray:
     """Return the probabilities of a batch, shape (B,), float32."""
     model.eval()
     table = model.table
-    pooled = table.look_up(batch.lookups) if isinstance(table, Preparing) else table(batch.lookups)
+    pooled = table.look_up(batch.lookups) if isinstance(table, HostBackedTable) else table(batch.lookups)
     return probabilities(model.network(batch.dense_BF, pooled).cpu().numpy())

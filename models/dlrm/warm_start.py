@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.ranker import MisfitError
+from models.ranker import IncompatibleModelError
 
 
 @torch.no_grad()
-def take_over(model: DLRM, layout: Layout, before: Layout, weights: Path) -> None:
+def copy_champion_weights(model: DLRM, layout: Layout, before: Layout, weights: Path) -> None:
     """Copy the champion's networks, standardisation, embedding rows and accumulators into a fresh model.
 
     Args:
@@ -53,5 +53,7 @@ def _check_features(layout: Layout, before: Layout, weights: Path) -> None:
                 raise _misfit(weights, f"feature '{own.name}' has {own.size} ids and had {old.size}; ids never shrink")
 
 
-def _misfit(weights: Path, reason: str) -> MisfitError:
-    return MisfitError(f"{weights.parent}: training cannot start from this champion: {reason}. Train without it.")
+def _misfit(weights: Path, reason: str) -> IncompatibleModelError:
+    return IncompatibleModelError(
+        f"{weights.parent}: training cannot start from this champion: {reason}. Train without it."
+    )

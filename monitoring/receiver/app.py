@@ -16,15 +16,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from monitoring.receiver.bearer import Bearer
-from monitoring.receiver.collector import BooksCollector
+from monitoring.receiver.collector import StoresCollector
 from monitoring.receiver.notification import Notification, NotificationError, read_notification
-from monitoring.receiver.retrainer import Answer, NotNowError, Retrainer
+from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, RetryLaterError
 from shortlist.contracts import ShortlistError
-from shortlist.stores import without_secret
+from shortlist.storage.storage_config import redact_passwords
 
 _LONGEST_BODY: Final = 1024 * 1024
 """Bytes; a notification of a thousand alerts has about half as many."""
 _BODY_SECONDS: Final = 10.0
+_MOST_REQUESTS: Final = 64
+"""To /alerts at once; more are answered 503. Probes and numbers are outside this limit."""
 _PATIENCE: Final = 20.0
 """Seconds that a request waits for the one before it to start a training."""
 _RETRY_SECONDS: Final = 30
@@ -45,6 +47,7 @@ class Receiver:
         self._retrainers = retrainers
         self._bearer = bearer
         self._turns = {spec: asyncio.Lock() for spec in retrainers}
+        self._under_way = 0
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "shortlist_receiver_requests", "Requests to /alerts by HTTP status", ["status"], registry=self._registry
@@ -55,17 +58,22 @@ class Receiver:
             ["spec", "result"],
             registry=self._registry,
         )
-        self._registry.register(BooksCollector(retrainer.book for retrainer in retrainers.values()))
+        self._registry.register(StoresCollector(retrainer.book for retrainer in retrainers.values()))
 
     async def alerts(self, request: Request) -> Response:
         """Take a notification, and start a training where the book says so."""
+        self._under_way += 1
         try:
+            if self._under_way > _MOST_REQUESTS:
+                raise RetryLaterError(f"{_MOST_REQUESTS} requests are under way; try again later")
             response = await self._answered(request)
         except ClientDisconnect:
             response = _says(400, "the body ended early")
         except ShortlistError as problem:
-            _log.warning("%s", without_secret(str(problem)))
-            response = _says(503, without_secret(str(problem)), {"Retry-After": str(_RETRY_SECONDS)})
+            _log.warning("%s", redact_passwords(str(problem)))
+            response = _says(503, redact_passwords(str(problem)), {"Retry-After": str(_RETRY_SECONDS)})
+        finally:
+            self._under_way -= 1
         self._requests.labels(str(response.status_code)).inc()
         return response
 
@@ -78,7 +86,7 @@ class Receiver:
         try:
             await run_in_threadpool(self._check)
         except ShortlistError as problem:
-            return _says(503, without_secret(str(problem)))
+            return _says(503, redact_passwords(str(problem)))
         return _says(200, "ready")
 
     async def metrics(self, _request: Request) -> Response:
@@ -111,7 +119,7 @@ class Receiver:
                 self._alarms.labels(spec, "later").inc()
                 problems.append(str(problem))
         if problems:
-            raise NotNowError("; ".join(problems))
+            raise RetryLaterError("; ".join(problems))
         return answers
 
     async def _consider(self, spec: str) -> dict[str, str]:
@@ -124,9 +132,9 @@ class Receiver:
             async with asyncio.timeout(_PATIENCE):
                 await self._turns[spec].acquire()
         except TimeoutError:
-            raise NotNowError(f"{spec}: another request is still starting a training") from None
+            raise RetryLaterError(f"{spec}: another request is still starting a training") from None
         try:
-            answer: Answer = await run_in_threadpool(retrainer.consider)
+            answer: RetrainerResponse = await run_in_threadpool(retrainer.consider)
         finally:
             self._turns[spec].release()
         self._alarms.labels(spec, answer.result).inc()
@@ -178,4 +186,4 @@ def _says(status: int, text: str, headers: Mapping[str, str] | None = None) -> R
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _says(error.status_code, f"{request.method} {request.url.path}: {error.detail}", error.headers)
+    return _says(error.status_code, f"{request.method} {request.scope['path']}: {error.detail}", error.headers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from shortlist.contracts import ShortlistError
-from shortlist.stores import address
+from shortlist.storage.storage_config import address
 
 _SCHEME: Final = "bearer "
 _SHORTEST: Final = 16

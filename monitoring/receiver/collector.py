@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from monitoring.book import Book
 from monitoring.exposition import MonitoringCollector
+from monitoring.monitoring_store import MonitoringStore
 
 
-class BooksCollector(Collector):
+class StoresCollector(Collector):
     """Reads the books anew whenever somebody asks.
 
     Args:
         books: Of one spec each.
     """
 
-    def __init__(self, books: Iterable[Book]) -> None:
+    def __init__(self, books: Iterable[MonitoringStore]) -> None:
         self._collectors = [MonitoringCollector(book) for book in books]
 
     def describe(self) -> Iterator[Metric]:

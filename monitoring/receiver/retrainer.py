@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from monitoring.book import Book
+from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision
-from monitoring.trigger import decide
-from shortlist.config.monitoring import RetrainPolicy
+from monitoring.retrain_policy import decide
 from shortlist.contracts import ShortlistError
-from shortlist.stores import without_secret
+from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.storage.storage_config import redact_passwords
 
 _log = logging.getLogger(__name__)
 
 
-class Start(Protocol):
+class RunStarter(Protocol):
     """Starts trainings elsewhere; `pipelines` has the one for Kubeflow."""
 
     def __call__(self, decision: RetrainDecision, /) -> str:
@@ -29,12 +29,12 @@ class Start(Protocol):
         """
 
 
-class NotNowError(ShortlistError):
+class RetryLaterError(ShortlistError):
     """Nothing is lost and nothing was started: ask again."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class RetrainerResponse:
     """What came of an alarm."""
 
     result: Literal["started", "hold", "page"]
@@ -57,9 +57,9 @@ class Retrainer:
 
     def __init__(
         self,
-        book: Book,
+        book: MonitoringStore,
         policy: RetrainPolicy,
-        start: Start,
+        start: RunStarter,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.book = book
@@ -67,26 +67,26 @@ class Retrainer:
         self._start = start
         self._clock = clock
 
-    def consider(self) -> Answer:
+    def consider(self) -> RetrainerResponse:
         """Decide from the book, as a look at live traffic does, and start a training where that is the decision.
 
         Raises:
-            NotNowError: Kubeflow is away, or another process has claimed the training and not begun yet.
+            RetryLaterError: Kubeflow is away, or another process has claimed the training and not begun yet.
             ShortlistError: The book cannot be read.
         """
         self.book.recover()
         reports = self.book.reports()
         if not reports:
-            return Answer("hold", "no window of live traffic was looked at yet; make watch does")
+            return RetrainerResponse("hold", "no window of live traffic was looked at yet; make watch does")
         decision = decide(self.book.spec, reports, self.book.retrainings(), self._policy, self._clock())
         if decision.action != "retrain":
-            return Answer(decision.action, decision.reasons[0])
+            return RetrainerResponse(decision.action, decision.reasons[0])
         if not self.book.claim(decision):
-            raise NotNowError(f"{self.book.spec}: another process has claimed {decision.key} and not begun yet")
+            raise RetryLaterError(f"{self.book.spec}: another process has claimed {decision.key} and not begun yet")
         return begin(self.book, decision, self._start)
 
 
-def begin(book: Book, decision: RetrainDecision, start: Start) -> Answer:
+def begin(book: MonitoringStore, decision: RetrainDecision, start: RunStarter) -> RetrainerResponse:
     """Start the training of a claimed decision and note that in the book.
 
     A process that dies in between leaves a claim without a training: after ten minutes anybody may claim it, and
@@ -98,17 +98,17 @@ def begin(book: Book, decision: RetrainDecision, start: Start) -> Answer:
         start: Starts a run.
 
     Raises:
-        NotNowError: It could not be started; the claim is given back.
+        RetryLaterError: It could not be started; the claim is given back.
     """
     try:
         run = start(decision)
     except ShortlistError as problem:
         book.release(decision.key)
-        raise NotNowError(f"{book.spec}: no training could be started: {without_secret(str(problem))}") from None
+        raise RetryLaterError(f"{book.spec}: no training could be started: {redact_passwords(str(problem))}") from None
     except BaseException:
         book.release(decision.key)
         raise
     if not book.start(decision, run):  # it took longer than a claim holds, and somebody else found the same run
-        return Answer("hold", f"another process has begun {decision.key}", run)
+        return RetrainerResponse("hold", f"another process has begun {decision.key}", run)
     _log.info("%s: run %s began for %s", book.spec, run, decision.key)
-    return Answer("started", decision.reasons[0], run)
+    return RetrainerResponse("started", decision.reasons[0], run)

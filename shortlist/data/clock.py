@@ -7,8 +7,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import polars as pl
 
-from shortlist.config.data import EventClock, RowClock
 from shortlist.contracts import Columns, DataError, did_you_mean
+from shortlist.data.failures import shown
+from shortlist.spec.data import EventClock, RowClock
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAY_MICROSECONDS = 86_400_000_000
@@ -45,10 +46,10 @@ def event_times(raw: pl.Series, clock: EventClock) -> pl.Series:
     """
     if isinstance(raw.dtype, pl.Datetime | pl.Date):
         times = _utc(raw.cast(pl.Datetime("us", getattr(raw.dtype, "time_zone", None))), clock)
-    elif clock.unit == "iso":
-        times = _parsed(raw.cast(pl.String()), clock)
+    elif clock.unit == "iso" and not raw.dtype.is_nested():
+        times = _parsed(raw.cast(pl.String(), strict=False), clock)
     else:
-        times = _counted(raw, _MICROSECONDS[clock.unit])
+        times = _counted(raw, _MICROSECONDS.get(clock.unit, 1))
     low, high = _limits(clock)
     return times.set(~times.is_between(low, high, closed="left").fill_null(True), None).alias(Columns.TIME)
 
@@ -75,13 +76,15 @@ def row_times(numbers: pl.Series, rows: int, clock: RowClock) -> pl.DataFrame:
     return numbers.to_frame(Columns.ROWS).select(moment).with_columns(pl.col(Columns.TIME).dt.date().alias(Columns.DAY))
 
 
-def refuse_wrong_unit(raw: pl.Series, times: pl.Series, clock: EventClock, file: str) -> None:
+def check_time_unit(raw: pl.Series, times: pl.Series, clock: EventClock, file: str) -> None:
     """Stop when most values of a clock column are no time at all, or none between `earliest` and `latest`.
 
     Raises:
         DataError: With a value, what it was read as, and the unit that fits if one does.
     """
     failed = raw.filter(raw.is_not_null() & times.is_null())
+    if raw.dtype.is_nested() or raw.dtype.is_temporal():
+        failed = shown(failed)  # moments that Python cannot hold
     if len(failed) < _MIN_FAILED_ROWS or len(failed) <= _MAX_FAILED_SHARE * (len(raw) - raw.null_count()):
         return
     value = failed[len(failed) // 2]
@@ -109,6 +112,8 @@ def _midnight(day: date, clock: EventClock) -> datetime:
 
 
 def _counted(raw: pl.Series, factor: int) -> pl.Series:
+    if raw.dtype.is_nested() or raw.dtype.is_temporal():
+        return pl.repeat(None, len(raw), dtype=pl.Datetime("us", "UTC"), eager=True)
     text = raw.str.strip_chars() if raw.dtype == pl.String() else raw
     # A count that overflows microseconds becomes null, as any other time out of range.
     micros = (text.cast(pl.Float64(), strict=False) * factor).round().cast(pl.Int64(), strict=False)
@@ -135,7 +140,7 @@ def _utc(times: pl.Series, clock: EventClock) -> pl.Series:
 
 def _fits(value: object, clock: EventClock, unit: str) -> bool:
     other = clock.model_copy(update={"unit": unit})
-    series = pl.Series([value]).cast(pl.String())
+    series = pl.Series([str(value)])
     return event_times(series, other)[0] is not None
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from shortlist.config.data import Column
+from shortlist.spec.data import Column
 
 _LARGEST_EXACT = 2.0**53
 _FLAGS = {"true": 1, "false": 0}
@@ -23,7 +23,7 @@ class Converted:
     """Declared name -> which rows had a value that is not of the type; only columns with such rows."""
 
 
-def convert(raw: pl.DataFrame, columns: Sequence[Column], null_values: Sequence[str]) -> Converted:
+def convert(raw: pl.DataFrame, columns: Sequence[Column], null_values: Collection[str]) -> Converted:
     """Return a table's columns in their declared types.
 
     Args:
@@ -34,7 +34,8 @@ def convert(raw: pl.DataFrame, columns: Sequence[Column], null_values: Sequence[
     raw = _with_nulls(raw, null_values)
     kinds = raw.schema
     # One query over all columns, so that Polars converts them in parallel; what fails is looked at again below.
-    first = raw.select(_quick(column, kinds[column.source_name]).alias(column.name) for column in columns)
+    made = [_quick(column, kinds[column.source_name]).alias(column.name) for column in columns]
+    first = raw.with_columns(made).select(column.name for column in columns)  # select alone makes one row of constants
     done: list[pl.Series] = []
     failed: dict[str, pl.Series] = {}
     for column in columns:
@@ -56,7 +57,7 @@ def wanted(column: Column) -> str:
     return words.get(column.type, {"integer": "an integer", "number": "a number"}.get(column.type, "text"))
 
 
-def _with_nulls(raw: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
+def _with_nulls(raw: pl.DataFrame, null_values: Collection[str]) -> pl.DataFrame:
     raw = raw.with_columns(pl.col(pl.Float32(), pl.Float64()).fill_nan(None))
     if not null_values:
         return raw
@@ -76,7 +77,7 @@ def _quick(column: Column, kind: pl.DataType) -> pl.Expr:
     if column.type == "integer":
         return _integer(value, kind)
     if column.type == "number":
-        return (value.str.strip_chars() if kind == pl.String() else value).cast(pl.Float64(), strict=False)
+        return _number(value, kind)
     if column.type == "hex":
         return _hex(value, kind)
     if column.type == "date":
@@ -84,6 +85,12 @@ def _quick(column: Column, kind: pl.DataType) -> pl.Expr:
     if column.type == "string":
         return pl.lit(None, pl.String()) if kind.is_nested() else value.cast(pl.String())
     return _vector(column, value, kind) if column.type == "vector" else _tags(column, value, kind)
+
+
+def _number(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    if kind.is_nested() or kind.is_temporal():
+        return pl.lit(None, pl.Float64())
+    return (value.str.strip_chars() if kind == pl.String() else value).cast(pl.Float64(), strict=False)
 
 
 def _integer(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
@@ -120,7 +127,10 @@ def _tags(column: Column, value: pl.Expr, kind: pl.DataType) -> pl.Expr:
         fits = kind.inner.is_integer() or kind.inner == pl.String()
         if kind.inner.is_nested() or (column.tag_type == "integer" and not fits):
             return pl.lit(None, pl.List(inner))
-        return _all_valid(value.cast(pl.List(kind.inner)).list.drop_nulls().cast(pl.List(inner), strict=False))
+        values = value.cast(pl.List(kind.inner)).list.drop_nulls()
+        if kind.inner == pl.String():  # as of text below
+            values = values.list.eval(pl.element().filter(pl.element() != ""))
+        return _all_valid(values.cast(pl.List(inner), strict=False))
     if kind.is_nested():
         return pl.lit(None, pl.List(inner))
     parts = value.cast(pl.String()).str.split(column.separator).list.eval(pl.element().str.strip_chars())

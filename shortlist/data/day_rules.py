@@ -7,9 +7,9 @@ from datetime import date, timedelta
 from math import sqrt
 from statistics import median
 
-from shortlist.config.data import Data
-from shortlist.data.facts import Facts, Problems, grouped
+from shortlist.data.log_facts import LogFacts, Problems, grouped
 from shortlist.data.profile import DayProfile
+from shortlist.spec.data import Data
 
 _SHOWN = 5
 _GAP_ADVICE = (
@@ -20,7 +20,7 @@ _GAP_ADVICE = (
 _CHANCE_Z = 3.29
 
 
-def enough_days(facts: Facts, data: Data) -> Problems:
+def enough_days(facts: LogFacts, data: Data) -> Problems:
     """The days suffice for the split."""
     split, days = data.split, len(facts.days)
     wanted = split.warmup_days + 1 + split.validation_days + split.test_days
@@ -31,7 +31,7 @@ def enough_days(facts: Facts, data: Data) -> Problems:
         )
 
 
-def null_share(facts: Facts, data: Data) -> Problems:
+def null_share(facts: LogFacts, data: Data) -> Problems:
     """No column lacks more values on a day than declared."""
     for column in data.columns:
         limit = column.max_null_share
@@ -42,7 +42,7 @@ def null_share(facts: Facts, data: Data) -> Problems:
             yield f"column '{column.name}' is null in {shown}; its max_null_share is {limit:.1%}"
 
 
-def volume(facts: Facts, data: Data) -> Problems:
+def volume(facts: LogFacts, data: Data) -> Problems:
     """No day has far fewer or far more rows than those before it; a day without any rows counts as a day.
 
     A day that is cut short because no later row may be read can have too many rows, but not too few.
@@ -59,7 +59,7 @@ def volume(facts: Facts, data: Data) -> Problems:
         yield f"volume: {_listed(found)}; rules.min_volume_ratio is {low:g}, max_volume_ratio {high:g}{advice}"
 
 
-def label_rate(facts: Facts, data: Data) -> Problems:
+def label_rate(facts: LogFacts, data: Data) -> Problems:
     """No day's label rate is far from those before it, chance aside."""
     limit, found = data.rules.max_label_rate_change, []
     for place, (day, profile) in enumerate(facts.days[1:], 1):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from shortlist.artefacts import sha256
-from shortlist.config.data import Data, GeneratedSource
-from shortlist.config.load import canonical_json
 from shortlist.data.sources import log_files, side_files
-from shortlist.objects_source import SourceFiles, is_remote
+from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.load import canonical_json
+from shortlist.storage.artefacts import sha256
+from shortlist.storage.objects_source import SourceFiles, is_remote
 
 
 def input_digest(data: Data, location: Path | str) -> str:

@@ -29,10 +29,9 @@ def failure(rule: str, flags: pl.Series, column: str, values: pl.Series, wanted:
     flags = flags.fill_null(False)
     if not flags.any():
         return []
-    got = shown(values.filter(flags))
-    quoted = pl.when(got.is_null()).then(pl.lit("nothing")).otherwise(pl.format("'{}'", got))
-    detail = pl.select(pl.format("{}: got {}, wanted {}", pl.lit(column), quoted, pl.lit(wanted))).to_series()
-    return [Failure(rule, flags, detail)]
+    # Texts are joined by `+`: Polars' own `format` inside a condition panics on some columns (polars 1.39).
+    quoted = ("'" + shown(values.filter(flags)) + "'").fill_null("nothing")
+    return [Failure(rule, flags, f"{column}: got " + quoted + f", wanted {wanted}")]
 
 
 def flagged(rows: int, failures: Sequence[Failure]) -> pl.Series:
@@ -63,9 +62,16 @@ def shown(values: pl.Series) -> pl.Series:
     >>> shown(pl.Series([[1, 2], None])).to_list()
     ['[1, 2]', None]
     """
-    if isinstance(values.dtype, pl.List | pl.Array):
+    if values.dtype.is_nested() and not _is_flat_list(values.dtype):
+        texts = pl.Series([None if value is None else str(value) for value in values.to_list()], dtype=pl.String())
+    elif isinstance(values.dtype, pl.List | pl.Array):
         items = values.cast(pl.List(pl.String())).list.join(", ", ignore_nulls=True)
-        texts = pl.select(pl.format("[{}]", items)).to_series()
+        texts = "[" + items + "]"
     else:
         texts = values.cast(pl.String(), strict=False)
     return texts.str.slice(0, _SHOWN_CHARACTERS)
+
+
+def _is_flat_list(kind: pl.DataType) -> bool:
+    inner = kind.inner if isinstance(kind, pl.List | pl.Array) else None
+    return isinstance(inner, pl.DataType) and not inner.is_nested()

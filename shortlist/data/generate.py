@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from shortlist.artefacts import written_whole
-from shortlist.config.data import Drift, GeneratedSource
 from shortlist.contracts import Columns, DataError, did_you_mean
-from shortlist.data.traffic import SURFACES, Part, draw_impressions, plan_parts
-from shortlist.data.truth import Truth
-from shortlist.data.world import (
+from shortlist.data.click_model import ClickModel
+from shortlist.data.synthetic_world import (
     AGE_GROUPS,
     COUNTRIES,
     DEVICES,
@@ -22,12 +19,15 @@ from shortlist.data.world import (
     Floats,
     Ints,
     Items,
-    World,
+    SyntheticWorld,
     build_world,
     mean_over_tags,
     random_stream,
 )
-from shortlist.progress import progress
+from shortlist.data.traffic import SURFACES, Part, draw_impressions, plan_parts
+from shortlist.spec.data import Drift, GeneratedSource
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.system.progress import progress
 
 FIRST_USER, FIRST_ITEM, FIRST_CREATOR = 100_001, 500_001, 9_001
 
@@ -45,11 +45,11 @@ def generate(source: GeneratedSource, folder: Path) -> None:
         DataError: A `broken_column` drift names a column that cannot break.
     """
     for drift in source.drifts:
-        _refuse_unknown_column(drift)
+        _check_drift_column(drift)
     world = build_world(source)
-    truth = Truth.of(source, world)
+    truth = ClickModel.of(source, world)
     parts = plan_parts(source)
-    with written_whole(folder) as staging, progress("generate", sum(part.rows for part in parts)) as advance:
+    with atomic_folder(folder) as staging, progress("generate", sum(part.rows for part in parts)) as advance:
         _users_table(source, world).write_parquet(staging / "users.parquet")
         _items_table(source, world.items).write_parquet(staging / "items.parquet")
         (staging / "impressions").mkdir()
@@ -59,7 +59,7 @@ def generate(source: GeneratedSource, folder: Path) -> None:
             advance(part.rows, "")
 
 
-def impressions_of(source: GeneratedSource, truth: Truth, part: Part) -> pl.DataFrame:
+def impressions_of(source: GeneratedSource, truth: ClickModel, part: Part) -> pl.DataFrame:
     """Return the rows of one part in time order."""
     world = truth.world
     shown = draw_impressions(source, world, part)
@@ -101,7 +101,7 @@ def _broken(rows: pl.DataFrame, drift: Drift, random: np.random.Generator) -> pl
     return rows.with_columns(pl.when(hit).then(None).otherwise(pl.col(drift.column)).alias(drift.column))
 
 
-def _refuse_unknown_column(drift: Drift) -> None:
+def _check_drift_column(drift: Drift) -> None:
     if drift.kind == "broken_column" and drift.column not in BREAKABLE:
         raise DataError(
             f"data.source.drifts: broken_column cannot break '{drift.column}'; the generated log has"
@@ -109,7 +109,7 @@ def _refuse_unknown_column(drift: Drift) -> None:
         )
 
 
-def _users_table(source: GeneratedSource, world: World) -> pl.DataFrame:
+def _users_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
     users = world.users
     return pl.DataFrame(
         {
@@ -135,7 +135,7 @@ def _items_table(source: GeneratedSource, items: Items) -> pl.DataFrame:
     )
 
 
-def _liked_items(source: GeneratedSource, world: World) -> pl.Series:
+def _liked_items(source: GeneratedSource, world: SyntheticWorld) -> pl.Series:
     """Return per user the items liked before the log began: each the one most to their taste of a few popular ones."""
     random = random_stream(source.seed, "histories")
     users = world.users
@@ -150,7 +150,7 @@ def _liked_items(source: GeneratedSource, world: World) -> pl.Series:
     return pl.concat(lists).fill_null(pl.lit([], pl.List(pl.Int64)))
 
 
-def _favoured(random: np.random.Generator, world: World, user: Ints) -> Ints:
+def _favoured(random: np.random.Generator, world: SyntheticWorld, user: Ints) -> Ints:
     """Return, for every entry of users, the item they like most of a few popular ones."""
     items, tastes = world.items, world.tastes[0]
     old = np.where(items.published < 0, items.popularity, 0.0)[: world.old_items]

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shortlist.ahead import ahead
-from shortlist.artefacts import written_whole
-from shortlist.config.data import Column, Data, FileSource, RowClock
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError
 from shortlist.data.log_rows import LogRows, log_layout
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.reading import read_blocks, rows_of
 from shortlist.data.side_tables import SIDE_FOLDER, ingest_side_table, side_path
 from shortlist.data.sources import log_files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.spec.data import Column, Data, FileSource, RowClock
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.tables import DayTable, DayTableWriter
+from shortlist.system.prefetch import prefetch
 
 RAW_INDEX = "raw.json"
 """Index of the raw table."""
@@ -29,7 +29,7 @@ _GENERATED = FileSource(path="impressions", format="parquet")
 _BEST = Column(name=Columns.BEST, type="number", known="after")
 
 
-def ingest(data: Data, location: Path, out: Path, runtime: Runtime) -> DayTable:
+def ingest(data: Data, location: Path, out: Path, runtime: Runtime, most_rows: int | None = None) -> DayTable:
     """Write a log and its side tables with their declared types, and beside them what could not be parsed.
 
     Args:
@@ -38,23 +38,27 @@ def ingest(data: Data, location: Path, out: Path, runtime: Runtime) -> DayTable:
             the side tables' paths. A generated log needs none.
         out: Folder to write; it appears whole or not at all.
         runtime: Bounds the rows held at once.
+        most_rows: Leave out the blocks of the log that begin after so many rows, for a look at its beginning; None:
+            read all.
 
     Returns:
         The raw table (index `RAW_INDEX`). Its notes: raw_rows (rejected ones included), rejected_rows, by_rule (of the
-        rejected rows), and side: for each side table its raw_rows and rejected_rows.
+        rejected rows), and side: for each side table its raw_rows and rejected_rows; with `most_rows` also whole:
+        whether the log has no more rows.
 
     Raises:
         DataError: The files are missing, unreadable, or not what the spec declares.
     """
-    with _inputs(data, location, out) as inputs, written_whole(out) as staging:
+    with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
         with QuarantineWriter(staging / REJECTED) as rejected:
             side = _ingest_side_tables(data, inputs.folder, staging, rejected, runtime)
             side_rules = rejected.by_rule.copy()
             writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
-            rows = _ingest_log(data, inputs, writer, rejected, runtime)
+            rows, whole = _ingest_log(data, inputs, writer, rejected, runtime, most_rows)
             by_rule = rejected.by_rule - side_rules
         rules = dict(sorted(by_rule.items()))
-        writer.close({"raw_rows": rows, "rejected_rows": by_rule.total(), "by_rule": rules, "side": side})
+        notes = {"raw_rows": rows, "rejected_rows": by_rule.total(), "by_rule": rules, "side": side}
+        writer.close(notes if most_rows is None else {**notes, "whole": whole})
     return DayTable.open(out, RAW_INDEX)
 
 
@@ -91,17 +95,26 @@ def _ingest_side_tables(
 
 
 def _ingest_log(
-    data: Data, inputs: _Inputs, writer: DayTableWriter, rejected: QuarantineWriter, runtime: Runtime
-) -> int:
-    """Return the number of rows read, rejected ones included."""
+    data: Data,
+    inputs: _Inputs,
+    writer: DayTableWriter,
+    rejected: QuarantineWriter,
+    runtime: Runtime,
+    most_rows: int | None,
+) -> tuple[int, bool]:
+    """Return the number of rows read, rejected ones included, and whether these are all."""
     layout = log_layout(data, inputs.source, inputs.extra)
     files = log_files(inputs.source, inputs.folder)
     by_order = isinstance(data.clock, RowClock)
     rows = LogRows(data, layout, rows_of(files, layout.header) if by_order else 0)
-    for file, block in ahead(read_blocks(files, layout, runtime.chunk_rows)):
+    whole, block_rows = True, min(runtime.chunk_rows, most_rows or runtime.chunk_rows)
+    for file, block in prefetch(read_blocks(files, layout, block_rows)):
+        if most_rows is not None and rows.rows >= most_rows:
+            whole = False
+            break
         good, bad = rows.take(file, block)
         writer.append(good)
         rejected.append(bad)
     if not rows.rows:
         raise DataError(f"{inputs.folder / inputs.source.path}: the log has no rows")
-    return rows.rows
+    return rows.rows, whole

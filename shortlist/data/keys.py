@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.row_digest import Hashes
+from shortlist.storage.row_digest import Hashes
 
 
 class KeySet:

@@ -8,10 +8,12 @@ from typing import Literal
 
 import polars as pl
 
-from shortlist.config.data import Column, EventClock
 from shortlist.contracts import DataError, did_you_mean
+from shortlist.spec.data import Column, EventClock
 
 _TYPED: dict[str, pl.DataType] = {"integer": pl.Int64(), "number": pl.Float64()}
+_MOST_UNDECLARED = 200
+"""Undeclared columns that a message names: whoever declares them wants all at once."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Layout:
         """
         names = [column.source_name for column in self.columns]
         if self.clock is not None:
-            if not self.clock.column.isdigit():
+            if not self.clock.column.isdecimal():
                 raise DataError(
                     f"{file}: the file has no header, so clock.column must be a position counted from 0,"
                     f" got '{self.clock.column}'"
@@ -87,7 +89,8 @@ class Layout:
         extra = [name for name in found if name not in self.sources]
         if extra and self.undeclared == "refuse":
             problems.append(
-                f"column {_listed(extra)} is not declared; declare it, or set rules.undeclared_columns: ignore"
+                f"column {_listed(extra, _MOST_UNDECLARED)} is not declared; declare it, or set"
+                " rules.undeclared_columns: ignore"
             )
         if problems:
             raise DataError(f"{file} ({self.table}): " + "; ".join(problems))
@@ -111,6 +114,6 @@ class Block:
     """Bytes of the file on disk read so far."""
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+def _listed(names: list[str], most: int = 8) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.ahead import results
-from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns
 from shortlist.data.side_tables import side_path
-from shortlist.row_digest import row_hashes
+from shortlist.spec.data import Column, Data, SideTable
+from shortlist.storage.row_digest import row_hashes
+from shortlist.system.prefetch import results
 
 _MIN_ROWS_OF_A_CLASS = 10
 

@@ -6,13 +6,13 @@ from datetime import datetime
 
 import polars as pl
 
-from shortlist.config.data import Column, Data, EventClock, FileSource, RowClock
 from shortlist.contracts import Columns, DataError
 from shortlist.data.clock import check_timezone, event_days, row_times
 from shortlist.data.failures import Failure, failure, split_failures
 from shortlist.data.layout import Block, Layout
 from shortlist.data.sources import InputFile
 from shortlist.data.typed_rows import TypedRows, broken_rows
+from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock
 
 _INT8 = (-128, 127)
 
@@ -28,8 +28,8 @@ def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -
     Raises:
         DataError: The label or the impression has a type that cannot be one, or the timezone does not exist.
     """
-    _refuse_role(data, "label", data.label, ("integer", "number"))
-    _refuse_role(data, "impression", data.impression, ("integer",))
+    _check_no_role(data, "label", data.label, ("integer", "number"))
+    _check_no_role(data, "impression", data.impression, ("integer",))
     clock = data.clock if isinstance(data.clock, EventClock) else None
     if clock is not None:
         check_timezone(clock)
@@ -87,6 +87,6 @@ class LogRows:
         return rows.select(*own, *named, *others).cast({Columns.LABEL: pl.Int8})
 
 
-def _refuse_role(data: Data, role: str, name: str | None, wanted: tuple[str, ...]) -> None:
+def _check_no_role(data: Data, role: str, name: str | None, wanted: tuple[str, ...]) -> None:
     if name is not None and data.by_name[name].type not in wanted:
         raise DataError(f"data.{role} '{name}' is of type {data.by_name[name].type}; wanted {' or '.join(wanted)}")

@@ -9,10 +9,10 @@ from datetime import date, datetime
 import numpy as np
 import polars as pl
 
-from shortlist.config.data import Data
 from shortlist.contracts import Columns
 from shortlist.data.keys import KeySet
-from shortlist.row_digest import Hashes, RowDigest, row_hashes
+from shortlist.spec.data import Data
+from shortlist.storage.row_digest import Hashes, RowDigest, row_hashes
 
 _SAMPLE_ROWS = 50_000
 _PLACE = "__place"

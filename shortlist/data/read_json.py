@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import polars as pl
 import polars.exceptions
 
-from shortlist.config.data import Column
 from shortlist.contracts import Columns, DataError
 from shortlist.data.layout import Block, Layout
-from shortlist.data.rows import BROKEN_SCHEMA, take_apart
+from shortlist.data.rows import BROKEN_SCHEMA, split_text_rows
 from shortlist.data.sources import InputFile
 from shortlist.data.streams import opened
 from shortlist.data.text_blocks import TextBlock, text_blocks
+from shortlist.spec.data import Column
 
 _PEEK_ROWS = 1_000
 # As for delimited text: what mostly does not parse as typed is read as text from then on.
@@ -33,7 +33,7 @@ def json_fields(file: InputFile) -> list[str]:
         block = next(text_blocks(stream, file.name, None, _PEEK_ROWS), None)
     if block is None:
         raise DataError(f"{file.name}: the file has no rows")
-    rows = take_apart(block, None, 0)
+    rows = split_text_rows(block, None, 0)
     lines = _texts(rows.sound_text())
     objects = lines.filter(_is_object(lines))
     if objects.is_empty():
@@ -74,7 +74,7 @@ class _Reader:
 
     def slow(self, block: TextBlock) -> Block:
         """Return the lines that are JSON objects, with their values as text, and the others with the reason."""
-        rows = take_apart(block, None, 0)
+        rows = split_text_rows(block, None, 0)
         texts = _texts(rows.sound_text())
         objects = _is_object(texts)
         kept = texts.filter(objects)

@@ -13,7 +13,7 @@ from shortlist.data.read_json import json_fields, read_json
 from shortlist.data.read_text import SEPARATORS, is_large, read_text, text_fields
 from shortlist.data.sources import InputFile
 from shortlist.data.text_blocks import count_rows
-from shortlist.progress import progress
+from shortlist.system.progress import progress
 
 _MEGABYTE = 1e6
 

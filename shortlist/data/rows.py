@@ -58,7 +58,7 @@ class Rows:
         )
 
 
-def take_apart(block: TextBlock, separator: str | None, fields: int) -> Rows:
+def split_text_rows(block: TextBlock, separator: str | None, fields: int) -> Rows:
     """Return the rows of a block and which of them are broken.
 
     Args:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from shortlist.config.data import Column, Data, SideTable
 from shortlist.contracts import Columns, DataError
 from shortlist.data.failures import Failure, failure, flagged
 from shortlist.data.keys import KeySet
-from shortlist.row_digest import Hashes, row_columns, row_hashes
+from shortlist.spec.data import Column, Data, SideTable
+from shortlist.storage.row_digest import Hashes, row_columns, row_hashes
 
 DUPLICATE_ROW = "duplicate_row"
 """The rule whose rows have a tolerance of their own."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
-from shortlist.config.data import SideTable
 from shortlist.contracts import Columns
 from shortlist.data.failures import split_failures
 from shortlist.data.keys import KeySet
 from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.rules import broken_checks, side_checks
 from shortlist.data.side_tables import side_path
-from shortlist.row_digest import row_hashes
+from shortlist.spec.data import SideTable
+from shortlist.storage.row_digest import row_hashes
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shortlist.config.data import Data, SideTable
 from shortlist.contracts import Columns, DataError
 from shortlist.data.failures import split_failures
 from shortlist.data.layout import Layout
@@ -12,6 +11,7 @@ from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.reading import read_blocks
 from shortlist.data.sources import side_files
 from shortlist.data.typed_rows import TypedRows, broken_rows
+from shortlist.spec.data import Data, SideTable
 
 SIDE_FOLDER = "side"
 """Folder of the side tables in a raw or valid log."""
@@ -41,8 +41,8 @@ def ingest_side_table(
     Raises:
         DataError: The files are missing or unreadable, hold no rows, or are not what the spec declares.
     """
-    _refuse_other_key_type(table, data)
-    layout = _layout(table, data)
+    _check_key_type(table, data)
+    layout = side_layout(table, data)
     typed, rows, rejected_before = TypedRows(layout), 0, rejected.rows
     writer: ParquetFileWriter | None = None
     try:
@@ -61,7 +61,8 @@ def ingest_side_table(
     return {"raw_rows": rows, "rejected_rows": rejected.rows - rejected_before}
 
 
-def _layout(table: SideTable, data: Data) -> Layout:
+def side_layout(table: SideTable, data: Data) -> Layout:
+    """Return what the spec says about the files of a side table."""
     return Layout(
         f"side table '{table.name}'",
         table.columns,
@@ -72,7 +73,7 @@ def _layout(table: SideTable, data: Data) -> Layout:
     )
 
 
-def _refuse_other_key_type(table: SideTable, data: Data) -> None:
+def _check_key_type(table: SideTable, data: Data) -> None:
     own = next(column for column in table.columns if column.name == table.key)
     log = data.by_name[table.key]
     if own.type != log.type or own.type not in ("integer", "string", "hex"):

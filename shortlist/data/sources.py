@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shortlist.config.data import FileFormat, FileSource, SideTable
 from shortlist.contracts import DataError, did_you_mean
+from shortlist.spec.data import FileFormat, FileSource, SideTable
 
 Format = Literal["csv", "tsv", "jsonl", "parquet", "npz"]
 

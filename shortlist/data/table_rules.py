@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from shortlist.config.data import Data, SideTable
 from shortlist.data.day_rules import enough_days, label_rate, null_share, volume
-from shortlist.data.facts import Facts, Problems, grouped, share
+from shortlist.data.log_facts import LogFacts, Problems, grouped, share
 from shortlist.data.rules import DUPLICATE_ROW, FUTURE
+from shortlist.spec.data import Data, SideTable
 
 
-def quarantined_share(facts: Facts, data: Data) -> Problems:
+def quarantined_share(facts: LogFacts, data: Data) -> Problems:
     """Few rows break a rule."""
     bad = {rule: rows for rule, rows in facts.by_rule.items() if rule not in (DUPLICATE_ROW, FUTURE)}
     rows, limit = sum(bad.values()), data.rules.max_quarantined_share
@@ -21,14 +21,14 @@ def quarantined_share(facts: Facts, data: Data) -> Problems:
         yield f"{got} rows are quarantined ({rules}); rules.max_quarantined_share is {limit:.2%}"
 
 
-def duplicate_share(facts: Facts, data: Data) -> Problems:
+def duplicate_share(facts: LogFacts, data: Data) -> Problems:
     """Few rows are exact copies of earlier ones."""
     rows, limit = facts.by_rule.get(DUPLICATE_ROW, 0), data.rules.max_duplicate_share
     if rows > limit * facts.read_rows:
         yield f"{share(rows, facts.read_rows)} rows copy an earlier one; rules.max_duplicate_share is {limit:.2%}"
 
 
-def enough_rows(facts: Facts, data: Data) -> Problems:
+def enough_rows(facts: LogFacts, data: Data) -> Problems:
     """The log has rows, and as many as wanted."""
     if not facts.profile.rows and facts.until is not None and facts.future_rows:
         yield f"no row is valid before {facts.until.isoformat()}, {grouped(facts.future_rows)} lie at or after it"
@@ -38,14 +38,14 @@ def enough_rows(facts: Facts, data: Data) -> Problems:
         yield f"only {grouped(facts.profile.rows)} valid rows; rules.min_rows is {grouped(data.rules.min_rows)}"
 
 
-def label_varies(facts: Facts, data: Data) -> Problems:
+def label_varies(facts: LogFacts, data: Data) -> Problems:
     """The label takes both values."""
     rows, positives = facts.profile.rows, facts.profile.positives
     if rows and positives in (0, rows):
         yield f"label '{data.label}' is {positives // rows} in all {grouped(rows)} rows; there is nothing to learn"
 
 
-def freshness(facts: Facts, data: Data) -> Problems:
+def freshness(facts: LogFacts, data: Data) -> Problems:
     """The newest row is not too old, seen from the moment until which rows may be read."""
     limit, newest = data.rules.max_age_hours, facts.profile.newest
     now = facts.now if facts.until is None else min(facts.now, facts.until)
@@ -54,7 +54,7 @@ def freshness(facts: Facts, data: Data) -> Problems:
         yield f"the newest row is of {newest:%Y-%m-%d %H:%M} UTC, {age:.1f} hours old; rules.max_age_hours is {limit:g}"
 
 
-def leakage(facts: Facts, data: Data) -> Problems:
+def leakage(facts: LogFacts, data: Data) -> Problems:
     """No column known before the impression tells the label nearly alone."""
     limit = data.rules.max_column_auc
     for name, auc in facts.column_aucs.items():
@@ -65,14 +65,14 @@ def leakage(facts: Facts, data: Data) -> Problems:
             )
 
 
-def side_tables(facts: Facts, data: Data) -> Problems:
+def side_tables(facts: LogFacts, data: Data) -> Problems:
     """Side tables have each key once, few bad rows, and most keys of the log."""
     for table in data.side_tables:
         for problem in _side_table(facts, data, table):
             yield f"side table '{table.name}': {problem}"
 
 
-def _side_table(facts: Facts, data: Data, table: SideTable) -> Problems:
+def _side_table(facts: LogFacts, data: Data, table: SideTable) -> Problems:
     side, limit = facts.side[table.name], data.rules.max_quarantined_share
     if side.repeated_keys:
         example = f"{table.key} = {side.example}"
@@ -90,7 +90,7 @@ def _side_table(facts: Facts, data: Data, table: SideTable) -> Problems:
         yield f"{got} rows of the log find their {table.key}; its min_coverage is {table.min_coverage:.1%}"
 
 
-TABLE_RULES: tuple[Callable[[Facts, Data], Problems], ...] = (
+TABLE_RULES: tuple[Callable[[LogFacts, Data], Problems], ...] = (
     quarantined_share,
     duplicate_share,
     enough_rows,
@@ -105,6 +105,6 @@ TABLE_RULES: tuple[Callable[[Facts, Data], Problems], ...] = (
 )
 
 
-def problems_of(facts: Facts, data: Data) -> list[str]:
+def problems_of(facts: LogFacts, data: Data) -> list[str]:
     """Return everything that is wrong with a log as a whole."""
     return [problem for rule in TABLE_RULES for problem in rule(facts, data)]

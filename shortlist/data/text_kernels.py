@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.compiled import compiled
+from shortlist.system.compiled import compiled
 
 SKIPPED: Final = 0
 TEXT: Final = 1

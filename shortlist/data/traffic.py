@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from shortlist.config.data import GeneratedSource
-from shortlist.data.world import DEVICES, Floats, Ints, World, random_stream
+from shortlist.data.synthetic_world import DEVICES, Floats, Ints, SyntheticWorld, random_stream
+from shortlist.spec.data import GeneratedSource
 
 PART_ROWS = 250_000
 """Most impressions of a part; parts are made one by one, so this bounds memory."""
@@ -64,7 +64,7 @@ def plan_parts(source: GeneratedSource) -> list[Part]:
     return parts
 
 
-def draw_impressions(source: GeneratedSource, world: World, part: Part) -> Impressions:
+def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part) -> Impressions:
     """Return the impressions of a part; the same for the same seed, whatever parts were made before."""
     random = random_stream(source.seed, "traffic", part.day, part.first_row)
     visit, place = _sessions(random, part.rows)
@@ -125,7 +125,7 @@ def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float
     return time_us
 
 
-def _shown(source: GeneratedSource, world: World, part: Part, random: np.random.Generator) -> Ints:
+def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: np.random.Generator) -> Ints:
     """Return the item of each row: by popularity, newer ones more often, none before its publication."""
     age = part.day - world.items.published[: world.old_items]
     weight = np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)

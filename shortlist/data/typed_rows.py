@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from shortlist.config.data import Column
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import event_times, refuse_wrong_unit, wanted_time
+from shortlist.data.clock import check_time_unit, event_times, wanted_time
 from shortlist.data.convert import convert, wanted
 from shortlist.data.failures import Failure, failure
 from shortlist.data.layout import Block, Layout
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.sources import InputFile
+from shortlist.spec.data import Column, null_texts
 
 # A few bad values are bad rows; when nearly all of a column fail, the column is not what the spec says.
 _MAX_FAILED_SHARE = 0.9
@@ -35,9 +35,9 @@ class TypedRows:
         Raises:
             DataError: Nearly all rows are broken, or nearly all values of a column are not of its type.
         """
-        _refuse_if_most_are_broken(file, block)
+        _check_broken_share(file, block)
         # Delimited text lost its null values while it was parsed.
-        null_values = () if file.format in ("csv", "tsv") else self._layout.null_values
+        null_values = () if file.format in ("csv", "tsv") else null_texts(self._layout.null_values)
         converted = convert(block.columns, self._layout.columns, null_values)
         times, failures = self._times(file, block)
         for column in self._layout.columns:
@@ -58,7 +58,7 @@ class TypedRows:
             return [], []
         raw = block.columns[clock.column]
         times = event_times(raw, clock)
-        refuse_wrong_unit(raw, times, clock, file.name)
+        check_time_unit(raw, times, clock, file.name)
         return [times], failure("clock", times.is_null(), clock.column, raw, wanted_time(clock))
 
     def _width_failure(self, file: InputFile, column: Column, values: pl.Series) -> list[Failure]:
@@ -90,7 +90,7 @@ def _type_failure(file: InputFile, block: Block, column: Column, flags: pl.Serie
     return found
 
 
-def _refuse_if_most_are_broken(file: InputFile, block: Block) -> None:
+def _check_broken_share(file: InputFile, block: Block) -> None:
     broken = block.broken.height
     if broken >= _MIN_FAILED_ROWS and broken > _MAX_FAILED_SHARE * block.rows:
         line, rule, detail = block.broken.row(0)

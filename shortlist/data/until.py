@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time
 from zoneinfo import ZoneInfo
 
-from shortlist.config.data import Data, EventClock
 from shortlist.contracts import DataError
+from shortlist.spec.data import Data, EventClock
 
 
 def until_of(text: str) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -14,14 +14,11 @@ from typing import Any
 
 import polars as pl
 
-from shortlist.artefacts import written_whole
-from shortlist.config.data import Data
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.facts import Facts
 from shortlist.data.failures import flagged, split_failures
 from shortlist.data.ingest import RAW_INDEX, REJECTED
 from shortlist.data.leakage import column_aucs
+from shortlist.data.log_facts import LogFacts
 from shortlist.data.profile import Profile
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.rules import Check, DayRules, broken_checks, log_checks
@@ -29,9 +26,21 @@ from shortlist.data.side_rules import SideFacts, validate_side_table
 from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.table_rules import problems_of
 from shortlist.data.until import cut_day
-from shortlist.progress import progress
-from shortlist.row_digest import DIGESTS, Hashes, row_hashes
-from shortlist.tables import DayTable, DayTableWriter, pieces_of
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
+from shortlist.storage.tables import DayTable, DayTableWriter, pieces_of
+from shortlist.system.progress import progress
+
+
+class LogRefusedError(DataError):
+    """The log as a whole breaks rules."""
+
+    def __init__(self, message: str, problems: Sequence[str]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+        """One sentence per rule."""
 
 
 def validate(
@@ -61,9 +70,9 @@ def validate(
             and the quarantine.
     """
     source = DayTable.open(raw, RAW_INDEX)
-    with written_whole(valid) as staging:
+    with atomic_folder(valid) as staging:
         writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
-        with written_whole(quarantine) as apart, QuarantineWriter(apart / Files.QUARANTINE) as bad:
+        with atomic_folder(quarantine) as apart, QuarantineWriter(apart / Files.QUARANTINE) as bad:
             bad.copy(raw / REJECTED)
             side = _side_tables(data, source, staging, bad, runtime)
             bad.by_rule.clear()
@@ -72,10 +81,10 @@ def validate(
         aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
         counts = dict(sorted(by_rule.items()))
         cut = cut_day(until, data)
-        facts = Facts(source.notes["raw_rows"], counts, profile, side, aucs, now, until, cut)
+        facts = LogFacts(source.notes["raw_rows"], counts, profile, side, aucs, now, until, cut)
         problems = problems_of(facts, data)
         if problems:
-            raise DataError(_refusal(problems, quarantine, by_rule.total()))
+            raise LogRefusedError(_refusal(problems, quarantine, by_rule.total()), problems)
         writer.close(_notes(facts))
     return DayTable.open(valid, Files.LOG)
 
@@ -163,7 +172,7 @@ def _judge(
     return good, refused
 
 
-def _notes(facts: Facts) -> dict[str, Any]:
+def _notes(facts: LogFacts) -> dict[str, Any]:
     side = {
         name: {
             "raw_rows": found.raw_rows,

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shortlist.artefacts import IntegrityError, read_json, write_json
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.evaluation.records import Measures, Record
+from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 
 class Blessed(Record):
@@ -22,7 +22,8 @@ class Blessed(Record):
     model: str
     candidate: str
     """Digest of its folder, as in its gate report."""
-    validation_log_loss: float
+    validation_log_loss: float | None
+    """None when it is unknown and no other candidate passed."""
 
 
 class Blessing(Record):
@@ -41,17 +42,19 @@ class Blessing(Record):
 def bless(reports: Sequence[GateReport], measures: Sequence[Measures]) -> Blessing:
     """Return the verdict: of the candidates that pass every gate, the one with the lowest validation log loss.
 
-    The test rows only judge. Choosing by them would make their numbers look better than they are.
+    The test rows only judge. Choosing by them would make their numbers look better than they are. A candidate whose
+    validation log loss is unknown (grown anew on all days from an earlier model that learnt the validation days) is
+    chosen when no other passes.
     """
     losses = {one.model: one.validation_log_loss for one in measures}
     passing = {report.model: losses.get(report.model) for report in reports if report.passed}
     known = {model: loss for model, loss in passing.items() if loss is not None}
-    chosen = min(known, key=lambda model: (known[model], model), default=None)
+    chosen = min(known, key=lambda model: (known[model], model), default=min(passing, default=None))
     candidates = {report.model: report.candidate for report in reports}
     return Blessing(
         blessed=None
         if chosen is None
-        else Blessed(model=chosen, candidate=candidates[chosen], validation_log_loss=known[chosen]),
+        else Blessed(model=chosen, candidate=candidates[chosen], validation_log_loss=known.get(chosen)),
         reasons={report.model: _reasons(report, chosen, known) for report in reports},
         numbers={one.model: one.model_copy(update={"curves": None}) for one in measures},
         digests={report.model: _digests(report) for report in reports},
@@ -110,10 +113,16 @@ def _reasons(report: GateReport, chosen: str | None, known: dict[str, float]) ->
     if not report.passed:
         return report.holds
     if report.model not in known:
-        return ("passes every gate, but its validation log loss is unknown, so it cannot be chosen",)
+        if report.model == chosen:
+            return ("passes every gate; its validation log loss is unknown, and no candidate with a known one passes",)
+        return (
+            (f"passes every gate, but its validation log loss is unknown; that of '{chosen}' is known",)
+            if known
+            else (f"passes every gate, but its validation log loss is unknown, as is that of '{chosen}'",)
+        )
     loss = f"validation log loss {known[report.model]:.4f}"
     if report.model == chosen:
-        return (f"passes every gate, {loss}",)
+        return (f"passes every gate, lowest {loss}",)
     return (f"passes every gate, but {loss} is not below {known[chosen or report.model]:.4f} of '{chosen}'",)
 
 

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Record
-
-GATES: Final = ("data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra")
-"""Every gate that must have spoken, in the order of reports."""
-
-
-class GateResult(Record):
-    """The word of one gate."""
-
-    name: str
-    passed: bool
-    reason: str
-    """Why, with the numbers that decided; one line."""
-    numbers: dict[str, Any] = Field(default_factory=dict)
-    """The same numbers, and the limits, for programs."""
-
-    @property
-    def message(self) -> str:
-        """What a person reads.
-
-        >>> GateResult(name="auc", passed=False, reason="0.7411 < 0.7480").message
-        "Gate 'auc' holds the candidate: 0.7411 < 0.7480."
-        """
-        verb = "passes" if self.passed else "holds"
-        return f"Gate '{self.name}' {verb} the candidate: {self.reason}."
-
-    @classmethod
-    def of(cls, name: str, failures: Iterable[str], passes: str, **numbers: Any) -> Self:
-        """Return a hold with every failure as the reason, or a pass when there is none."""
-        reasons = tuple(failures)
-        return cls(name=name, passed=not reasons, reason="; ".join(reasons) or passes, numbers=numbers)
 
 
 class GateReport(Record):
     """The word of every gate; passed only if all of them spoke and none holds."""
 
     model: str
-    """Name of the model in the run, such as `xgboost`."""
+    """Name of the model, as declared."""
     candidate: str
     """Digest of the model folder that was judged; empty when there is none."""
     gates: tuple[GateResult, ...]

@@ -1,15 +1,66 @@
-"""The gates: pure functions from numbers and limits to a word with its reason."""
+"""The gates: pure functions from numbers and limits to a word with its reason, and the registry that lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
-from shortlist.config.gates import Gates
 from shortlist.evaluation.calibration import rate_error
-from shortlist.evaluation.gate_report import GateResult
+from shortlist.evaluation.export_gates import infra_gate, parity_gate
+from shortlist.evaluation.export_validation import ExportValidation
+from shortlist.evaluation.gate_inputs import GateInputs
+from shortlist.evaluation.gate_result import GateResult, rows
+from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.evaluation.measure import Scored
 from shortlist.evaluation.metrics import constant_log_loss
 from shortlist.evaluation.records import Champion, Comparison, Measures, SkewReport, SliceComparison
+from shortlist.spec.base import Section
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import IntegrityError
+
+Settings = TypeVar("Settings", bound=Section)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that a gate may look at when it judges a candidate."""
+
+    limits: Gates
+    """The gates' section of the spec."""
+    evidence: GateInputs
+    """What is the same for every candidate."""
+    folder: Path
+    """The model folder; it may be missing."""
+    digest: str
+    """Of the folder; empty when it is missing."""
+    scored: Scored
+    """The candidate's numbers, and its scores row by row where they could be read."""
+    comparison: Comparison | None
+    """With the champion; None when there is none."""
+    slices: Sequence[SliceComparison] | None
+    """With the reference; None when they could not be compared."""
+    slices_problem: str
+    """Why they could not be compared."""
+    proof: ExportValidation | None
+    """What a real Triton answered; None when there is no readable proof."""
+
+    @property
+    def measures(self) -> Measures:
+        """The candidate's numbers on the test rows."""
+        return self.scored.measures
+
+    @property
+    def test_rows(self) -> int:
+        """Test rows there are, by whoever scored the most of them."""
+        return max(self.measures.rows, self.evidence.baseline.measures.rows)
+
+    def settings(self, gate: str, kind: type[Settings]) -> Settings:
+        """Return what the spec declares for a gate under `gates.custom`; its defaults when it declares nothing."""
+        declared = self.limits.custom.get(gate, kind())
+        assert isinstance(declared, kind), f"gates.custom.{gate} is read as {type(declared).__name__}"
+        return declared
 
 
 def data_gate(log: Mapping[str, Any] | None, candidate: Measures, limits: Gates) -> GateResult:
@@ -63,8 +114,8 @@ def skew_gate(skew: SkewReport | None, test_rows: int, limits: Gates) -> GateRes
     return GateResult.of("skew", failures, passes, **numbers)
 
 
-def absolute_gate(candidate: Measures, popularity: Measures | None, limits: Gates) -> GateResult:
-    """Hold when the confidence bounds of AUC and log loss miss their floors, or popularity alone does as well."""
+def absolute_gate(candidate: Measures, baseline: Measures | None, limits: Gates) -> GateResult:
+    """Hold when the confidence bounds of AUC and log loss miss their floors, or the baseline does as well."""
     numbers: dict[str, Any] = {"min_auc": limits.min_auc, "max_log_loss": limits.max_log_loss}
     if candidate.auc is None or candidate.log_loss is None or candidate.label_rate is None:
         return GateResult.of("absolute", [f"no numbers: {candidate.problem or 'not measured'}"], "", **numbers)
@@ -76,13 +127,13 @@ def absolute_gate(candidate: Measures, popularity: Measures | None, limits: Gate
     if candidate.log_loss.high >= ceiling:
         name = "log loss of a constant rate" if limits.max_log_loss is None else "max_log_loss"
         failures.append(f"log loss {candidate.log_loss.high:.4f} >= {ceiling:.4f} ({name}; {level})")
-    failures += _no_gain(candidate, popularity, limits)
+    failures += _no_gain(candidate, baseline, limits)
     numbers |= {"auc": candidate.auc.model_dump(), "log_loss": candidate.log_loss.model_dump(), "ceiling": ceiling}
     passes = (
         f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f},"
-        f" popularity {_auc(popularity)} ({level})"
+        f" {baseline.model if baseline else 'baseline'} {_auc(baseline)} ({level})"
     )
-    return GateResult.of("absolute", failures, passes, **numbers, popularity_auc=popularity and _value(popularity))
+    return GateResult.of("absolute", failures, passes, **numbers, baseline_auc=baseline and _value(baseline))
 
 
 def champion_gate(champion: Champion | None, comparison: Comparison | None, limits: Gates) -> GateResult:
@@ -122,13 +173,20 @@ def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
     failures = []
     # Chance is taken off first: an average of absolute values never reaches 0, and on few rows it is mostly chance.
     if error - noise > limit:
-        failures.append(f"calibration error {error:.4f} - {noise:.4f} by chance > {limit:.4f}")
+        failures.append(
+            f"calibration error {error:.4f}, of which {noise:.4f} is expected by chance and subtracted:"
+            f" {error - noise:.4f} > {limit:.4f} (max_calibration_error)"
+        )
     if off is None:
         failures.append("no positives to compare the mean score with")
     elif off > limits.max_rate_error:
         rates = f"mean score {candidate.mean_score:.4f}, label rate {candidate.label_rate:.4f}"
         failures.append(f"rate error {off:.3f} > {limits.max_rate_error:.3f} ({rates})")
-    passes = f"calibration error {error:.4f} (chance {noise:.4f}, limit {limit:.4f}), rate error {off or 0:.3f}"
+    above = max(error - noise, 0.0)
+    passes = (
+        f"calibration error {error:.4f}, of which {noise:.4f} is expected by chance and subtracted: {above:.4f} <="
+        f" {limit:.4f}; rate error {off or 0:.3f}"
+    )
     numbers = {"calibration_error": error, "calibration_noise": noise, "rate_error": off}
     return GateResult.of("calibration", failures, passes, **numbers, max_calibration_error=limit)
 
@@ -140,7 +198,7 @@ def slices_gate(
 
     Args:
         slices: Every slice, its p-value Holm-corrected; None when they could not be compared.
-        reference: The champion, or the popularity baseline when there is none.
+        reference: The champion, or the baseline when there is none.
         limits: max_slice_auc_drop, confidence, min_slice_rows and the declared slices.
         problem: Why they could not be compared.
     """
@@ -167,13 +225,11 @@ def integrity_gate(digests: Mapping[str, str] | None, problem: str = "") -> Gate
     )
 
 
-def rows(count: int) -> str:
-    """Return a count with its digits in groups.
-
-    >>> rows(1204511)
-    '1 204 511'
-    """
-    return f"{count:,}".replace(",", " ")
+def _integrity(case: Case) -> GateResult:
+    try:
+        return integrity_gate(verify_model_folder(case.folder))
+    except IntegrityError as problem:
+        return integrity_gate(None, str(problem))
 
 
 def _worst(skew: SkewReport) -> str:
@@ -181,15 +237,15 @@ def _worst(skew: SkewReport) -> str:
     return "most in " + ", ".join(name for _, name in worst) if worst else "no column named"
 
 
-def _no_gain(candidate: Measures, popularity: Measures | None, limits: Gates) -> Iterator[str]:
+def _no_gain(candidate: Measures, baseline: Measures | None, limits: Gates) -> Iterator[str]:
     assert candidate.auc is not None
-    if popularity is None or popularity.auc is None:
-        yield f"no popularity baseline to beat: {(popularity and popularity.problem) or 'it was not scored'}"
-    elif (popularity.rows, popularity.positives) != (candidate.rows, candidate.positives):
-        yield f"popularity was measured on other rows ({rows(popularity.rows)}, candidate {rows(candidate.rows)})"
-    elif candidate.auc.low < popularity.auc.value + limits.min_gain_over_popularity:
-        floor = popularity.auc.value + limits.min_gain_over_popularity
-        gain = f"popularity {popularity.auc.value:.4f}, min_gain_over_popularity {limits.min_gain_over_popularity:.4f}"
+    if baseline is None or baseline.auc is None:
+        yield f"no baseline to beat: {(baseline and baseline.problem) or 'it was not scored'}"
+    elif (baseline.rows, baseline.positives) != (candidate.rows, candidate.positives):
+        yield f"{baseline.model} was measured on other rows ({rows(baseline.rows)}, candidate {rows(candidate.rows)})"
+    elif candidate.auc.low < baseline.auc.value + limits.min_gain_over_baseline:
+        floor = baseline.auc.value + limits.min_gain_over_baseline
+        gain = f"{baseline.model} {baseline.auc.value:.4f}, min_gain_over_baseline {limits.min_gain_over_baseline:.4f}"
         yield f"AUC {candidate.auc.low:.4f} < {floor:.4f} ({gain})"
 
 
@@ -212,3 +268,28 @@ def _value(measures: Measures) -> float | None:
 def _auc(measures: Measures | None) -> str:
     value = _value(measures) if measures else None
     return "missing" if value is None else f"{value:.4f}"
+
+
+class Gate(NamedTuple):
+    """A gate of the registry."""
+
+    judge: Callable[[Case], GateResult]
+    """Says whether it holds a candidate; the name of its result is the gate's."""
+    settings: type[Section] | None = None
+    """Section of its own settings, `gates.custom.<name>` in a spec; every field has a default."""
+
+
+GATES: Final[dict[str, Gate]] = {
+    "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
+    "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
+    "absolute": Gate(lambda case: absolute_gate(case.measures, case.evidence.baseline.measures, case.limits)),
+    "champion": Gate(lambda case: champion_gate(case.evidence.champion, case.comparison, case.limits)),
+    "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
+    "slices": Gate(
+        lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)
+    ),
+    "integrity": Gate(_integrity),
+    "parity": Gate(lambda case: parity_gate(case.proof, case.digest, case.test_rows, case.limits)),
+    "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
+}
+"""Every gate that must have spoken, in the order of reports."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shortlist.artefacts import IntegrityError, verify_manifest
+from shortlist.storage.artefacts import IntegrityError, verify_manifest
 
 _HEAD_BYTES = 8
 _RUNS_CODE = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npz", ".py", ".so")

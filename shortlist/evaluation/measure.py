@@ -7,13 +7,13 @@ from pathlib import Path
 
 import polars as pl
 
-from shortlist.config.gates import Gates
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.calibration import calibration_bins, calibration_error, calibration_noise
 from shortlist.evaluation.intervals import bootstrap
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.records import Curves, Measures, Role, Scores
 from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.spec.gates import Gates
 
 
 def scores_file(scores: Path) -> Path:

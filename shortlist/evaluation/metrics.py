@@ -12,6 +12,10 @@ SMALLEST_PROBABILITY = 1e-7
 """Scores are clipped to [1e-7, 1 - 1e-7] in a log loss: single precision cannot tell 1 from less than 1e-7 below it."""
 
 
+_NARROWEST = 0.01
+"""Of a histogram of scores: its edges are rounded to six digits and must stay apart."""
+
+
 class UnmeasurableError(ShortlistError):
     """There is nothing to measure: no rows, one class, or scores that are not probabilities. Never a success."""
 
@@ -124,8 +128,11 @@ def score_histogram(scores: Floats, bins: int = 40) -> tuple[list[float], list[f
     """Return the edges, shape (bins + 1,), and the share of rows per bin, shape (bins,), sum 1.
 
     The last bin ends at the 99.5th percentile and holds everything above it, so that a few extremes do not flatten the
-    picture.
+    picture. Scores that are (nearly) all alike get bins around them that are wide enough to be drawn.
     """
-    top = max(float(np.quantile(scores, 0.995)), float(scores.min()) + 1e-6)
-    counts, edges = np.histogram(np.minimum(scores, top), bins=bins, range=(float(scores.min()), top))
+    low, top = float(scores.min()), float(np.quantile(scores, 0.995))
+    if top - low < _NARROWEST:
+        low = max(0.0, min((low + top - _NARROWEST) / 2, 1 - _NARROWEST))
+        top = low + _NARROWEST
+    counts, edges = np.histogram(np.minimum(scores, top), bins=bins, range=(low, top))
     return edges.round(6).tolist(), (counts / scores.size).round(6).tolist()

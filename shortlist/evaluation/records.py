@@ -98,6 +98,8 @@ class Champion(Record):
 
     version: str
     """Registered version; empty when there is no champion yet."""
+    kind: str = ""
+    """Kind of model; likewise."""
     problem: str = ""
     """Why it could not be scored."""
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import Floats, UnmeasurableError, check_scores
+from shortlist.storage.artefacts import IntegrityError, read_json
 
 SPLIT = "split"
 SCORE = "score"
@@ -53,7 +54,7 @@ def read_scores(path: Path, split: Literal["validation", "test"]) -> ScoredRows:
             score is not valid.
     """
     if not path.is_file():
-        raise UnmeasurableError(f"{path.name} is missing; the model was not scored")
+        raise UnmeasurableError(_why_missing(path))
     columns = pl.scan_parquet(path).collect_schema().names()
     for name in _NEEDED:
         if name not in columns:
@@ -85,6 +86,13 @@ def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:
         )
     if not np.array_equal(candidate.labels, reference.labels):
         raise UnmeasurableError("the same impressions carry different labels")
+
+
+def _why_missing(path: Path) -> str:
+    try:
+        return str(read_json(path.with_name(Files.PROBLEM))["problem"])
+    except (IntegrityError, KeyError):
+        return f"{path.name} is missing; the model was not scored"
 
 
 def _clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:

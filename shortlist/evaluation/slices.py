@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from shortlist.config.gates import Gates
 from shortlist.evaluation.intervals import bootstrap_difference
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import SliceComparison
 from shortlist.evaluation.scores import ScoredRows, check_same_rows
+from shortlist.spec.gates import Gates
 
 PREFIX = "slice_"
 COLD = ("cold_user", "cold_item")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
-from shortlist.artefacts import read_json
-from shortlist.config.gates import Gates
 from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import Champion, Comparison, Measures, Record, Scores, SkewReport, SliceComparison
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import read_json
 
 
 class Verdict(Record):
@@ -18,7 +18,7 @@ class Verdict(Record):
     limits: Gates
     """What was asked."""
     models: tuple[Measures, ...]
-    """Candidates, the popularity baseline, and the champion when there is one."""
+    """Candidates, the baseline that they have to beat, and the champion when there is one."""
     comparisons: dict[str, Comparison]
     """Candidates against the champion; empty without one."""
     slices: dict[str, tuple[SliceComparison, ...]]

@@ -5,19 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from shortlist.config.data import Column, Data, EventClock, SideTable
-from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.contracts import Columns, DataError, ShortlistError, did_you_mean
+from shortlist.spec.data import Column, Data, EventClock, SideTable
 
 SUM_SCALE: Final = 2**16
 """Sums of `number` columns count in units of 1 / SUM_SCALE: integers add up to the same bits in any order."""
+
+SECOND_OF_DAY: Final = "clock:second"
+"""Seconds since midnight on the wall clock of the log's timezone, with fractions; a column of every request's rows."""
+WEEKDAY: Final = "clock:weekday"
+"""Days since Monday on that clock, 0 to 6."""
 
 
 class PlanError(ShortlistError):
     """The declared features cannot be made from the declared columns."""
 
 
+class IncompatibleFitError(DataError):
+    """An earlier fit is no beginning of this one; fitting without it gives the right result."""
+
+
 @dataclass(frozen=True)
-class Declared:
+class DeclaredColumns:
     """The declared columns of a log and of its side tables."""
 
     data: Data

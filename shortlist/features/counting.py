@@ -13,22 +13,21 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
-from shortlist.ahead import ahead
-from shortlist.config.data import Data
-from shortlist.execution import on_cpu
-from shortlist.features.dense import plain_number
 from shortlist.features.integer_count import IntegerCount, is_large
 from shortlist.features.keyed import KeyedView
-from shortlist.features.lookup import ViewFile, asking, gathered
+from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.moments import Moments, total
+from shortlist.features.parallel_map import parallel_map
 from shortlist.features.plan import Plan
-from shortlist.features.side_by_side import side_by_side
 from shortlist.features.statistics import KeyCount, count, countable, sizes
 from shortlist.features.views import day_file
-from shortlist.frames import Engine, resolve
-from shortlist.progress import Advance
-from shortlist.row_digest import RowDigest, noted, row_columns, row_hashes
-from shortlist.tables import DayPart, DayTable, pieces_of
+from shortlist.spec.data import Data
+from shortlist.storage.row_digest import RowDigest, noted, row_columns, row_hashes
+from shortlist.storage.tables import DayPart, DayTable, pieces_of
+from shortlist.system.execution import on_cpu
+from shortlist.system.prefetch import prefetch
+from shortlist.system.progress import Advance
+from shortlist.system.query_engine import Engine, resolve
 
 _BYTES_PER_ROW = 256
 """Counts held in memory may take what this much per row of a part takes; the largest then go to disk."""
@@ -72,7 +71,7 @@ class LogCounter:
 
     def count(self, days: Iterable[DayPart], advance: Advance) -> dict[date, DayRecord]:
         """Write the statistics of days, reading them part by part; return what else is kept of each."""
-        read = groupby(ahead(self._parts(days)), key=itemgetter(0))
+        read = groupby(prefetch(self._parts(days)), key=itemgetter(0))
         counts = [self._key_count(view) for view in self.plan.counted]
         return {day.day: self._count(day, (rows for _, rows in parts), counts, advance) for day, parts in read}
 
@@ -85,7 +84,7 @@ class LogCounter:
         totals: dict[str, list[float]] = {}
         for rows in parts:
             ready = countable(rows, self.plan.counted, self.plan.declared)
-            for _ in side_by_side(partial(IntegerCount.add_rows, rows=ready), tallies, self.engine):
+            for _ in parallel_map(partial(IntegerCount.add_rows, rows=ready), tallies, self.engine):
                 pass
             found = count(ready, [each.view for each in others], self.engine)
             for counted, part in zip(others, found, strict=True):
@@ -116,7 +115,7 @@ class LogCounter:
         def finish(counted: KeyCount) -> None:
             counted.finish(files[counted.view.name], self.chunk_rows)
 
-        for _ in chain(side_by_side(finish, held, self.engine), map(finish, spilled)):
+        for _ in chain(parallel_map(finish, held, self.engine), map(finish, spilled)):
             pass
 
     def _parts(self, days: Iterable[DayPart]) -> Iterator[tuple[DayPart, pl.DataFrame]]:
@@ -130,18 +129,13 @@ class LogCounter:
 
     def _with_sides(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         for side in self.sides:
-            asked = asking(rows, side.view, self.plan.declared)
+            asked = lookup_keys(rows, side.view, self.plan.declared)
             rows = rows.hstack(gathered(side.view, asked, side.answer(asked, day), rows.height))
         return rows
 
     def _moments(self, rows: pl.DataFrame) -> dict[str, Moments]:
         on_cpu("moments of numbers")
-        declared = self.plan.declared
-        numbers = [
-            plain_number(feature, name, declared).alias(output)
-            for feature in self.plan.standardised
-            for name, output in zip(feature.each, feature.outputs, strict=True)
-        ]
+        numbers = [each.value.alias(each.output) for each in self.plan.measured]
         return {column.name: Moments.of(column) for column in rows.select(numbers)}
 
     def _relieve(self, counts: Sequence[KeyCount]) -> None:

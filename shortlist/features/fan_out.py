@@ -9,24 +9,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from shortlist.artefacts import written_whole
-from shortlist.config.declared import Declared
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
-from shortlist.features.counted import Counted
-from shortlist.features.earlier import Earlier, MisfitError
+from shortlist.features.columns import IncompatibleFitError
+from shortlist.features.counted_days import CountedDays
 from shortlist.features.fit import save_fit
 from shortlist.features.fitting import Fitting
-from shortlist.features.groups import groups_of, refuse_gaps, written
+from shortlist.features.groups import check_all_days_grouped, groups_of, written
 from shortlist.features.plan import plan
+from shortlist.features.previous_fit import PreviousFit
 from shortlist.features.split import split_days
-from shortlist.features.statics import widths_on
-from shortlist.objects import local_copy
-from shortlist.tables import DayTable
+from shortlist.features.static_views import widths_on
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.objects import local_copy
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.steps import note
 
 
-class Sharing(NamedTuple):
+class DayGroups(NamedTuple):
     """How the counting of a log is shared out."""
 
     groups: list[str]
@@ -35,7 +36,9 @@ class Sharing(NamedTuple):
     """The earlier fit that has counted the others; empty when there is none, or it does not fit."""
 
 
-def share_counting(declared: Declared, runtime: Runtime, log: Path, partitions: int, previous: str) -> Sharing:
+def group_uncounted_days(
+    declared: DeclaredSections, runtime: Runtime, log: Path, partitions: int, previous: str
+) -> DayGroups:
     """Share out the days of a log that an earlier fit has not counted.
 
     Args:
@@ -51,18 +54,18 @@ def share_counting(declared: Declared, runtime: Runtime, log: Path, partitions: 
         DataError: Too few days.
     """
     planned, table = plan(*declared), DayTable.open(log, Files.LOG)
-    earlier = Earlier()
+    earlier = PreviousFit()
     if previous:
         try:
             earlier = _checked(declared, runtime, log, local_copy(previous))
-        except MisfitError as reason:
+        except IncompatibleFitError as reason:
             note(f"Every day is counted again, for the earlier features do not fit: {reason}")
     split_days([*earlier.records, *table.by_day], planned.declared.data.split)
     groups = groups_of([part for part in table.days if part.day not in earlier.records], partitions)
-    return Sharing([written(group) for group in groups or [[]]], previous if earlier.folder else "")
+    return DayGroups([written(group) for group in groups or [[]]], previous if earlier.folder else "")
 
 
-def count_group(declared: Declared, runtime: Runtime, log: Path, days: Collection[date], out: Path) -> int:
+def count_group(declared: DeclaredSections, runtime: Runtime, log: Path, days: Collection[date], out: Path) -> int:
     """Write the statistics of some days of a log; return their rows.
 
     Args:
@@ -73,18 +76,18 @@ def count_group(declared: Declared, runtime: Runtime, log: Path, days: Collectio
         out: Folder to write: `counted.json` and `statistics/`.
     """
     planned, table = plan(*declared), DayTable.open(log, Files.LOG)
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
         fitting.write_sides(planned.counted_sides)
         records = fitting.count(days)
-        Counted(staging, records, widths_on(records, planned.read, table, planned.declared)).save(planned)
+        CountedDays(staging, records, widths_on(records, planned.read, table, planned.declared)).save(planned)
         for folder in (fitting.scratch, fitting.views):
             shutil.rmtree(folder, ignore_errors=True)
     return sum(record.rows for record in records.values())
 
 
 def merge_groups(
-    declared: Declared, runtime: Runtime, log: Path, groups: Sequence[Path], previous: str, out: Path
+    declared: DeclaredSections, runtime: Runtime, log: Path, groups: Sequence[Path], previous: str, out: Path
 ) -> None:
     """Write the fitted features of a log whose days were counted in groups: the same as `fit` writes.
 
@@ -100,14 +103,14 @@ def merge_groups(
         DataError: A day is in two groups, or a day of the log in none; a sum is too large.
     """
     planned, table = plan(*declared), DayTable.open(log, Files.LOG)
-    counted = [Counted.load(group, planned) for group in groups]
+    counted = [CountedDays.load(group, planned) for group in groups]
     if previous:
         own = {day for group in counted for day in group.records}
-        before = Earlier.trusted(local_copy(previous))
+        before = PreviousFit.load_unchecked(local_copy(previous))
         before = before.only(before.records.keys() - own)
         try:
             _merge(declared, runtime, table, [before, *counted], before.folder, out)
-        except MisfitError as reason:
+        except IncompatibleFitError as reason:
             note(f"Ids are given anew, for the earlier features do not fit: {reason}")
             counted.append(before.only(table.by_day))
         else:
@@ -115,26 +118,27 @@ def merge_groups(
     _merge(declared, runtime, table, counted, None, out)
 
 
-def _checked(declared: Declared, runtime: Runtime, log: Path, previous: Path) -> Earlier:
+def _checked(declared: DeclaredSections, runtime: Runtime, log: Path, previous: Path) -> PreviousFit:
     planned, table = plan(*declared), DayTable.open(log, Files.LOG)
-    earlier = Earlier.load(previous, planned, table)
+    earlier = PreviousFit.load(previous, planned, table)
     with TemporaryDirectory() as scratch:
         fitting = Fitting(planned, runtime, table, Path(scratch))
         fitting.write_sides(planned.counted_sides)
-        earlier.refuse_misfit(planned, fitting.views, table)
+        earlier.check_compatible(planned, fitting.views, table)
     return earlier
 
 
 def _merge(
-    declared: Declared, runtime: Runtime, log: DayTable, groups: Sequence[Counted], previous: Path | None, out: Path
+    declared: DeclaredSections, runtime: Runtime, log: DayTable, groups: Sequence[CountedDays], previous: Path | None,
+    out: Path,
 ) -> None:  # fmt: skip
     planned = plan(*declared)
-    refuse_gaps({str(group.folder): list(group.records) for group in groups}, log)
+    check_all_days_grouped({str(group.folder): list(group.records) for group in groups}, log)
     records = dict(sorted((day, record) for group in groups for day, record in group.records.items()))
     known = {day for group in groups if group.widths is not None for day in group.records}
     widths = [group.widths for group in groups if group.widths is not None]
     widths.append(widths_on(log.by_day.keys() - known, planned.read, log, planned.declared))
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, log, staging)
         sizes = fitting.write_sides(planned.statics)
         for group in groups:

@@ -6,20 +6,17 @@ import io
 import json
 import logging
 import os
-import re
-import socket
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from shortlist.config.runtime import RedisOnline, SQLiteOnline
 from shortlist.contracts import ShortlistError
-from shortlist.features.place import ONLINE, FeastPlace, place_of
-from shortlist.stores import without_secret
-
-FEATURE_REPO: Final = Path(__file__).resolve().parents[2] / "feature_repo"
+from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
+from shortlist.features.online_stores.registry import ONLINE_STORES
+from shortlist.spec.runtime import OnlineStore
+from shortlist.storage.storage_config import redact_passwords
 
 PROJECT_VARIABLE: Final = "SHORTLIST_PROJECT"
 REGISTRY_VARIABLE: Final = "SHORTLIST_REGISTRY"
@@ -28,15 +25,12 @@ VIEWS_VARIABLE: Final = "SHORTLIST_VIEWS"
 USER_VARIABLE: Final = "SHORTLIST_USER"
 ADDRESS_VARIABLE: Final = "SHORTLIST_VIEWS_ADDRESS"
 
-_REACH_SECONDS: Final = 5
-_CONNECTION: Final = re.compile(r"[^:,=]+:\d+(,|$)")
-
 
 def variables(
     views: Path,
-    store: Path | FeastPlace,
+    store: Path | FeastStoreLocation,
     project: str,
-    online: SQLiteOnline | RedisOnline,
+    online: OnlineStore,
     user: str | None = None,
     address: str = "",
 ) -> dict[str, str]:
@@ -53,12 +47,12 @@ def variables(
         address: Where the views were published, if anywhere; for whoever reads the registry.
 
     Raises:
-        ShortlistError: The environment variable that holds the Redis connection is not set.
+        ShortlistError: The environment variable that holds the online store's address is not set.
     """
     return {
         PROJECT_VARIABLE: project.replace("-", "_"),  # Feast puts it into table names
-        REGISTRY_VARIABLE: json.dumps(place_of(store).registry),
-        ONLINE_VARIABLE: json.dumps(_online_store(place_of(store), online)),
+        REGISTRY_VARIABLE: json.dumps(feast_store_location(store).registry),
+        ONLINE_VARIABLE: json.dumps(online.configuration(feast_store_location(store).file)),
         VIEWS_VARIABLE: str(views.resolve()),
         USER_VARIABLE: user or "",
         ADDRESS_VARIABLE: address,
@@ -84,7 +78,7 @@ def quiet() -> Iterator[None]:
     """Keep Feast's prints, log lines and third-party deprecations from the user; errors still raise.
 
     Raises:
-        ShortlistError: Redis or PostgreSQL cannot be reached, or refuses.
+        ShortlistError: The online store or PostgreSQL cannot be reached, or refuses.
     """
     logger = logging.getLogger("feast")
     level = logger.level
@@ -94,48 +88,12 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except Exception as error:
-        if type(error).__module__.startswith("redis."):
-            raise ShortlistError(without_secret(f"runtime.online_store: Redis says: {error}")) from error
+        explained = next(filter(None, (kind.explained(error) for kind in ONLINE_STORES.values())), "")
+        if explained:
+            raise ShortlistError(redact_passwords(f"runtime.online_store: {explained}")) from error
         original = getattr(error, "orig", None)  # SQLAlchemy's errors carry the driver's
         if type(original).__module__.startswith("psycopg"):
-            raise ShortlistError(without_secret(f"runtime.database: PostgreSQL says: {original}")) from None
+            raise ShortlistError(redact_passwords(f"runtime.database: PostgreSQL says: {original}")) from None
         raise
     finally:
         logger.setLevel(level)
-
-
-def reach_online(online: SQLiteOnline | RedisOnline) -> None:
-    """See that the online store's server answers; whether it takes the password, Feast will say.
-
-    Raises:
-        ShortlistError: It cannot be reached, or the variable with its address is not set.
-    """
-    if isinstance(online, SQLiteOnline):
-        return
-    where = _redis_connection(online).partition(",")[0]
-    host, _, port = where.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
-    except OSError as error:
-        raise ShortlistError(
-            f"runtime.online_store: Redis at {where} cannot be reached ({error.strerror or error}); look at the"
-            f" environment variable {online.connection_variable} and at the server"
-        ) from None
-
-
-def _online_store(place: FeastPlace, online: SQLiteOnline | RedisOnline) -> dict[str, Any]:
-    if isinstance(online, SQLiteOnline):
-        return {"type": "sqlite", "path": str(place.file(ONLINE))}
-    # skip_dedup: Redis would otherwise keep an old value whose moment equals the new one's, as every side table's does.
-    return {"type": "redis", "connection_string": _redis_connection(online), "skip_dedup": True}
-
-
-def _redis_connection(online: RedisOnline) -> str:
-    connection = os.environ.get(online.connection_variable, "")
-    if not _CONNECTION.match(connection):
-        found = "does not hold one" if connection else "is not set"  # what it holds may be a password
-        raise ShortlistError(
-            f"runtime.online_store: wanted `host:port[,password=...]`, but the environment variable"
-            f" {online.connection_variable} {found}. Set it, or declare `online_store: {{kind: sqlite}}`."
-        )
-    return connection

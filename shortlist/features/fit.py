@@ -8,24 +8,25 @@ from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
-from shortlist.artefacts import write_json, written_whole
-from shortlist.config.data import Data
-from shortlist.config.declared import Declared
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
+from shortlist.features.columns import IncompatibleFitError
 from shortlist.features.counting import DayRecord
-from shortlist.features.earlier import Earlier, MisfitError
 from shortlist.features.fitting import Fitting
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan, plan
+from shortlist.features.previous_fit import PreviousFit
 from shortlist.features.split import split_days
-from shortlist.features.statics import vector_widths, widths_on
-from shortlist.features.statistics import refuse_large_sums
+from shortlist.features.static_views import vector_widths, widths_on
+from shortlist.features.statistics import check_sum_range
 from shortlist.features.views import ViewSize
-from shortlist.objects import local_copy
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, write_json
+from shortlist.storage.objects import local_copy
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.steps import note
 
 
@@ -57,22 +58,22 @@ def fit(
     """
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
-    earlier = Earlier.load(previous, planned, table)
+    earlier = PreviousFit.load(previous, planned, table)
     split_days([*earlier.records, *table.by_day], data.split)  # too few days are told before any is counted
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
         sizes = fitting.write_sides(planned.statics)
-        earlier.refuse_misfit(planned, fitting.views, table)
+        earlier.check_compatible(planned, fitting.views, table)
         counted = fitting.count(table.by_day.keys() - earlier.records.keys())
         if earlier.counted is not None:
             earlier.counted.copy_statistics(planned, fitting.statistics)
         records = dict(sorted({**earlier.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
-        save_fit(Declared(data, features, gates), fitting, sizes, records, [widths], earlier.folder)
+        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], earlier.folder)
 
 
 def save_fit(
-    declared: Declared,
+    declared: DeclaredSections,
     fitting: Fitting,
     sizes: Mapping[str, ViewSize],
     records: Mapping[date, DayRecord],
@@ -95,7 +96,7 @@ def save_fit(
     """
     planned, days = fitting.plan, list(records)
     split = split_days(days, declared.data.split)
-    refuse_large_sums(_largest(records.values()), planned.declared)
+    check_sum_range(_largest(records.values()), planned.declared)
     fitting.write_vocabularies(split.fitted_on, previous)
     fitting.write_index({**sizes, **fitting.write_means(), **fitting.write_keyed(days)}, days)
     shutil.rmtree(fitting.scratch, ignore_errors=True)
@@ -113,7 +114,7 @@ def save_fit(
     write_json(fitting.out / Files.FEATURES, saved)
 
 
-def fit_onto(
+def fit_incrementally(
     previous: str, data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, out: Path
 ) -> bool:
     """Fit onto an earlier result when it fits, else from scratch, and tell the user why; return whether it fitted.
@@ -130,7 +131,7 @@ def fit_onto(
     if previous:
         try:
             fit(data, features, gates, runtime, log, out, local_copy(previous))
-        except MisfitError as reason:
+        except IncompatibleFitError as reason:
             note(f"Every day was counted again, for the earlier features do not fit: {reason}")
         else:
             return True
@@ -147,5 +148,5 @@ def _largest(records: Iterable[DayRecord]) -> dict[str, float]:
 
 
 def _moments(planned: Plan, records: Sequence[DayRecord]) -> dict[str, Moments]:
-    names = [name for feature in planned.standardised for name in feature.outputs]
+    names = [each.output for each in planned.measured]
     return {name: total(record.moments[name] for record in records) for name in names}

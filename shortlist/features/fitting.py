@@ -10,26 +10,25 @@ from pathlib import Path
 
 import polars as pl
 
-from shortlist.artefacts import write_json
-from shortlist.config.features import Vocabulary
-from shortlist.config.runtime import Runtime
-from shortlist.features.counted import STATISTICS
+from shortlist.features.counted_days import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
-from shortlist.features.histories import Histories
 from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lookup import ViewFile
+from shortlist.features.parallel_map import parallel_map, workers
 from shortlist.features.plan import Plan, View
 from shortlist.features.ranges import write_frames
-from shortlist.features.side_by_side import side_by_side, workers
-from shortlist.features.standing import StaticView
-from shortlist.features.statics import always, write_static
+from shortlist.features.static_view_plan import StaticView
+from shortlist.features.static_views import static_valid_from, write_static
+from shortlist.features.user_histories import UserHistories
 from shortlist.features.view_index import INDEX, ViewColumn, ViewIndex
 from shortlist.features.view_index import View as IndexedView
 from shortlist.features.views import ViewSize, ViewWriter, day_file, history_file
-from shortlist.features.vocabulary import build_vocabulary, write_vocabulary
-from shortlist.progress import progress
-from shortlist.tables import DayTable
+from shortlist.features.vocabulary import VocabularyLimits, build_vocabulary, write_vocabulary
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import write_json
+from shortlist.storage.tables import DayTable
+from shortlist.system.progress import progress
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,9 @@ class Fitting:
         sizes = {}
         for mean in self.plan.means:
             means = self._histories().mean_vectors(mean)
-            rows = write_frames(self._file(mean), (each.select(*mean.keys, always(), *mean.features) for each in means))
+            rows = write_frames(
+                self._file(mean), (each.select(*mean.keys, static_valid_from(), *mean.features) for each in means)
+            )
             sizes[mean.name] = ViewSize(rows, rows)
         return sizes
 
@@ -93,15 +94,17 @@ class Fitting:
         rows = -(-self.runtime.chunk_rows // workers(self.runtime.engine))  # they share the memory
         write = partial(self._write_vocabulary, days=days, previous=previous, rows=rows)
         with progress("vocabularies", len(self.plan.vocabularies), "columns") as advance:
-            for name in side_by_side(write, self.plan.vocabularies, self.runtime.engine):
+            for name in parallel_map(write, self.plan.vocabularies, self.runtime.engine):
                 advance(1, name)
 
-    def _write_vocabulary(self, setting: Vocabulary, days: Sequence[date], previous: Path | None, rows: int) -> str:
-        (name,) = setting.each
+    def _write_vocabulary(
+        self, limits: VocabularyLimits, days: Sequence[date], previous: Path | None, rows: int
+    ) -> str:  # fmt: skip
+        name = limits.column
         key = self.plan.declared.key((name,))
         counted = [day_file(self.statistics, f"by_{key[0]}", day) for day in days]
         compiled = is_large(self.log.rows, self.plan.counted, self.plan.declared, self.runtime.engine)
-        built = build_vocabulary(counted, key[0], setting, rows, self.runtime.engine, compiled=compiled)
+        built = build_vocabulary(counted, key[0], limits, rows, self.runtime.engine, compiled=compiled)
         file = Path("vocabularies") / f"{name}.parquet"
         write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
         return name
@@ -121,8 +124,8 @@ class Fitting:
                 advance(1, view.name)
         return sizes
 
-    def _histories(self) -> Histories:
-        return Histories(self.plan.declared, self.side, self.scratch, self.runtime.chunk_rows, self.runtime.engine)
+    def _histories(self) -> UserHistories:
+        return UserHistories(self.plan.declared, self.side, self.scratch, self.runtime.chunk_rows, self.runtime.engine)
 
     def write_index(self, sizes: Mapping[str, ViewSize], days: Sequence[date]) -> None:
         """Write `views.json`."""

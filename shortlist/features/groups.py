@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
 from shortlist.contracts import DataError
-from shortlist.tables import DayPart, DayTable
+from shortlist.storage.tables import DayPart, DayTable
 
 
 def groups_of(days: Sequence[DayPart], most: int) -> list[list[date]]:
@@ -39,7 +39,7 @@ def read(days: str) -> frozenset[date]:
     return frozenset(date.fromisoformat(day) for day in days.split(",") if day)
 
 
-def refuse_gaps(groups: Mapping[str, Iterable[date]], log: DayTable) -> None:
+def check_all_days_grouped(groups: Mapping[str, Iterable[date]], log: DayTable) -> None:
     """Check that every day of a log is in a group, and no day in two.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from shortlist.execution import on_cpu
+from shortlist.system.execution import on_cpu
 
 PRIME: Final = 2**31 - 1
 """All arithmetic is modulo this prime, so every product stays below 2**62."""
@@ -19,6 +19,11 @@ ROUND_KEYS: Final = (314_159_265, 358_979_323)
 TEXT_BASES: Final = (1_048_583, 2_097_169)
 """Bases of the two polynomials that turn UTF-8 text into an integer."""
 _SQUARE: Final = ":square"
+
+NO_CODE: Final = -(2**63)
+"""The code of null; in a list: padding, no value at all."""
+NULL_IN_LIST: Final = NO_CODE + 1
+"""In a list: the code of a value that is null."""
 
 
 def with_buckets(frame: pl.LazyFrame, name: str, codes: Sequence[str], buckets: int) -> pl.LazyFrame:
@@ -87,7 +92,7 @@ def _sums(terms: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndar
 
 
 def _powers(base: int, count: int) -> np.ndarray:
-    powers = np.ones(max(count, 1), dtype=np.int64)
-    for place in range(1, count):  # as many steps as the longest text has bytes, not as there are rows
-        powers[place] = powers[place - 1] * base % PRIME
-    return powers
+    powers = np.ones(1, dtype=np.int64)
+    while len(powers) < count:  # as many steps as the length of the longest text has bits
+        powers = np.concatenate([powers, powers * pow(base, len(powers), PRIME) % PRIME])
+    return powers[: max(count, 1)]

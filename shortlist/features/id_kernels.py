@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shortlist.compiled import compiled
+from shortlist.system.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint8]

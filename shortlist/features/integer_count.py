@@ -8,15 +8,15 @@ from pathlib import Path
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import Declared
-from shortlist.features.integers import LARGE, Tally
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.integers import LARGE, ValueCounts
 from shortlist.features.keyed import KeyedView
 from shortlist.features.lists import one_row_per_tag
 from shortlist.features.statistics import KeyCount
-from shortlist.frames import Engine, resolve
+from shortlist.system.query_engine import Engine, resolve
 
 
-def is_large(rows: int, views: Sequence[KeyedView], declared: Declared, engine: Engine) -> bool:
+def is_large(rows: int, views: Sequence[KeyedView], declared: DeclaredColumns, engine: Engine) -> bool:
     """Say whether it is worth loading compiled loops to count the keys of a log of so many rows."""
     return rows * sum(IntegerCount.suits(view, declared, engine) for view in views) >= LARGE
 
@@ -32,10 +32,10 @@ class IntegerCount(KeyCount):
         super().__init__(view, scratch, engine)
         (self._key,) = view.keys
         self._dtype: pl.DataType = pl.Int64()
-        self._tally = Tally()
+        self._tally = ValueCounts()
 
     @staticmethod
-    def suits(view: KeyedView, declared: Declared, engine: Engine) -> bool:
+    def suits(view: KeyedView, declared: DeclaredColumns, engine: Engine) -> bool:
         """Say whether a view can be counted so: a GPU counts by queries."""
         plain = len(view.keys) == 1 and view.measures == (Columns.ROWS,) and not view.timed
         return plain and not declared.is_text(view.keys[0]) and resolve(engine) == "cpu"
@@ -57,7 +57,7 @@ class IntegerCount(KeyCount):
         self._tally.clear()
 
     def _forget(self) -> None:
-        self._tally = Tally()  # its memory is wanted
+        self._tally = ValueCounts()  # its memory is wanted
 
     def _merged(self) -> pl.DataFrame:
         values, rows = self._tally.in_order()

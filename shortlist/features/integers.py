@@ -27,7 +27,7 @@ def pieces(values: pl.Series) -> Iterator[tuple[Ints, npt.NDArray[np.uint8], int
         yield numbers, np.frombuffer(validity or b"", np.uint8), array.offset
 
 
-class Tally:
+class ValueCounts:
     """The rows of each value of an integer column."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from shortlist.execution import on_cpu
+from shortlist.system.execution import on_cpu
 
 ROW: Final = ":row"
 """Number of the row that a value comes from."""
@@ -26,6 +26,11 @@ def one_row_per_tag(rows: pl.DataFrame, tags: Sequence[str]) -> pl.DataFrame:
             seen = (ROW, *tags[: tags.index(name) + 1])
             numbered = numbered.filter(pl.struct(seen).is_first_distinct())
     return numbered
+
+
+def of_each_value(values: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Return what a function gives for a column, or for the values of a column of lists."""
+    return map_values(values, function) if isinstance(values.dtype, pl.List) else function(values)
 
 
 def map_values(lists: pl.Series, function: Callable[[pl.Series], pl.Series]) -> pl.Series:

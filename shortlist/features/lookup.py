@@ -9,13 +9,13 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.execution import on_cpu
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.plan import View
 from shortlist.features.views import start_of
-from shortlist.frames import Engine, collect
+from shortlist.system.execution import on_cpu
+from shortlist.system.query_engine import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
 _HELD_KEYS: Final = 100_000
@@ -84,7 +84,7 @@ class ViewFile:
         return wanted.slice(first, rows).collect()
 
 
-def asking(rows: pl.DataFrame, view: View, declared: Declared) -> pl.DataFrame:
+def lookup_keys(rows: pl.DataFrame, view: View, declared: DeclaredColumns) -> pl.DataFrame:
     """Return the keys that rows look up in a view: `ROW` and the key columns, one row per distinct tag.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.features.place import FeastPlace
+from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.view_index import View, ViewIndex
 
 _RECORD: Final = "materialised.json"
@@ -26,7 +26,7 @@ class Materialised:
     A view that is being written has no record, so a killed run makes the next one write it whole.
     """
 
-    def __init__(self, place: FeastPlace, views: ViewIndex) -> None:
+    def __init__(self, place: FeastStoreLocation, views: ViewIndex) -> None:
         self._place = place
         self._views = views
 
@@ -109,7 +109,7 @@ def _keys_file(view: View) -> str:
     return f"keys/{view.name}.parquet"
 
 
-def refuse_rounding(view: View, path: Path) -> None:
+def check_exact_integers(view: View, path: Path) -> None:
     """Refuse integers that would change on their way online: Feast turns a column with nulls into floats.
 
     Raises:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from shortlist.config.data import Data
-from shortlist.config.features import (
-    Cross,
-    Feature,
-    Features,
-    Hash,
-    Lag,
-    Numeric,
-    Similarity,
-    Target,
-    Vector,
-    Vocabulary,
-)
-from shortlist.config.gates import Gates
 from shortlist.contracts import Columns
-from shortlist.features.columns import Declared, PlanError
-from shortlist.features.keyed import LAST_IMPRESSION, KeyedView, keyed_views
-from shortlist.features.standing import MeanView, StaticView, mean_views, static_views
-
-Kind = Literal["dense", "id", "ids", "vector"]
+from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
+from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
+from shortlist.features.static_view_plan import MeanView, StaticView, static_views
+from shortlist.features.vocabulary import VocabularyLimits
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
 
 
 @dataclass(frozen=True)
@@ -33,7 +22,7 @@ class Output:
     """A column of the feature table."""
 
     name: str
-    kind: Kind
+    kind: Form
 
 
 View = StaticView | MeanView | KeyedView
@@ -43,15 +32,15 @@ View = StaticView | MeanView | KeyedView
 class Plan:
     """Everything that fitting and transforming need to know, worked out once."""
 
-    declared: Declared
-    features: tuple[Feature, ...]
+    declared: DeclaredColumns
+    features: tuple[FeatureKind, ...]
     slices: tuple[str, ...]
     outputs: tuple[Output, ...]
     statics: tuple[StaticView, ...]
     means: tuple[MeanView, ...]
     counted: tuple[KeyedView, ...]
     """Keys to count; views are made of those with `looked_up`."""
-    vocabularies: tuple[Vocabulary, ...]
+    vocabularies: tuple[VocabularyLimits, ...]
     """One per column."""
 
     @property
@@ -70,7 +59,7 @@ class Plan:
         keys = [key for view in self.counted for key in view.keys if key != Columns.EVERYTHING]
         measures = [name.partition("_")[2] for view in self.counted for name in view.measures if name != Columns.ROWS]
         lasts = [name for view in self.counted for name in view.lasts]
-        numbers = [name for feature in self.standardised for name in feature.each]
+        numbers = [each.column for each in self.measured]
         return tuple(dict.fromkeys([*keys, *measures, *lasts, *numbers]))
 
     @property
@@ -102,17 +91,12 @@ class Plan:
             view.name: {"keys": list(view.keys), "measures": sorted(view.measures), "lasts": sorted(view.lasts)}
             for view in self.counted
         }
-        standardised = {
-            name: feature.model_dump(mode="json", include={"fill", "clip", "log"})
-            for feature in self.standardised
-            for name in feature.outputs
-        }
-        return {"keyed": keyed, "standardised": standardised}
+        return {"keyed": keyed, "standardised": {each.output: dict(each.settings) for each in self.measured}}
 
     @property
-    def standardised(self) -> tuple[Numeric, ...]:
-        """The operations that need means and deviations."""
-        return tuple(feature for feature in self.features if isinstance(feature, Numeric) and feature.standardise)
+    def measured(self) -> tuple[Measured, ...]:
+        """The numbers whose mean and deviation are counted."""
+        return tuple(each for feature in self.features for each in feature.measured(self.declared))
 
 
 def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
@@ -126,58 +110,67 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     Raises:
         PlanError: They cannot be made from the declared columns.
     """
-    declared = Declared(data)
+    declared, operations = DeclaredColumns(data), kinds_of(features)
     slices = gates.slices if gates is not None else ()
-    vocabularies = _vocabularies(features.columns)
-    counted = tuple(declared.in_log(feature.each[0]) for feature in vocabularies)
+    vocabularies = _vocabularies(operations)
     planned = Plan(
         declared=declared,
-        features=features.columns,
+        features=operations,
         slices=slices,
-        outputs=tuple(output for feature in features.columns for output in _outputs(feature, declared)),
-        statics=static_views(_read(features.columns, slices), declared),
-        means=mean_views(features.columns, declared),
-        counted=keyed_views(features.columns, declared, counted),
+        outputs=tuple(
+            Output(name, form)
+            for feature in operations
+            for name, form in zip(feature.outputs, feature.forms(declared), strict=True)
+        ),
+        statics=static_views(_read(operations, slices), declared),
+        means=tuple(dict.fromkeys(mean for feature in operations for mean in feature.means(declared))),
+        counted=_counted(operations, declared, vocabularies),
         vocabularies=vocabularies,
     )
     _check_names(planned)
     return planned
 
 
-def _read(features: tuple[Feature, ...], slices: tuple[str, ...]) -> tuple[str, ...]:
+def _read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that are read from rows; a list that only histories or means use is not among them."""
-    names: list[str] = []
-    for feature in features:
-        names += [feature.vector] if isinstance(feature, Similarity) else feature.inputs
-        names += [feature.of] if isinstance(feature, Target) and feature.of is not None else []
-        names += [feature.column] if isinstance(feature, Lag) else []
-    return tuple(dict.fromkeys((*names, *slices)))
+    return tuple(dict.fromkeys((*(name for feature in features for name in feature.reads), *slices)))
 
 
-def _vocabularies(features: tuple[Feature, ...]) -> tuple[Vocabulary, ...]:
-    found: dict[str, Vocabulary] = {}
-    for feature in features:
-        if not isinstance(feature, Vocabulary):
-            continue
-        for name in feature.each:
-            single = feature.model_copy(update={"each": (name,)})
-            known = found.setdefault(name, single)
-            if (known.min_rows, known.max_size) != (single.min_rows, single.max_size):
-                raise PlanError(f"features: vocabularies of '{name}' differ in min_rows or max_size; a column has one")
+def _vocabularies(features: tuple[FeatureKind, ...]) -> tuple[VocabularyLimits, ...]:
+    found: dict[str, VocabularyLimits] = {}
+    for limits in (limits for feature in features for limits in feature.vocabularies()):
+        if found.setdefault(limits.column, limits) != limits:
+            raise PlanError(
+                f"features: vocabularies of '{limits.column}' differ in min_rows or max_size; a column has one"
+            )
     return tuple(found.values())
 
 
-def _outputs(feature: Feature, declared: Declared) -> list[Output]:
-    match feature:
-        case Vocabulary() | Hash():
-            kinds: list[Kind] = ["ids" if declared.is_tags(name) else "id" for name in feature.each]
-        case Cross():
-            kinds = ["id"]
-        case Vector():
-            kinds = ["vector"] * len(feature.each)
-        case _:
-            kinds = ["dense"] * len(feature.outputs)
-    return [Output(name, kind) for name, kind in zip(feature.outputs, kinds, strict=True)]
+def _counted(
+    features: tuple[FeatureKind, ...], declared: DeclaredColumns, vocabularies: tuple[VocabularyLimits, ...]
+) -> tuple[KeyedView, ...]:
+    """Return the statistics to keep, one per key, in the order of first use."""
+    views: dict[str, KeyedView] = {}
+    for view in _wanted(features, declared, vocabularies):
+        known = views.get(view.name)
+        if known is not None and known.keys != view.keys:
+            raise PlanError(
+                f"features: keys {list(known.keys)} and {list(view.keys)} would both be named '{view.name}'"
+            )
+        views[view.name] = view if known is None else known.merged(view)
+    return tuple(views.values())
+
+
+def _wanted(
+    features: tuple[FeatureKind, ...], declared: DeclaredColumns, vocabularies: tuple[VocabularyLimits, ...]
+) -> Iterator[KeyedView]:
+    for role in (declared.data.user, declared.data.item):
+        if role is not None:  # tells cold users and items
+            yield KeyedView(declared.key((role,)))
+    for feature in features:
+        yield from feature.views(declared)
+    for name in (declared.in_log(limits.column) for limits in vocabularies):
+        yield KeyedView(declared.key((name,)), (name,) if declared.is_tags(name) else (), looked_up=False)
 
 
 def _check_names(planned: Plan) -> None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from shortlist.artefacts import read_json
-from shortlist.config.data import Data
-from shortlist.config.features import Cross, Feature, Features, Hash, Vector, Vocabulary
-from shortlist.config.gates import Gates
 from shortlist.contracts import Files
+from shortlist.features.kinds.base import Fitted
 from shortlist.features.moments import Moments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.vocabulary import ValueIds
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import read_json
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Preprocessing:
             Features.model_validate(saved["features"]),
             Gates.model_validate(saved["gates"]) if saved["gates"] else None,
         )
-        columns = [feature.each[0] for feature in planned.vocabularies]
+        columns = [limits.column for limits in planned.vocabularies]
         return cls(
             plan=planned,
             moments={name: Moments(**values) for name, values in saved["moments"].items()},
@@ -55,28 +56,14 @@ class Preprocessing:
 
         Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside.
         """
-        shapes: dict[str, tuple[int | None, int | None]] = {}
-        for feature in self.plan.features:
-            for number, name in enumerate(feature.outputs):
-                match feature:
-                    case Vocabulary():
-                        shapes[name] = (self.vocabularies[feature.each[number]].size, None)
-                    case Hash() | Cross():
-                        shapes[name] = (feature.buckets, None)
-                    case Vector():
-                        shapes[name] = (None, self.widths[feature.each[number]])
-                    case _:
-                        shapes[name] = (None, None)
-        hashed = {name: _learning(feature) for feature in self.plan.features for name in feature.outputs}
-        outputs = ((output, *shapes[output.name]) for output in self.plan.outputs)
-        return [
-            {"name": each.name, "kind": each.kind, "size": size, "width": width} | hashed[each.name]
-            for each, size, width in outputs
-        ]
+        fitted, columns = self.fitted, []
+        for feature, forms in ((each, each.forms(fitted.declared)) for each in self.plan.features):
+            for number, (name, form) in enumerate(zip(feature.outputs, forms, strict=True)):
+                size, width = feature.shape(number, fitted)
+                columns.append({"name": name, "kind": form, "size": size, "width": width} | feature.learning)
+        return columns
 
-
-def _learning(feature: Feature) -> dict[str, Any]:
-    """Return what a trainer is told of the buckets of a feature; nothing when it has none."""
-    if isinstance(feature, Hash):
-        return {"hashed": True, "admit_after": feature.admit_after, "evict_after_days": feature.evict_after_days}
-    return {"hashed": True} if isinstance(feature, Cross) else {}
+    @property
+    def fitted(self) -> Fitted:
+        """What a kind of feature is told of it."""
+        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies)

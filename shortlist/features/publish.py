@@ -8,20 +8,21 @@ from pathlib import Path
 
 import polars as pl
 
-from shortlist.artefacts import write_json, written_whole
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
-from shortlist.features.place import FeastPlace, place_of
+from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.skew import SkewReport, check_skew
 from shortlist.features.store import apply
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
-from shortlist.progress import progress
-from shortlist.tables import DayPart, DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, write_json
+from shortlist.storage.tables import DayPart, DayTable
+from shortlist.system.progress import progress
 
 
 def publish(
-    project: str, store: Path | FeastPlace, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path, out: Path
+    project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path,
+    out: Path,
 ) -> int:  # fmt: skip
     """Bring Feast up to the day after the log's last one, and write what its answers differ in from the table.
 
@@ -46,7 +47,7 @@ def publish(
     days = DayTable.open(log, Files.LOG)
     newest = days.days[-1]
     with progress("feast", total=4, unit="steps") as advance:
-        place, views = place_of(store), fitted / "views"
+        place, views = feast_store_location(store), fitted / "views"
         address = f"{place.publish(fitted, 'fits')}/views" if place.shares else ""
         feast = apply(views, place, project, runtime.online_store, declared.data.user, address)
         advance(1, "registered")
@@ -59,17 +60,17 @@ def publish(
         feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
         advance(1, "materialised to the end")
     until = start_of(newest.day + timedelta(days=1), declared.timezone)
-    point_servers_at(views, place, until, log)
-    with written_whole(out) as staging:
+    announce_views(views, place, until, log)
+    with atomic_folder(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
     return report.rows_checked
 
 
-def point_servers_at(views: Path, store: Path | FeastPlace, until: datetime, log: Path) -> None:
+def announce_views(views: Path, store: Path | FeastStoreLocation, until: datetime, log: Path) -> None:
     """Write into the store which views servers read beside it; they notice when the file changes.
 
     Where servers are elsewhere, the fit that the views belong to and the log are published before: both are addresses
-    then, as `shortlist.objects.local_copy` reads them.
+    then, as `shortlist.storage.objects.local_copy` reads them.
 
     Args:
         views: The folder of the views that the store was filled from.
@@ -77,7 +78,7 @@ def point_servers_at(views: Path, store: Path | FeastPlace, until: datetime, log
         until: The moment up to which it was filled.
         log: The valid log behind them; a replay plays its newest days.
     """
-    place = place_of(store)
+    place = feast_store_location(store)
     fit = place.publish(views.parent, "fits")
     folders = {"views": f"{fit}#{views.name}" if place.shares else str(views.resolve())}
     folders["log"] = place.publish(log, "logs")

@@ -14,7 +14,7 @@ from shortlist.features.store import Store
 from shortlist.features.view_index import View, ViewIndex
 
 
-class LookUp(Protocol):
+class ViewLookup(Protocol):
     """How the training table looks a view up."""
 
     def __call__(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
@@ -50,7 +50,7 @@ class SkewReport(BaseModel):
     """Differing values of every `<view>:<feature>`."""
 
 
-def check_skew(store: Store, sample: pl.DataFrame, newest: pl.DataFrame, look_up: LookUp) -> SkewReport:
+def check_skew(store: Store, sample: pl.DataFrame, newest: pl.DataFrame, look_up: ViewLookup) -> SkewReport:
     """Compare the table's lookups with Feast's historical answers, and the newest with what serving reads.
 
     Values are equal when they are identical; two nulls are equal. What is online holds from the moment it was
@@ -85,7 +85,7 @@ def check_skew(store: Store, sample: pl.DataFrame, newest: pl.DataFrame, look_up
 class _Tally:
     """Counts of what was compared and what differed."""
 
-    def __init__(self, store: Store, look_up: LookUp) -> None:
+    def __init__(self, store: Store, look_up: ViewLookup) -> None:
         self._store = store
         self._look_up = look_up
         self._online = {view.name for view in store.online_views}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from shortlist.config.data import Split
 from shortlist.contracts import DataError
+from shortlist.spec.data import Split
 
 
 @dataclass(frozen=True)

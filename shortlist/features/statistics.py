@@ -9,12 +9,12 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.execution import on_cpu
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
-from shortlist.frames import Engine, collect, collect_all, resolve
+from shortlist.system.execution import on_cpu
+from shortlist.system.query_engine import Engine, collect, collect_all, resolve
 
 LARGEST_SUM: Final = 2**57
 """Most units a sum may reach; it leaves room in 64 bits for a row's several tags."""
@@ -24,7 +24,7 @@ _COMPRESSION: Final = "none"
 adds half to the processor time (0.10 s)."""
 
 
-def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared) -> pl.DataFrame:
+def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: DeclaredColumns) -> pl.DataFrame:
     """Return what is counted: keys, one integer column per measure, last values; in time order.
 
     Args:
@@ -127,7 +127,7 @@ class KeyCount:
             yield merge(scan_all(self._spilled).filter(inside), self.view, self._engine)
 
 
-def refuse_large_sums(totals: Mapping[str, float], declared: Declared) -> None:
+def check_sum_range(totals: Mapping[str, float], declared: DeclaredColumns) -> None:
     """Raise where sums could leave 64-bit integers.
 
     Args:
@@ -164,13 +164,13 @@ def _newest(view: KeyedView) -> list[pl.Expr]:
     return [pl.col(name).last() for name in (LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts))]
 
 
-def _key(name: str, declared: Declared) -> pl.Expr:
+def _key(name: str, declared: DeclaredColumns) -> pl.Expr:
     if name == Columns.EVERYTHING:
         return pl.lit(0, dtype=pl.Int64).alias(name)
     return pl.col(declared.place(name)).alias(name)
 
 
-def _measure(name: str, declared: Declared) -> pl.Expr:
+def _measure(name: str, declared: DeclaredColumns) -> pl.Expr:
     if name.startswith("rows_"):
         return _finite(name.removeprefix("rows_"), declared).is_not_null().cast(pl.Int64).alias(name)
     column = name.removeprefix("sum_")
@@ -179,7 +179,7 @@ def _measure(name: str, declared: Declared) -> pl.Expr:
     return units.fill_null(0).cast(pl.Int64).alias(name)
 
 
-def _finite(name: str, declared: Declared) -> pl.Expr:
+def _finite(name: str, declared: DeclaredColumns) -> pl.Expr:
     value = pl.col(declared.place(name))
     if not declared.is_fraction(name):
         return value.cast(pl.Int64)

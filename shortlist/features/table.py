@@ -11,21 +11,21 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.ahead import ahead, results
-from shortlist.artefacts import read_json, written_whole
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.features.groups import refuse_gaps
+from shortlist.features.groups import check_all_days_grouped
+from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
-from shortlist.features.side_by_side import workers
 from shortlist.features.split import split_days
 from shortlist.features.transform import Transformer
-from shortlist.frames import resolve
-from shortlist.progress import progress
-from shortlist.tables import DayPart, DayTable, DayTableWriter, pieces_of
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, read_json
+from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
+from shortlist.system.prefetch import prefetch, results
+from shortlist.system.progress import progress
+from shortlist.system.query_engine import resolve
 
 _COMPRESSION: Final = "uncompressed"
 """Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
@@ -61,7 +61,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     _check_fit(planned, plan(data, features, gates), fitted, table)
     split = split_days([part.day for part in table.days], data.split)
     wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
-    with written_whole(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
+    with atomic_folder(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows, _COMPRESSION)
         for day, made in groupby(_made(table, wanted, transformer), key=itemgetter(0)):
             for _, rows in made:
@@ -90,8 +90,8 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
     for other in tables[1:]:
         if other.notes != tables[0].notes:
             raise DataError(f"{other.folder} and {tables[0].folder}: built from different fits; build both again")
-    refuse_gaps({str(table.folder): list(table.by_day) for table in tables}, DayTable.open(log, Files.LOG))
-    with written_whole(out) as staging:
+    check_all_days_grouped({str(table.folder): list(table.by_day) for table in tables}, DayTable.open(log, Files.LOG))
+    with atomic_folder(out) as staging:
         writer = DayTableWriter(staging, Files.TABLE, chunk_rows=1)  # it writes no row itself
         for table in tables:
             for part in table.days:
@@ -110,7 +110,7 @@ def _made(
         looked_up = transformer.look_up(rows, day)
         return day, looked_up.select(_beside(looked_up, transformer.plan)).hstack(transformer.compute(looked_up))
 
-    read = ahead((part.day, rows) for part in parts for rows in _parts(table, part, transformer))
+    read = prefetch((part.day, rows) for part in parts for rows in _parts(table, part, transformer))
     # Views are read on from where the last part stopped, one part after the other.
     at_once = 1 if transformer.plan.views else workers(transformer.engine)
     yield from results(make, read, at_once)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -10,18 +10,14 @@ from typing import Any, Self
 
 import polars as pl
 
-from shortlist.config.features import Cyclic, Feature, Numeric
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
-from shortlist.execution import on_cpu
-from shortlist.features.closeness import vector_columns
-from shortlist.features.dense import dense_columns
-from shortlist.features.identifiers import id_columns
-from shortlist.features.lookup import ViewFile, asking, gathered
+from shortlist.features.kinds.base import Number
+from shortlist.features.lookup import ViewFile, gathered, lookup_keys
+from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.tabulated import Tabulated
 from shortlist.features.view_index import ViewIndex
-from shortlist.frames import Engine, collect
+from shortlist.system.query_engine import Engine, collect
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Transformer:
     preprocessing: Preprocessing
     files: Mapping[str, ViewFile]
     engine: Engine
-    tables: dict[str, Tabulated] = field(default_factory=dict)
+    tables: dict[str, LookupTable] = field(default_factory=dict)
     """Numbers of integers, by output, since they were first needed."""
 
     @classmethod
@@ -69,7 +65,7 @@ class Transformer:
     def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start."""
         for view in self.plan.views:
-            asked = self.asking(view, rows)
+            asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
         return rows
 
@@ -86,19 +82,19 @@ class Transformer:
     def keys_of(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return `event_time`, `day` and every key of every view, by its own name, side tables' columns included."""
         for view in self.plan.statics:
-            asked = self.asking(view, rows)
+            asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
         keys = dict.fromkeys(key for view in self.plan.views for key in view.keys if key != Columns.EVERYTHING)
         return rows.select(
             Columns.TIME, Columns.DAY, *(pl.col(self.plan.declared.place(key)).alias(key) for key in keys)
         )
 
-    def asking(self, view: View, rows: pl.DataFrame) -> pl.DataFrame:
+    def lookup_keys(self, view: View, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the keys that rows look up in a view: `:row` and its key columns, one row per distinct tag.
 
         The views before it in `plan.views` must have been gathered, because keys may come from side tables.
         """
-        return asking(rows, view, self.plan.declared)
+        return lookup_keys(rows, view, self.plan.declared)
 
     def gather(self, view: View, rows: pl.DataFrame, asked: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
         """Return rows with a view's features added, given the answers (from anywhere) to what they asked."""
@@ -112,37 +108,27 @@ class Transformer:
         """
         found: dict[str, pl.Series] = {}
         queried: list[pl.Expr] = []
-        own, declared = self.preprocessing, self.plan.declared
+        fitted = self.preprocessing.fitted
         for feature in self.plan.features:
-            expressions = dense_columns(feature, declared, own.moments, self.engine)
-            if isinstance(feature, Cyclic):  # timezones are the CPU's alone
-                on_cpu("wall clock in a timezone")
-                found.update(_named(rows.select(expressions)))
-            else:
-                by_table, others = self._by_table(feature, rows, expressions)
-                found.update(by_table)
-                queried += others
-            found.update(_named(id_columns(rows, feature, declared, own.vocabularies, self.engine)))
-            found.update(_named(vector_columns(rows, feature, declared, own.widths)))
+            for number in feature.numbers(fitted, self.engine):
+                value = number.value.cast(pl.Float32).alias(number.output)
+                table = self._table(number, rows, value)
+                if table is None:
+                    queried.append(value)
+                else:
+                    found[number.output] = table.of(rows[number.column]).alias(number.output)
+            found.update(_named(feature.compute(rows, fitted, self.engine)))
         if queried:
             found.update(_named(collect(rows.lazy().select(queried), self.engine)))
         return pl.DataFrame([found[output.name] for output in self.plan.outputs])
 
-    def _by_table(
-        self, feature: Feature, rows: pl.DataFrame, numbers: Sequence[pl.Expr]
-    ) -> tuple[dict[str, pl.Series], list[pl.Expr]]:  # fmt: skip
-        """Return the numbers of an operation that a table has, and the expressions of the others."""
-        if not isinstance(feature, Numeric):
-            return {}, list(numbers)
-        found, others = {}, []
-        for name, output, number in zip(feature.each, feature.outputs, numbers, strict=True):
-            place = self.plan.declared.place(name)
-            if output in self.tables or Tabulated.suits(rows[place], self.engine):
-                table = self.tables.get(output) or self.tables.setdefault(output, Tabulated(place, number))
-                found[output] = table.of(rows[place]).alias(output)
-            else:
-                others.append(number)
-        return found, others
+    def _table(self, number: Number, rows: pl.DataFrame, value: pl.Expr) -> LookupTable | None:
+        """Return the table in which a number is looked up; None where it is computed row by row."""
+        if not number.column:
+            return None
+        if number.output not in self.tables and LookupTable.suits(rows[number.column], self.engine):
+            self.tables.setdefault(number.output, LookupTable(number.column, value))
+        return self.tables.get(number.output)
 
 
 def _named(columns: Iterable[pl.Series]) -> dict[str, pl.Series]:

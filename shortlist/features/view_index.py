@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
-from shortlist.artefacts import read_json
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.features.views import start_of
+from shortlist.storage.artefacts import read_json
 
 INDEX: Final = "views.json"
 

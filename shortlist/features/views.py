@@ -15,7 +15,7 @@ from shortlist.contracts import Columns
 from shortlist.features.changes import DAY, FIRST, NO_DAY, day_changes, history_changes, running_values, windows_of
 from shortlist.features.keyed import KeyedView
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
-from shortlist.frames import Engine, collect
+from shortlist.system.query_engine import Engine, collect
 
 ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """From when on values hold that have no day: side tables, counts of histories."""

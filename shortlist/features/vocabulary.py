@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -11,14 +12,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from shortlist.config.features import Vocabulary
 from shortlist.contracts import Columns
-from shortlist.execution import on_cpu
 from shortlist.features.changes import FIRST, running_sum
-from shortlist.features.earlier import MisfitError
-from shortlist.features.integers import MANY, IdTable, Tally
+from shortlist.features.columns import IncompatibleFitError
+from shortlist.features.integers import MANY, IdTable, ValueCounts
 from shortlist.features.ranges import key_ranges, read_range, write_frames
-from shortlist.frames import Engine, collect, resolve
+from shortlist.system.execution import on_cpu
+from shortlist.system.query_engine import Engine, collect, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +28,19 @@ ID: Final = "id"
 _DAY: Final = ":day"
 
 
+@dataclass(frozen=True)
+class VocabularyLimits:
+    """Which values of a column get an id."""
+
+    column: str
+    min_rows: int
+    """Training rows a value needs."""
+    max_size: int
+    """Most ids, the unknown one among them."""
+
+
 def build_vocabulary(
-    days: Sequence[Path], key: str, setting: Vocabulary, rows: int, engine: Engine, *, compiled: bool
+    days: Sequence[Path], key: str, limits: VocabularyLimits, rows: int, engine: Engine, *, compiled: bool
 ) -> pl.DataFrame:
     """Return the values that get an id, in order of it: columns `value` and `id` (UInt32, from 1).
 
@@ -39,16 +50,16 @@ def build_vocabulary(
     Args:
         days: Statistics of the training days, in time order.
         key: Their key column.
-        setting: The cap and the largest size.
+        limits: The cap and the largest size.
         rows: Rows held in memory at once, about.
         engine: Who executes.
         compiled: Whether to load compiled loops for integers, to the same result.
     """
     integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
     reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
-    frequent = [reaching(days, key, inside, setting.min_rows) for inside in key_ranges(days, key, rows)]
+    frequent = [reaching(days, key, inside, limits.min_rows) for inside in key_ranges(days, key, rows)]
     ordered = pl.concat(frequent).sort([_DAY, Columns.ROWS, VALUE], descending=[False, True, False])
-    kept = ordered.select(VALUE).head(setting.max_size - 1)
+    kept = ordered.select(VALUE).head(limits.max_size - 1)
     return kept.with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.UInt32).alias(ID))
 
 
@@ -66,7 +77,7 @@ def write_vocabulary(path: Path, vocabulary: pl.DataFrame, before: Path | None) 
     if before is not None and before.exists():
         earlier = pl.read_parquet(before)
         if not vocabulary.head(earlier.height).equals(earlier):
-            raise MisfitError(
+            raise IncompatibleFitError(
                 f"{before.stem}: ids of an earlier fit would change, because its training days or its min_rows"
                 " were others. Fit without the previous artefact, and train the models from scratch."
             )
@@ -118,7 +129,7 @@ class ValueIds:
 
 def _reaching_integers(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int) -> pl.DataFrame:
     # Values of a day are added to those of the days before; the order of a sum is that of the days, as below.
-    tally = Tally()
+    tally = ValueCounts()
     found = []
     for number, path in enumerate(days):
         counted = read_range(path, [key, Columns.ROWS], inside)

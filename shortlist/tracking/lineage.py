@@ -11,20 +11,20 @@ from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.artefacts import sha256
 from shortlist.contracts import ShortlistError, did_you_mean
+from shortlist.storage.artefacts import sha256
+from shortlist.system.project import PACKAGES, project_root
 
 Trigger = Literal["manual", "schedule", "drift"]
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_CODE: Final = ("components", "feature_repo", "models", "monitoring", "pipelines", "shortlist")
+_FRAMEWORK: Final = Path(__file__).resolve().parents[1]
 _GIT_SECONDS: Final = 10
 
 
 _LONGEST_REASONS: Final = 2_000
 
 
-class Cause(BaseModel):
+class TrainingTrigger(BaseModel):
     """Why a training was started, and what it may read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class Cause(BaseModel):
         return {"trigger": self.trigger, **{name: value for name, value in said.items() if value}}
 
 
-class Continued(BaseModel):
+class ContinuedFrom(BaseModel):
     """The earlier model that a training went on from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,8 +92,8 @@ class Lineage(BaseModel):
     """First and last day per part, such as {"train": "2026-01-06..2026-01-16"}."""
     code_version: str
     git_commit: str | None = None
-    cause: Cause | None = None
-    continued: Continued | None = None
+    cause: TrainingTrigger | None = None
+    continued: ContinuedFrom | None = None
     """None: trained from scratch."""
 
     def tags(self) -> dict[str, str]:
@@ -116,20 +116,20 @@ class Lineage(BaseModel):
 def code_version() -> str:
     """Return a digest of Shortlist's own source files, 16 hexadecimal digits; committed or not, it is what runs."""
     total = hashlib.sha256()
-    for folder in _CODE:
-        for path in sorted((_ROOT / folder).rglob("*.py")):
-            total.update(f"{path.relative_to(_ROOT).as_posix()}\0{sha256(path)}\0".encode())
+    for folder in sorted([_FRAMEWORK, *(project_root() / package for package in PACKAGES)], key=lambda it: it.name):
+        for path in sorted(folder.rglob("*.py")):
+            total.update(f"{path.relative_to(folder.parent).as_posix()}\0{sha256(path)}\0".encode())
     return total.hexdigest()[:16]
 
 
 @cache
 def git_commit() -> str | None:
-    """Return the commit that is checked out, if Shortlist runs from its own git repository."""
+    """Return the commit that is checked out, if the project is a git repository of its own."""
     git = shutil.which("git")
     if git is None:
         return None
-    command = [git, "-C", str(_ROOT), "rev-parse", "--show-toplevel", "HEAD"]
+    command = [git, "-C", str(project_root()), "rev-parse", "--show-toplevel", "HEAD"]
     said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_GIT_SECONDS)  # noqa: S603
     top, _, commit = said.stdout.strip().partition("\n")
     # Installed below somebody else's repository, HEAD would be theirs.
-    return commit if said.returncode == 0 and Path(top) == _ROOT else None
+    return commit if said.returncode == 0 and Path(top) == project_root() else None

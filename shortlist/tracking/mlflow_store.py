@@ -13,12 +13,19 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.artefacts import folder_digest, verify_manifest
 from shortlist.contracts import Files
+from shortlist.storage.artefacts import folder_digest, verify_manifest
 from shortlist.tracking.flat import Numbers, Point, flat, numbers_in, points, text
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.registry import MODEL, REFERENCE, Registry
-from shortlist.tracking.store_access import alone, calm, database_of, files_beside, sqlite_uri, unless_there
+from shortlist.tracking.store_access import (
+    alone,
+    create_if_missing,
+    database_of,
+    files_beside,
+    quiet_mlflow,
+    sqlite_uri,
+)
 
 _KEY: Final = "shortlist.key"
 _PARENT: Final = "MLFLOW_RUN_ID"
@@ -27,7 +34,7 @@ _PARENT: Final = "MLFLOW_RUN_ID"
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
 
 
-class PassedRun(BaseModel):
+class GatedRun(BaseModel):
     """A training whose model passed every gate."""
 
     model_config = ConfigDict(frozen=True)
@@ -51,7 +58,7 @@ class Tracker:
     def __init__(self, uri: str, spec: str, files: str | None = None) -> None:
         self.uri = uri
         self._files = files or files_beside(uri, spec)
-        with calm(uri):
+        with quiet_mlflow(uri):
             self._client = _open(uri)
             self._experiment = self._experiment_of(spec)
         self.registry = Registry(self._client, uri, spec, lambda source, to: _download(uri, source, to))
@@ -64,6 +71,7 @@ class Tracker:
         history: Sequence[Numbers],
         lineage: Lineage,
         plots: Path | None = None,
+        name: str = "",
     ) -> str:
         """Log a finished training; return the id of its run.
 
@@ -72,24 +80,26 @@ class Tracker:
 
         Args:
             model_folder: The model's files with their manifest.
-            kind: Such as `xgboost`; names the run.
+            kind: Of the model.
             params: Nested parameters; their names are joined by dots.
             history: Numbers per epoch or tree, in order; `epoch` or `round` is the step. None is left out.
             lineage: What it was trained on.
             plots: Folder of pictures.
+            name: What the user calls the model, and so its run; empty: as its kind.
 
         Raises:
             IntegrityError: The model's files are not the ones that were trained.
             TrackingError: MLflow refuses.
         """
         verify_manifest(model_folder)
-        tags = {**lineage.tags(), "kind": kind, "model_digest": folder_digest(model_folder)}
+        name = name or kind
+        tags = {**lineage.tags(), "model": name, "kind": kind, "model_digest": folder_digest(model_folder)}
         key = hashlib.sha256(json.dumps(tags, sort_keys=True).encode()).hexdigest()[:16]
-        with calm(self.uri):
-            finished = self._settle(key)
+        with quiet_mlflow(self.uri):
+            finished = self._finished_run(key)
             if finished is not None:
                 return finished
-            with self._run(kind, {**tags, _KEY: key}) as run_id:
+            with self._run(name, {**tags, _KEY: key}) as run_id:
                 self._log_params(run_id, flat(params))
                 self._log_points(run_id, points(history))
                 self._client.log_artifacts(run_id, str(model_folder), MODEL)
@@ -106,7 +116,7 @@ class Tracker:
         """
         said = {f"gate.{gate['name']}": "passed" if gate["passed"] else gate["reason"] for gate in report["gates"]}
         numbers = {gate["name"]: gate.get("numbers", {}) for gate in report["gates"]}
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             for name, value in {**said, "gates": "passed" if report["passed"] else "held"}.items():
                 self._client.set_tag(run_id, name, value)
             self._client.log_dict(run_id, dict(report), Files.GATES)
@@ -120,15 +130,21 @@ class Tracker:
             blessing: The `blessing.json` that blesses it.
         """
         assert blessing.name == Files.BLESSING
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             self._client.log_artifact(run_id, str(blessing))
 
-    def passed_runs(self, kind: str) -> list[PassedRun]:
-        """Return the trainings of a kind of model whose gates passed, the newest first; a held one is never here."""
-        found = f"tags.kind = '{kind}' and tags.gates = 'passed' and attributes.status = 'FINISHED'"
-        with calm(self.uri):
+    def passed_runs(self, name: str, kind: str) -> list[GatedRun]:
+        """Return the trainings of a model whose gates passed, the newest first; a held one is never here.
+
+        Args:
+            name: What the user calls the model.
+            kind: Its kind.
+        """
+        found = f"tags.model = '{name}' and tags.kind = '{kind}'"
+        found += " and tags.gates = 'passed' and attributes.status = 'FINISHED'"
+        with quiet_mlflow(self.uri):
             runs = self._client.search_runs([self._experiment], found, order_by=["attributes.start_time DESC"])
-        return [PassedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs]
+        return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in runs]
 
     def fetch_model(self, run_id: str, to: Path | None = None) -> Path:
         """Return the model files of a run.
@@ -141,7 +157,7 @@ class Tracker:
             IntegrityError: They are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             if to is not None:
                 to.mkdir(parents=True, exist_ok=True)
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{MODEL}"
@@ -163,9 +179,9 @@ class Tracker:
         verify_manifest(reference)
         self.log_files(run_id, reference, REFERENCE)
 
-    def close_unfinished(self) -> int:
+    def mark_killed_runs(self) -> int:
         """Mark this experiment's runs that a killed process left running as killed; return how many there were."""
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             runs = self._client.search_runs([self._experiment], "attributes.status = 'RUNNING'")
             for run in runs:
                 self._client.set_terminated(run.info.run_id, "KILLED")
@@ -173,12 +189,12 @@ class Tracker:
 
     def log_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         """Add the numbers among nested values to a run, without a step."""
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             self._log_points(run_id, [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()])
 
     def log_files(self, run_id: str, folder: Path, place: str) -> None:
         """Add the files of a folder to a run, below `place`."""
-        with calm(self.uri):
+        with quiet_mlflow(self.uri):
             self._client.log_artifacts(run_id, str(folder), place)
 
     def _experiment_of(self, spec: str) -> str:
@@ -187,13 +203,13 @@ class Tracker:
             return str(self._client.get_run(parent).info.experiment_id)
         known = self._client.get_experiment_by_name(spec)
         if known is None:
-            unless_there(lambda: self._client.create_experiment(spec, artifact_location=self._files))
+            create_if_missing(lambda: self._client.create_experiment(spec, artifact_location=self._files))
             known = self._client.get_experiment_by_name(spec)
         elif known.lifecycle_stage != "active":
             self._client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
 
-    def _settle(self, key: str) -> str | None:
+    def _finished_run(self, key: str) -> str | None:
         """Return the finished run of that key, if any; mark those that a killed process left running."""
         runs = self._client.search_runs([self._experiment], f"tags.`{_KEY}` = '{key}'")
         for run in runs:
@@ -251,7 +267,9 @@ def _make(database: Path) -> None:
 
 
 def _client(uri: str) -> Any:
-    with _uncollected():  # the first client and its first call import as much again: SQLAlchemy and MLflow's stores
+    with (
+        _without_garbage_collection()
+    ):  # the first client and its first call import as much again: SQLAlchemy and MLflow's stores
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -260,7 +278,7 @@ def _client(uri: str) -> Any:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Spare large imports the search for garbage: MLflow's takes 1.0 s instead of 1.2, and leaves none."""
     was = gc.isenabled()
     gc.disable()

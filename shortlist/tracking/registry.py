@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.artefacts import verify_manifest
 from shortlist.contracts import Files, ShortlistError
-from shortlist.tracking.store_access import calm, unless_there
+from shortlist.storage.artefacts import verify_manifest
+from shortlist.tracking.store_access import create_if_missing, quiet_mlflow
 
 Alias = Literal["champion", "candidate"]
 
@@ -40,13 +40,15 @@ class RegisteredModel(BaseModel):
     version: int
     run_id: str
     kind: str
+    name: str = ""
+    """What the user calls the model; empty in versions of programs that knew one model of a kind."""
     folder: Path
 
 
 class Registry:
     """The registered model `shortlist-<spec>`.
 
-    Every kind of model is a version of it, tagged with its `kind`: a spec has one champion, whatever its kind.
+    Every model is a version of it, tagged with its name (`model`) and `kind`: a spec has one champion, whichever it is.
     """
 
     def __init__(self, client: Any, uri: str, spec: str, download: Callable[[str, str | None], str]) -> None:
@@ -60,26 +62,31 @@ class Registry:
 
         The version carries the run's lineage as tags. A run has one version: registering it again returns that one.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
             if known:
                 return int(known[0].version)
             if not self._client.search_registered_models(f"name = '{self.name}'"):
-                unless_there(lambda: self._client.create_registered_model(self.name))
+                create_if_missing(lambda: self._client.create_registered_model(self.name))
             run = self._client.get_run(run_id)
             own = {name: value for name, value in run.data.tags.items() if _is_lineage(name)}
             source = f"{run.info.artifact_uri}/{MODEL}"
             made = self._client.create_model_version(self.name, source, run_id, tags={**own, **(tags or {})})
             return int(made.version)
 
-    def set_alias(self, alias: Alias, version: int) -> None:
-        """Point an alias at a version; it leaves the one it pointed at."""
-        with calm(self._uri):
-            self._client.set_registered_model_alias(self.name, alias, str(version))
+    def set_alias(self, alias: Alias, version: int | None) -> None:
+        """Point an alias at a version, or at nothing; it leaves the one it pointed at."""
+        if version is None and self.version_of(alias) is None:  # perhaps there is no such model at all
+            return
+        with quiet_mlflow(self._uri):
+            if version is None:
+                self._client.delete_registered_model_alias(self.name, alias)
+            else:
+                self._client.set_registered_model_alias(self.name, alias, str(version))
 
     def version_of(self, alias: Alias) -> int | None:
         """Return the version that an alias points at, or None when there is none; no file is touched."""
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             models = self._client.search_registered_models(f"name = '{self.name}'")
             version = models[0].aliases.get(alias) if models else None
         return None if version is None else int(version)
@@ -87,7 +94,7 @@ class Registry:
     def run_of(self, alias: Alias) -> str:
         """Return the MLflow run of the version that an alias points at; empty when there is none."""
         version = self.version_of(alias)
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             return "" if version is None else str(self._version(version).run_id)
 
     def tags_of(self, version: int) -> dict[str, str]:
@@ -97,12 +104,12 @@ class Registry:
             UnknownVersionError: There is none of that number.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             return dict(self._version(version).tags)
 
     def version_from(self, run_id: str) -> int | None:
         """Return the version that a run's model was registered as, or None."""
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
         return int(known[0].version) if known else None
 
@@ -121,7 +128,7 @@ class Registry:
             IntegrityError: Its files are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             models = self._client.search_registered_models(f"name = '{self.name}'")
             if not models or alias not in models[0].aliases:
                 return None
@@ -136,7 +143,7 @@ class Registry:
             IntegrityError: Its files are not the ones that were trained.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             return self._with_files(self._version(version), to)
 
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
@@ -150,7 +157,7 @@ class Registry:
             UnknownVersionError: There is none of that number.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
             if all(one.path != Files.BLESSING for one in self._client.list_artifacts(run.info.run_id)):
                 return None
@@ -168,7 +175,7 @@ class Registry:
             IntegrityError: Its files are not the ones that were logged.
             TrackingError: MLflow cannot be reached.
         """
-        with calm(self._uri):
+        with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
             if all(one.path != REFERENCE for one in self._client.list_artifacts(run.info.run_id)):
                 return None
@@ -186,8 +193,8 @@ class Registry:
     def _with_files(self, found: Any, to: Path | None) -> RegisteredModel:
         folder = self._local(found.source, to)
         verify_manifest(folder)
-        kind = found.tags.get("kind", "")
-        return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, folder=folder)
+        kind, name = found.tags.get("kind", ""), found.tags.get("model", "")
+        return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, name=name, folder=folder)
 
     def _local(self, source: str, to: Path | None) -> Path:
         if to is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import gc
 import json
 import resource
@@ -15,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from shortlist.contracts import ShortlistError
-from shortlist.execution import EXECUTION
-from shortlist.progress import emit
+from shortlist.storage.artefacts import is_disk_full
+from shortlist.system.execution import EXECUTION
+from shortlist.system.progress import emit
 
 
 class Step:
@@ -35,7 +35,7 @@ class Step:
     def finish(self, started: datetime, seconds: float) -> None:
         """Fill `record`: name, started (ISO 8601 UTC), seconds, peak_mib of this process.
 
-        rows and rows_per_s if known; engine, where the step declared one (see `shortlist.execution`).
+        rows and rows_per_s if known; engine, where the step declared one (see `shortlist.system.execution`).
         """
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self.record = {
@@ -66,17 +66,17 @@ def step(name: str, **paths: str) -> Iterator[Step]:
     """
     this = Step(name)
     EXECUTION.clear()
-    atexit.register(_leave_garbage)
+    atexit.register(_skip_final_collection)
     started, clock = datetime.now(UTC), time.perf_counter()
     emit({"event": "step", "step": name, "paths": paths})
     try:
         yield this
     except ShortlistError as error:
         _stop(name, str(error))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if not is_disk_full(error):
             raise
-        where = error.filename or "while writing"
+        where = getattr(error, "filename", None) or "while writing"
         _stop(name, f"The disk is full ({where}). Make room and run again: finished steps are kept.")
     this.finish(started, time.perf_counter() - clock)
     emit({"event": "done", **this.record})
@@ -94,7 +94,7 @@ def _stop(name: str, message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def _leave_garbage() -> None:
+def _skip_final_collection() -> None:
     """Spare a process its last search for garbage: 1.1 s where MLflow, torch and XGBoost were loaded, 0.15 s so."""
     if "duckdb" not in sys.modules:  # it takes what is not collected for a leak, and says so at length
         gc.freeze()

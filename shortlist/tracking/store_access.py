@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from filelock import FileLock
 
 from shortlist.contracts import ShortlistError
-from shortlist.objects import open_objects
-from shortlist.stores import Stores, without_secret
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig, redact_passwords
 
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgresql+psycopg://")
@@ -28,7 +28,7 @@ class TrackingError(ShortlistError):
     """MLflow cannot be reached, or refuses."""
 
 
-class TrackingPlace(NamedTuple):
+class TrackingLocation(NamedTuple):
     """Where a spec's MLflow store is."""
 
     uri: str
@@ -37,7 +37,7 @@ class TrackingPlace(NamedTuple):
     """Where runs' files go; None: beside a SQLite store, or where a server puts them."""
 
 
-def tracking_place(stores: Stores, spec: str) -> TrackingPlace:
+def tracking_location(stores: StorageConfig, spec: str) -> TrackingLocation:
     """Return where MLflow keeps a spec's runs and their files.
 
     A database has no place for files: they go to the object store, below `mlflow/<spec>`. A server knows its own.
@@ -47,15 +47,15 @@ def tracking_place(stores: Stores, spec: str) -> TrackingPlace:
     """
     uri = stores.tracking_uri
     if uri is None:
-        return TrackingPlace(tracking_uri(stores.below("mlflow.db").parent))
+        return TrackingLocation(tracking_uri(stores.below("mlflow.db").parent))
     if uri.startswith(_POSTGRES):
-        return TrackingPlace(uri, open_objects(stores).url(f"mlflow/{spec}"))
+        return TrackingLocation(uri, open_object_store(stores).url(f"mlflow/{spec}"))
     if not uri.startswith(_SERVER):
         raise ShortlistError(
             f"runtime.tracking: wanted http(s)://... or postgresql://..., but the environment variable"
             f" {stores.tracking_variable} holds something else"
         )
-    return TrackingPlace(uri)
+    return TrackingLocation(uri)
 
 
 def tracking_uri(runs: Path) -> str:
@@ -90,7 +90,7 @@ def alone(uri: str) -> Iterator[None]:
         ShortlistError: PostgreSQL cannot be reached, or refuses.
     """
     if uri.startswith(_POSTGRES):
-        from shortlist.state.postgres import open_postgres  # loads the driver
+        from shortlist.storage.records.postgres import open_postgres  # loads the driver
 
         # MLflow alone would try for minutes to reach a database that is away; the lock says so soon.
         with open_postgres(uri, "", "tracking", "").lock("migration"):
@@ -105,7 +105,7 @@ def alone(uri: str) -> Iterator[None]:
         yield
 
 
-def unless_there(make: Callable[[], object]) -> None:
+def create_if_missing(make: Callable[[], object]) -> None:
     """Make something that has a name, unless another process was quicker."""
     try:
         make()
@@ -115,7 +115,7 @@ def unless_there(make: Callable[[], object]) -> None:
 
 
 @contextmanager
-def calm(uri: str) -> Iterator[None]:
+def quiet_mlflow(uri: str) -> Iterator[None]:
     """Keep MLflow's chatter and third-party deprecations from the user, and turn its errors into ours.
 
     Raises:
@@ -128,5 +128,5 @@ def calm(uri: str) -> Iterator[None]:
             yield
     except Exception as error:
         if type(error).__module__.startswith(_FOREIGN):
-            raise TrackingError(without_secret(f"MLflow at {uri}: {error}")) from error
+            raise TrackingError(redact_passwords(f"MLflow at {uri}: {error}")) from error
         raise

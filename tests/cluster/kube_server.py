@@ -1,8 +1,9 @@
 """A Kubernetes API server over real HTTP: few kinds, real schemas, real conflicts, and faults to order.
 
 It does what a rollout sees of a cluster: resource versions, generations, 404, 409, 422, defaults that are filled in,
-KServe that makes versions ready after a while (or never), a gateway that takes routes. It watches its HTTPRoutes, too:
-whatever would be wrong for users is noted in `wrong`.
+KServe's webhooks (`kserve_rules.py`), KServe that makes versions ready after a while (or never), a gateway that takes
+routes, roles (`kube_rbac.py`: a bearer token is the name of a service account), 403 while it starts. It watches its
+HTTPRoutes, too: whatever would be wrong for users is noted in `wrong`.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from jsonschema import Draft202012Validator
+import crd_schemas
+import kserve_rules
+import kube_rbac
 from listening import listening
 
 Object = dict[str, Any]
-SCHEMAS = Path(__file__).parents[2].parent / "shared" / "schemas"
 KINDS = {
     ("serving.kserve.io", "v1beta1", "inferenceservices"): "InferenceService",
     ("gateway.networking.k8s.io", "v1", "httproutes"): "HTTPRoute",
 }
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 
 class RefusalError(Exception):
@@ -85,7 +85,13 @@ class KubeServer:
         self.default = Behaviour()
         self.takes_routes = True
         self.faults: list[Fault] = []
+        self.deployments = {
+            ("kserve", "kserve-controller-manager"): _deployment("kserve/kserve-controller:v0.20.0"),
+            ("envoy-gateway-system", "envoy-gateway"): _deployment("docker.io/envoyproxy/gateway:v1.9.0"),
+        }
         self.down_until = 0.0
+        self.starting_until = 0.0
+        self.forbidden: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.sent: list[Sent] = []
         self.wrong: list[str] = []
@@ -95,7 +101,6 @@ class KubeServer:
         self._version = 100
         self._times: dict[str, float] = {}
         self._gone: dict[str, float] = {}
-        self._validators = {kind: _validator(*key, kind) for key, kind in KINDS.items()}
 
     @property
     def url(self) -> str:
@@ -106,6 +111,12 @@ class KubeServer:
     def down(self, seconds: float) -> None:
         """Be away: connections end without an answer."""
         self.down_until = time.monotonic() + seconds
+
+    def restart(self, away: float, starting: float) -> None:
+        """Be away, then answer 403 until the caches of roles are filled, then 503 once, as a restarted server does."""
+        self.down_until = time.monotonic() + away
+        self.starting_until = self.down_until + starting
+        self.faults.append(Fault("503"))
 
     def named(self, kind: str) -> list[str]:
         with self.lock:
@@ -136,29 +147,48 @@ class KubeServer:
 
     # --- requests
 
-    def answer(self, method: str, url: str, body: Object | None) -> Object:
+    def answer(self, method: str, url: str, body: Object | None, account: str = "") -> Object:
         parts = urlsplit(url)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         with self.lock:
-            if found := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", parts.path):
-                return self._core(found[2], query)
-            found = re.fullmatch(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?", parts.path)
-            kind = KINDS.get((found[1], found[2], found[4])) if found else None
-            if found is None or kind is None:
-                raise RefusalError(404, "NotFound", "the server could not find the requested resource")
-            namespace, name = found[3], found[5]
-            match method, name:
-                case "GET", None:
-                    return self._list(kind, namespace, query.get("labelSelector", ""))
-                case "GET", str():
-                    return self._read(kind, namespace, name)
-                case "POST", None:
-                    return self._create(kind, namespace, body or {})
-                case "PUT", str():
-                    return self._replace(kind, namespace, name, body or {})
-                case "DELETE", str():
-                    return self._delete(kind, namespace, name, body or {})
-            raise RefusalError(405, "MethodNotAllowed", f"{method} is not allowed here")
+            return self._answer(method, parts.path, query, body, account)
+
+    def _answer(self, method: str, path: str, query: dict[str, str], body: Object | None, account: str) -> Object:
+        if found := re.fullmatch(r"/api/v1/namespaces/([^/]+)/(pods|events)", path):
+            self._authorize(account, method, "", found[2], found[1], None)
+            return self._core(found[2], query)
+        found = re.fullmatch(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+))?", path)
+        if found is None:
+            raise RefusalError(404, "NotFound", "the server could not find the requested resource")
+        group, version, namespace, resource, name = found.groups()
+        self._authorize(account, method, group, resource, namespace, name)
+        if resource == "deployments":
+            return self._deployment(namespace, name)
+        kind = KINDS.get((group, version, resource))
+        if kind is None:
+            raise RefusalError(404, "NotFound", "the server could not find the requested resource")
+        return self._custom(method, kind, namespace, name, query, body or {})
+
+    def _custom(
+        self, method: str, kind: str, namespace: str, name: str | None, query: dict[str, str], body: Object
+    ) -> Object:
+        match method, name:
+            case "GET", None:
+                return self._list(kind, namespace, query.get("labelSelector", ""))
+            case "GET", str():
+                return self._read(kind, namespace, name)
+            case "POST", None:
+                return self._create(kind, namespace, body)
+            case "PUT", str():
+                return self._replace(kind, namespace, name, body)
+            case "DELETE", str():
+                return self._delete(kind, namespace, name, body)
+        raise RefusalError(405, "MethodNotAllowed", f"{method} is not allowed here")
+
+    def _deployment(self, namespace: str, name: str) -> Object:
+        if (namespace, name) not in self.deployments:
+            raise RefusalError(404, "NotFound", f'deployments.apps "{name}" not found')
+        return self.deployments[namespace, name]
 
     def fault(self, method: str, path: str) -> Fault | None:
         with self.lock:
@@ -167,6 +197,21 @@ class KubeServer:
                     one.times -= 1
                     return one
         return None
+
+    def _authorize(
+        self, account: str, method: str, group: str, resource: str, namespace: str, name: str | None
+    ) -> None:
+        """Refuse what no role allows; whoever names no account may everything."""
+        verb = kube_rbac.verb_of(method, name)
+        # The roles are shipped for the namespace `shortlist`; the specs of the tests live in others.
+        where = namespace if namespace in ("kserve", "envoy-gateway-system") else kube_rbac.NAMESPACE
+        starting = time.monotonic() < self.starting_until
+        if starting or (account and not kube_rbac.may(account, verb, group, resource, where, name)):
+            about = f'"{resource}" in API group "{group}" in the namespace "{namespace}"'
+            message = f'{resource}.{group} is forbidden: User "{account}" cannot {verb} resource {about}'
+            if not starting:
+                self.forbidden.append(message)
+            raise RefusalError(403, "Forbidden", message)
 
     def _list(self, kind: str, namespace: str, selector: str) -> Object:
         wanted = dict(pair.split("=", 1) for pair in selector.split(",") if pair)
@@ -190,6 +235,8 @@ class KubeServer:
         if key in self.objects and self._there(kind, name):
             raise RefusalError(409, "AlreadyExists", f'{kind} "{name}" already exists')
         self._validate(kind, body)
+        if kind == "InferenceService" and (denied := kserve_rules.denial(body)):
+            raise RefusalError(403, "Forbidden", denied)
         self._times[name] = time.monotonic()
         return self._seen(self._store(key, body, generation=1))
 
@@ -259,9 +306,11 @@ class KubeServer:
         ready, before = self.ready(), self.sent[-1].weights if self.sent else {}
         if sum(weights.values()) == 0:
             self.wrong.append("nobody is sent anywhere, and there is a route")
-        for name in weights.keys() - before.keys():
-            if name.removesuffix("-transformer") not in ready:
-                self.wrong.append(f"users are newly sent to {name}, which is not ready")
+        for name, weight in weights.items():
+            more = weight > before.get(name, 0) and name.removesuffix("-transformer") not in ready
+            # With no other version left, everybody goes back: that is nobody's fault.
+            if more and (name not in before or len(weights) > 1):
+                self.wrong.append(f"more users are sent to {name}, which is not ready")
         if any(len(one.get("filters", [])) < 2 for one in backends):
             self.wrong.append("a backend without filters: stickiness would be lost")
         self.sent.append(Sent(weights, ready, backends))
@@ -283,7 +332,13 @@ class KubeServer:
 
     def _is_ready(self, name: str) -> bool:
         behaviour = self.behaviour.get(name, self.default)
+        if self._broken(name):
+            return False
         return not behaviour.failing and time.monotonic() >= self._times.get(name, 0.0) + behaviour.ready_after
+
+    def _broken(self, name: str) -> str | None:
+        found = [one for (kind, _, own), one in self.objects.items() if (kind, own) == ("InferenceService", name)]
+        return kserve_rules.broken_pods(copy.deepcopy(found[0])) if found else None
 
     def _service_status(self, one: Object) -> Object:
         name, generation = one["metadata"]["name"], one["metadata"]["generation"]
@@ -291,6 +346,7 @@ class KubeServer:
             conditions = [{"type": kind, "status": "True"} for kind in ("PredictorReady", "TransformerReady", "Ready")]
             return {"observedGeneration": generation, "conditions": conditions}
         message = "revision failed" if self.behaviour.get(name, self.default).failing else "waiting for pods"
+        message = self._broken(name) or message
         conditions = [
             {"type": "PredictorReady", "status": "False", "reason": "Deployment", "message": message},
             {"type": "Ready", "status": "False", "reason": "PredictorNotReady", "message": message},
@@ -323,24 +379,15 @@ class KubeServer:
         return {"metadata": metadata, "status": {"containerStatuses": [status]}}
 
     def _validate(self, kind: str, body: Object) -> None:
-        found = self._validators[kind].iter_errors(body)
-        problems = [f"{'.'.join(map(str, one.path))}: {one.message}" for one in found]
+        problems = crd_schemas.problems(body)
         metadata = body["metadata"]
         if not _NAME.fullmatch(metadata.get("name", "")):
             problems.append(f"metadata.name: {metadata.get('name')!r}")
-        for name, value in (metadata.get("labels") or {}).items():
-            if len(value) > 63 or not _LABEL.fullmatch(value):
-                problems.append(f"metadata.labels.{name}: {value!r}")
-        if sum(map(len, (metadata.get("annotations") or {}).values())) > 256 * 1024:
-            problems.append("metadata.annotations: Too long")
+        problems += kserve_rules.metadata_problems(metadata)
         if problems:
             raise RefusalError(
                 422, "Invalid", f'{kind} "{metadata.get("name")}" is invalid: {"; ".join(problems)[:2000]}'
             )
-
-
-def _validator(group: str, version: str, plural: str, kind: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads((SCHEMAS / f"{group}_{version}_{kind}.json").read_text()))
 
 
 def _defaulted(kind: str, body: Object) -> Object:
@@ -353,10 +400,13 @@ def _defaulted(kind: str, body: Object) -> Object:
             for backend in rule.get("backendRefs", []):
                 backend.update({"group": "", "kind": "Service", "weight": 1, **backend})
     else:
-        filled["spec"]["predictor"].setdefault("model", {}).setdefault("imagePullPolicy", "IfNotPresent")
-        for container in filled["spec"].get("transformer", {}).get("containers", []):
-            container.setdefault("terminationMessagePath", "/dev/termination-log")
+        filled = kserve_rules.defaulted(filled)
     return filled
+
+
+def _deployment(image: str) -> Object:
+    pod = {"spec": {"containers": [{"name": "manager", "image": image}]}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": {"selector": {}, "template": pod}}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -379,7 +429,10 @@ class _Handler(BaseHTTPRequestHandler):
                 raise RefusalError(int(fault.what), "Fault", fault.message)
             if fault and fault.what == "conflict":
                 self._somebody_else()
-            status, answer = 200, state.answer(self.command, path, json.loads(content) if content else None)
+            status, answer = (
+                200,
+                state.answer(self.command, path, json.loads(content) if content else None, self._account()),
+            )
         except RefusalError as refusal:
             status = refusal.status
             answer = {
@@ -397,7 +450,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815
+    def _account(self) -> str:
+        return str(self.headers.get("authorization") or "").removeprefix("Bearer ")
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815
 
     def _somebody_else(self) -> None:
         """Touch the object in the path, as a controller that writes annotations does."""
@@ -418,10 +474,14 @@ class _Server(ThreadingHTTPServer):
         """A client that went away is no error of ours."""
 
 
+def handler_of(state: KubeServer) -> type[BaseHTTPRequestHandler]:
+    """Return what answers requests from a state."""
+    return type("Handler", (_Handler,), {"state": state})
+
+
 @contextmanager
 def running() -> Iterator[KubeServer]:
     """Run a server on a free port while the block runs."""
     state = KubeServer()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"state": state}))
-    with listening(server) as state.port:
+    with listening(_Server(("127.0.0.1", 0), handler_of(state))) as state.port:
         yield state

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from shortlist.objects import open_objects
-from shortlist.state.postgres_server import Server
-from shortlist.stores import Stores
+from shortlist.cli.commands import app
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.records.postgres_server import Server
+from shortlist.storage.storage_config import StorageConfig
 
 SECRETS = ("pa55", "secret-of-the-test")
 
@@ -91,7 +91,7 @@ def test_a_refused_password_is_nowhere(servers: Any, tmp_path: Path, monkeypatch
 
 def test_another_clusters_stores_are_refused_before_the_run_begins(servers: Any, tmp_path: Path) -> None:
     marker = b'{"cluster": "blue", "identity": "1", "objects": "s3://other"}'
-    open_objects(Stores(objects=servers.url)).write("cluster.json", marker)
+    open_object_store(StorageConfig(objects=servers.url)).write("cluster.json", marker)
     code, said = run("--profile", "cluster", "--objects", servers.url, runs=tmp_path)
     assert code and "belongs to the cluster 'blue', and this is 'default'" in said
     assert not [*tmp_path.glob("2*")]

@@ -11,16 +11,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.artefacts import IntegrityError, write_json
-from shortlist.config.runtime import RedisOnline, SQLiteOnline
 from shortlist.contracts import ShortlistError
-from shortlist.features.earlier import newest_fit
-from shortlist.features.place import FeastPlace, place_in
-from shortlist.features.publish import point_servers_at
+from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
+from shortlist.features.online_stores.redis import RedisOnline
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.previous_fit import newest_fit
+from shortlist.features.publish import announce_views
 from shortlist.features.store import apply, connect, user_reader
-from shortlist.objects import local_copy
-from shortlist.serving.online.settings import ServerSettings
-from shortlist.stores import Stores
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.storage.artefacts import IntegrityError, write_json
+from shortlist.storage.objects import local_copy
+from shortlist.storage.storage_config import StorageConfig
 
 ONLINE = RedisOnline(kind="redis")
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -28,16 +29,16 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def stores(s3: Any, postgres: str, redis: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stores:
+def stores(s3: Any, postgres: str, redis: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StorageConfig:
     for name, value in (("SHORTLIST_DATABASE", postgres), ("SHORTLIST_REDIS", redis)):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
-    return Stores(cluster="test", objects=s3.url, database_variable="SHORTLIST_DATABASE")
+    return StorageConfig(cluster="test", objects=s3.url, database_variable="SHORTLIST_DATABASE")
 
 
 @pytest.fixture
-def place(stores: Stores) -> FeastPlace:
-    return place_in(stores, "my-spec")
+def place(stores: StorageConfig) -> FeastStoreLocation:
+    return spec_feast_store_location(stores, "my-spec")
 
 
 def fit(folder: Path, rows: list[tuple[int, datetime, int]]) -> Path:
@@ -62,7 +63,7 @@ def fit(folder: Path, rows: list[tuple[int, datetime, int]]) -> Path:
 FIRST = [(1, START, 3), (2, START, 5), (1, START + DAY, 4)]
 
 
-def test_everything_is_on_servers(place: FeastPlace, tmp_path: Path) -> None:
+def test_everything_is_on_servers(place: FeastStoreLocation, tmp_path: Path) -> None:
     before = set(Path.cwd().iterdir())
     views = fit(tmp_path / "fit", FIRST)
     store = apply(views, place, "my-spec", ONLINE, "user", "s3://bucket/fits/1/views")
@@ -81,14 +82,16 @@ def test_everything_is_on_servers(place: FeastPlace, tmp_path: Path) -> None:
     assert set(Path.cwd().iterdir()) == before
 
 
-def test_keys_that_are_gone_lose_their_answers(place: FeastPlace, tmp_path: Path) -> None:
+def test_keys_that_are_gone_lose_their_answers(place: FeastStoreLocation, tmp_path: Path) -> None:
     apply(fit(tmp_path / "one", FIRST), place, "my-spec", ONLINE, "user").materialize(START + DAY)
     store = apply(fit(tmp_path / "two", FIRST[:1]), place, "my-spec", ONLINE, "user")
     store.materialize(START + DAY)
     assert store.online(pl.DataFrame({"user": [1, 2]}), ["users"])["users:clicks"].to_list() == [3, None]
 
 
-def test_servers_find_users_views_and_log_by_address(place: FeastPlace, stores: Stores, tmp_path: Path) -> None:
+def test_servers_find_users_views_and_log_by_address(
+    place: FeastStoreLocation, stores: StorageConfig, tmp_path: Path
+) -> None:
     views = fit(tmp_path / "fit", FIRST)
     (tmp_path / "log").mkdir()
     (tmp_path / "log/log.json").write_text("{}")
@@ -96,8 +99,8 @@ def test_servers_find_users_views_and_log_by_address(place: FeastPlace, stores: 
         place.expected()
     assert newest_fit(place) == ""
     apply(views, place, "my-spec", ONLINE, "user").materialize(START + DAY)
-    point_servers_at(views, place, START + DAY, tmp_path / "log")
-    elsewhere = place_in(stores, "my-spec")
+    announce_views(views, place, START + DAY, tmp_path / "log")
+    elsewhere = spec_feast_store_location(stores, "my-spec")
     announced = elsewhere.expected()
     assert sorted(path.name for path in local_copy(announced["views"]).iterdir()) == ["users.parquet", "views.json"]
     assert (local_copy(announced["log"]) / "log.json").read_text() == "{}"
@@ -106,8 +109,10 @@ def test_servers_find_users_views_and_log_by_address(place: FeastPlace, stores: 
     assert reader.rows([2, 1, 9], ["users:clicks"]) == {"users:clicks": [5, 4, None]}
 
 
-def test_specs_share_the_servers_and_nothing_else(place: FeastPlace, stores: Stores, tmp_path: Path) -> None:
-    other = place_in(stores, "other")
+def test_specs_share_the_servers_and_nothing_else(
+    place: FeastStoreLocation, stores: StorageConfig, tmp_path: Path
+) -> None:
+    other = spec_feast_store_location(stores, "other")
     apply(fit(tmp_path / "one", FIRST), place, "my-spec", ONLINE, "user").materialize(START + DAY)
     store = apply(fit(tmp_path / "two", [(1, START, 8)]), other, "other", ONLINE, "user")
     store.materialize(START + DAY)
@@ -116,12 +121,14 @@ def test_specs_share_the_servers_and_nothing_else(place: FeastPlace, stores: Sto
     assert mine.online(pl.DataFrame({"user": [1, 2]}), ["users"])["users:clicks"].to_list() == [4, 5]
 
 
-def test_sqlite_needs_a_disk_that_is_shared(place: FeastPlace, tmp_path: Path) -> None:
+def test_sqlite_needs_a_disk_that_is_shared(place: FeastStoreLocation, tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match=r"runtime\.online_store: `kind: sqlite` is a file.*declare `kind: redis`"):
         apply(fit(tmp_path / "fit", FIRST), place, "my-spec", SQLiteOnline(), "user")
 
 
-def test_an_unreachable_redis_is_named(place: FeastPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_redis_is_named(
+    place: FeastStoreLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHORTLIST_REDIS", "127.0.0.1:9,password=pa55-of-redis")
     store = apply(fit(tmp_path / "fit", FIRST), place, "my-spec", ONLINE, "user")
     with pytest.raises(ShortlistError, match=r"runtime\.online_store: Redis says: .*127\.0\.0\.1:9") as caught:
@@ -130,16 +137,16 @@ def test_an_unreachable_redis_is_named(place: FeastPlace, tmp_path: Path, monkey
 
 
 def test_a_refused_password_is_not_repeated(
-    stores: Stores, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: StorageConfig, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres.replace("pa55-of-the-database", "wrong-pa55"))
     with pytest.raises(ShortlistError, match="authentication failed") as caught:
-        apply(fit(tmp_path / "fit", FIRST), place_in(stores, "my-spec"), "my-spec", ONLINE, "user")
+        apply(fit(tmp_path / "fit", FIRST), spec_feast_store_location(stores, "my-spec"), "my-spec", ONLINE, "user")
     assert "pa55" not in str(caught.value)
     assert "SHORTLIST_REGISTRY" not in os.environ
 
 
-def test_a_servers_settings_name_the_stores(stores: Stores, place: FeastPlace) -> None:
+def test_a_servers_settings_name_the_stores(stores: StorageConfig, place: FeastStoreLocation) -> None:
     said = {"model": "my-spec", "version": 1, "model_folder": "/model", "predictor": "127.0.0.1:1", "http_port": 1}
     said |= {"grpc_port": 2, "project": "my-spec", "predictions": "/log"}
     settings = ServerSettings.model_validate_json(json.dumps(said | {"store": stores.model_dump(mode="json")}))

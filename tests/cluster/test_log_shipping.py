@@ -25,21 +25,21 @@ from monitoring.log_mirror import live_logs
 from monitoring.publishing import address_of, publish
 from monitoring.spans import Span
 from monitoring.windows import Windows
-from shortlist.config.data import Data
-from shortlist.config.monitoring import Monitoring
-from shortlist.config.runtime import SQLiteOnline
-from shortlist.config.serving import PredictionLog, Serving
 from shortlist.contracts import ShortlistError
-from shortlist.objects import open_objects
-from shortlist.serving.log_mirror import mirror
-from shortlist.serving.log_reader import parts, read_log
-from shortlist.serving.log_shipper import LogShipper
-from shortlist.serving.log_writer import LogWriter
-from shortlist.serving.logs import PART, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
-from shortlist.serving.stack.lifetime import stop_stack
-from shortlist.serving.stack.stack import Stack
-from shortlist.stores import Stores
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.rollout.local.stack import Stack
+from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.log.log_reader import parts, read_log
+from shortlist.serving.log.log_shipper import LogShipper
+from shortlist.serving.log.log_writer import LogWriter
+from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.serving import PredictionLog, Serving
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
 
 KEY = "logs/shop/predictions"
 SCHEMA = pa.schema({"request_id": pa.string()})
@@ -110,7 +110,7 @@ def write(folder: Path, *ids: str, number: int | None = None) -> Path:
 
 
 def shipper_of(folder: Path, url: str, keep_seconds: float = 3600.0, writer: str = "pod-1") -> LogShipper:
-    return LogShipper(folder, open_objects(Stores(objects=url)), KEY, writer, keep_seconds)
+    return LogShipper(folder, open_object_store(StorageConfig(objects=url)), KEY, writer, keep_seconds)
 
 
 def keys_of(s3: Any) -> list[str]:
@@ -120,7 +120,7 @@ def keys_of(s3: Any) -> list[str]:
 
 def arrived(url: str, folder: Path) -> list[str]:
     """Return the request ids that a reader of the object store sees."""
-    mirror(open_objects(Stores(objects=url)), KEY, folder)
+    mirror(open_object_store(StorageConfig(objects=url)), KEY, folder)
     return sorted(pq.ParquetDataset([*parts(folder)]).read()["request_id"].to_pylist()) if parts(folder) else []
 
 
@@ -217,7 +217,7 @@ def test_an_outage_loses_and_doubles_nothing_and_stops_no_writer(store: Store, s
 
 def shipping_process(folder: Path, url: str, *more: str) -> subprocess.Popen[bytes]:
     named = ["--folder", str(folder), "--objects", url, "--spec", "shop", "--writer", "pod-1", *more]
-    return subprocess.Popen([sys.executable, "-m", "shortlist.serving.log_shipper", *named], stderr=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-m", "shortlist.serving.log.log_shipper", *named], stderr=subprocess.PIPE)
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
@@ -295,7 +295,7 @@ def test_prometheus_is_told_what_waits(s3: Any, tmp_path: Path) -> None:
 
 
 def test_a_mirror_fetches_only_what_it_has_not(s3: Any, tmp_path: Path) -> None:
-    folder, objects = tmp_path / "log", open_objects(Stores(objects=s3.url))
+    folder, objects = tmp_path / "log", open_object_store(StorageConfig(objects=s3.url))
     write(folder / "v3-17-1", "a")
     shipper = shipper_of(folder, s3.url)
     shipper.ship()
@@ -310,7 +310,7 @@ def test_a_mirror_fetches_only_what_it_has_not(s3: Any, tmp_path: Path) -> None:
 
 
 def test_a_mirror_of_the_newest_days_lists_no_others(s3: Any, tmp_path: Path) -> None:
-    objects, today = open_objects(Stores(objects=s3.url)), datetime.now(UTC).date()
+    objects, today = open_object_store(StorageConfig(objects=s3.url)), datetime.now(UTC).date()
     content = write(tmp_path / "log", "a").read_bytes()
     for day in (date(2025, 1, 1), today - timedelta(days=3), today):
         objects.write(f"{KEY}/{day}/pod-1/part-000000.parquet", content)
@@ -320,13 +320,13 @@ def test_a_mirror_of_the_newest_days_lists_no_others(s3: Any, tmp_path: Path) ->
 
 
 def test_a_mirror_says_that_the_store_is_away(store: Store, s3: Any, tmp_path: Path) -> None:
-    objects = open_objects(Stores(objects=s3.url))
+    objects = open_object_store(StorageConfig(objects=s3.url))
     store.stop()
     with pytest.raises(ShortlistError, match="cannot be reached"):
         mirror(objects, KEY, tmp_path / "mirror")
 
 
-def live_traffic(places: Places) -> None:
+def live_traffic(places: ServingPaths) -> None:
     """Two servers and a web server write two days: unordered, doubled, late, one part of each torn."""
     answers, outcomes = prediction_schema(DATA), outcome_schema(pa.int64())
     for pod in (1, 2):
@@ -359,12 +359,12 @@ def put(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
 
 
 def test_windows_of_the_object_store_are_those_of_local_files(s3: Any, tmp_path: Path) -> None:
-    places = Places.of(tmp_path / "runs", "shop")
+    places = ServingPaths.of(tmp_path / "runs", "shop")
     live_traffic(places)
     for kind, folder in (("predictions", places.predictions), ("outcomes", places.outcomes)):
-        objects = open_objects(Stores(objects=s3.url))
+        objects = open_object_store(StorageConfig(objects=s3.url))
         LogShipper(folder, objects, f"logs/shop/{kind}", "pod", 3600.0).ship()
-    stores = Stores(folder=tmp_path / "elsewhere" / "stores", objects=s3.url, log_in_objects=True)
+    stores = StorageConfig(folder=tmp_path / "elsewhere" / "stores", objects=s3.url, log_in_objects=True)
     mirrored = live_logs(stores, "shop")
     assert mirrored != places
     schema = prediction_schema(DATA)
@@ -383,12 +383,12 @@ def test_windows_of_the_object_store_are_those_of_local_files(s3: Any, tmp_path:
 
 
 def test_without_an_object_store_windows_are_read_where_servers_wrote_them(tmp_path: Path) -> None:
-    stores = Stores(folder=tmp_path / "runs" / "stores", objects="s3://bucket/prefix")
-    assert live_logs(stores, "shop") == Places.of(tmp_path / "runs", "shop")
+    stores = StorageConfig(folder=tmp_path / "runs" / "stores", objects="s3://bucket/prefix")
+    assert live_logs(stores, "shop") == ServingPaths.of(tmp_path / "runs", "shop")
 
 
 def test_a_stack_on_this_machine_brings_its_logs_to_the_object_store(s3: Any, tmp_path: Path) -> None:
-    places = Places.of(tmp_path / "runs", "shop")
+    places = ServingPaths.of(tmp_path / "runs", "shop")
     try:
         Stack.up(places, "shop", Serving(), SQLiteOnline(), "shop", log_objects=s3.url)
         write(places.predictions / "v3-17-1", "a")
@@ -405,7 +405,7 @@ def test_pages_are_put_where_people_find_them_and_stay_here_while_the_store_is_a
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr("monitoring.publishing.note", said.append)
-    stores, folder = Stores(cluster="one", objects=s3.url), tmp_path / "pages"
+    stores, folder = StorageConfig(cluster="one", objects=s3.url), tmp_path / "pages"
     (folder / "windows" / "20260302").mkdir(parents=True)
     for name in ("status.html", "windows/20260302/drift.html", "metrics.prom"):
         (folder / name).touch()
@@ -414,14 +414,14 @@ def test_pages_are_put_where_people_find_them_and_stay_here_while_the_store_is_a
         "shortlist/monitoring/shop/status.html", "shortlist/monitoring/shop/windows/20260302/drift.html"
     ]  # fmt: skip
     assert address_of(stores, "shop", "status.html") == f"{s3.url}/monitoring/shop/status.html"
-    assert address_of(Stores(folder=tmp_path), "shop", "status.html") == ""
+    assert address_of(StorageConfig(folder=tmp_path), "shop", "status.html") == ""
     store.stop()
     publish(stores, "shop", folder)
     (why,) = said
     assert why.startswith("Pages stay on this machine: ")
 
 
-def windows_of(places: Places) -> Windows:
+def windows_of(places: ServingPaths) -> Windows:
     settings = Monitoring.model_validate({"window": {"maturity_hours": 1.0}})
     return Windows(places, DATA, Path("unused"), settings, NOON + timedelta(days=30))
 

@@ -13,19 +13,23 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from crd_schemas import has_schema, validator
 from jsonschema import Draft202012Validator
 
 from monitoring.alerts import ALARM
-from pipelines import trigger_service, watch_job
-from pipelines.kubeflow_start import read_specs
-from shortlist.config.spec import Spec
-from shortlist.serving.cluster.manifests import RUNTIME
-from shortlist.serving.cluster.pods import SERVICE_ACCOUNT
-from shortlist.serving.online.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
+from shortlist.kubeflow import monitoring_cronjob as watch_job
+from shortlist.kubeflow import trigger_service
+from shortlist.kubeflow.start import read_specs
+from shortlist.rollout.kserve.manifests import Version, inference_service
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
+from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
+from shortlist.spec.cluster import Cluster, Images
+from shortlist.spec.serving import Limits
+from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "k8s"
-SCHEMAS = ROOT.parent / "shared" / "schemas"
 KUBERNETES = "1.34"
 CORE = {"v1", "apps/v1", "batch/v1", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"}
 """What Kubernetes' own schemas describe."""
@@ -74,22 +78,14 @@ def name_of(found: Object) -> str:
     return f"{found['kind']} {found['metadata']['name']}"
 
 
-def published_schema(found: Object) -> Object | None:
-    file = SCHEMAS / f"{key_of(found).replace('/', '_')}.json"
-    return json.loads(file.read_text()) if file.is_file() else None
-
-
 def check(found: Object) -> None:
     """Raise for an object that is not what its kind's schema says, or whose kind has none."""
     if found["apiVersion"] in CORE:
         kubernetes_validate.validate(found, KUBERNETES, strict=True)
         return
-    whole = published_schema(found)
-    if whole is not None:
-        Draft202012Validator(whole).validate(found)
+    if has_schema(found["apiVersion"], found["kind"]):
+        validator(found["apiVersion"], found["kind"]).validate(found)
         return
-    if key_of(found) not in OWN and key_of(found).startswith(("serving.", "gateway.networking.")):
-        pytest.skip(f"../shared/schemas is absent, which has the schema of {key_of(found)}")
     Draft202012Validator(OWN[key_of(found)]).validate(found["spec"])
 
 
@@ -101,8 +97,6 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
                 template = found["spec"]["template"]
             case "CronJob":
                 template = found["spec"]["jobTemplate"]["spec"]["template"]
-            case "ServingRuntime":
-                template = {"metadata": {}, "spec": found["spec"]}
             case _:
                 continue
         yield name_of(found), template["spec"], template["metadata"].get("labels", {})
@@ -159,7 +153,10 @@ def unlimited(objects: list[Object]) -> list[str]:
 
 def secrets(objects: list[Object]) -> list[str]:
     """Return what holds a secret instead of naming one."""
-    said = [name_of(found) for found in objects if found["kind"] == "Secret"]
+    # One that the cluster fills in holds nothing.
+    filled = "kubernetes.io/service-account-token"
+    given = [found for found in objects if found["kind"] == "Secret"]
+    said = [name_of(one) for one in given if one.get("type") != filled or {"data", "stringData"} & set(one)]
     for name, container, _ in containers(objects):
         given = {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
         said += [f"{name}: {variable}" for variable, value in given.items() if _tells(variable, value)]
@@ -190,8 +187,7 @@ def rights(objects: list[Object]) -> list[str]:
             ]
             said += [f"{name_of(found)}: {one}" for one in rule["resources"] if one.endswith(("/exec", "/attach"))]
     for name, pod, _ in pods(objects):
-        if not name.startswith("ServingRuntime"):  # its InferenceService says so
-            said += [f"{name}: token"] * (pod.get("automountServiceAccountToken") is not False)
+        said += [f"{name}: token"] * (pod.get("automountServiceAccountToken") is not False)
     return said
 
 
@@ -234,8 +230,8 @@ def _set(path: str, value: Any) -> Callable[[Object], None]:
         ("RoleBinding", _set("roleref", {})),
         ("ServiceAccount", _set("automountServiceAccountTokens", False)),
         ("Namespace", _set("metadata.label", {})),
+        ("Secret", _set("types", "Opaque")),
         ("ConfigMap", _set("data.key", 1)),
-        ("ServingRuntime", _set("spec.supportedModelFormat", [])),
         ("Gateway", _set("spec.listeners.0.protocoll", "HTTP")),
         ("HTTPRoute", _set("spec.rules.0.matches.0.path.kind", "Exact")),
         ("GatewayClass", _set("spec.controller", "eg")),
@@ -279,7 +275,7 @@ def test_production_runs_images_by_digest(overlays: dict[str, list[Object]]) -> 
 
 def test_production_as_it_is_shipped_runs_nothing() -> None:
     found = loose_images(rendered(DEPLOY / "overlays" / "production"))
-    assert len(found) == 3
+    assert len(found) == 2  # trigger and watch; Triton's image is named by the spec of a release
     assert all(re.search(r"@sha256:0{64}$", each) for each in found)
 
 
@@ -345,14 +341,15 @@ def bound(objects: list[Object], account: str) -> set[tuple[str, str]]:
 
 
 def test_each_account_may_what_its_work_needs(objects: list[Object]) -> None:
-    rollout = {("inferenceservices", verb) for verb in ("get", "list", "create", "delete")}
+    rollout = {("inferenceservices", verb) for verb in ("list", "create", "delete")}
     rollout |= {("httproutes", verb) for verb in ("get", "create", "update", "delete")}
     rollout |= {("pods", "list"), ("events", "list")}
     assert bound(objects, "shortlist-rollout") == rollout
-    steps = {("trainjobs", verb) for verb in ("create", "get", "list", "watch", "delete")}
+    steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
     steps |= {(what, verb) for what in ("pods", "configmaps") for verb in ("get", "list", "watch")}
-    assert bound(objects, "shortlist-pipeline") == steps | rollout
+    steps |= {("events", "list")}
+    assert bound(objects, "shortlist-pipeline") == steps  # ingest cannot change what is served
     assert bound(objects, "shortlist-server") == bound(objects, "shortlist-trigger") == set()
 
 
@@ -361,8 +358,6 @@ def test_whatever_runs_has_an_account_and_a_network_policy_of_its_own(objects: l
     policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
     assert {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]} in policies
     for name, pod, labels in pods(objects):
-        if name.startswith("ServingRuntime"):
-            continue
         assert pod["serviceAccountName"] in accounts - {"default"}
         chosen = [one for one in policies if one["podSelector"].get("matchLabels", {}).items() <= labels.items()]
         assert any(one["podSelector"].get("matchLabels") for one in chosen), name
@@ -396,23 +391,88 @@ def test_everything_that_is_named_is_there(objects: list[Object]) -> None:
                     assert (each["extensionRef"]["kind"], each["extensionRef"]["name"]) in known
 
 
+def allowed_ports(objects: list[Object], labels: dict[str, str]) -> set[int]:
+    """Return the ports at which Prometheus may ask the pods with some labels."""
+    found: set[int] = set()
+    for policy in (one["spec"] for one in objects if one["kind"] == "NetworkPolicy"):
+        if labels.items() >= policy["podSelector"].get("matchLabels", {}).items():
+            for rule in policy.get("ingress", []):
+                names = [peer.get("namespaceSelector", {}).get("matchLabels", {}) for peer in rule["from"]]
+                if {"kubernetes.io/metadata.name": "monitoring"} in names:
+                    found |= {port["port"] for port in rule["ports"]}
+    return found
+
+
+def test_prometheus_may_ask_every_port_that_a_monitor_names(objects: list[Object]) -> None:
+    """Kubernetes says nothing when a policy closes what a PodMonitor scrapes."""
+    service = released(objects)["spec"]
+    deployments = [one["spec"]["template"] for one in objects if one["kind"] == "Deployment"]
+    served = [
+        ({"component": name, "shortlist/spec": "demo"}, service[name]["containers"])
+        for name in ("predictor", "transformer")
+    ]
+    runs = [*served, *((one["metadata"]["labels"], one["spec"]["containers"]) for one in deployments)]
+    scraped = 0
+    for monitor in (
+        one["spec"] for one in objects if one["kind"] == "PodMonitor" and "namespaceSelector" not in one["spec"]
+    ):
+        for labels, found in runs:
+            if labels.items() >= monitor["selector"]["matchLabels"].items():
+                ports = {port["name"]: port["containerPort"] for one in found for port in one.get("ports", [])}
+                wanted = {ports[endpoint["port"]] for endpoint in monitor["podMetricsEndpoints"]}
+                assert wanted <= allowed_ports(objects, labels), labels
+                scraped += len(wanted)
+    assert scraped == 4  # server, log shipper, Triton, webhook receiver
+
+
+def released(objects: list[Object]) -> Object:
+    """Return the InferenceService that a rollout would write for the spec that is shipped."""
+    owner = ObjectOwner(cluster="demo", namespace="shortlist", spec="demo")
+    version = Version(
+        owner=owner, version=1, digest="0" * 16, repository="1" * 16, source="s3://bucket/prefix", settings={}
+    )
+    images = Images(pipeline=f"shortlist{DIGEST}", triton=f"triton{DIGEST}")
+    return inference_service(version, Cluster(images=images))
+
+
+def test_the_policy_for_inference_services_is_valid_and_for_what_a_rollout_writes(objects: list[Object]) -> None:
+    """Its expressions are run by make test-cluster; here: what they name is what is written."""
+    policy, binding = yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text())
+    for found in (policy, binding):
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    said = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    assert f"== '{SERVICE_ACCOUNT}'" in said
+    service = released(objects)
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert [f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}"] == [service["apiVersion"]]
+    for part in service["spec"].values():
+        assert part["serviceAccountName"] == SERVICE_ACCOUNT
+        for kind in ("containers", "initContainers"):
+            assert all(re.search("@sha256:[0-9a-f]{64}$", one["image"]) for one in part[kind])
+            assert all(f"object.spec.{name}.{kind}.all(" in said for name in service["spec"])
+
+
+def test_what_is_applied_once_per_cluster_is_valid() -> None:
+    for found in yaml.safe_load_all((DEPLOY / "version-readers.yaml").read_text()):
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
 def test_the_gateway_knows_the_headers_that_the_servers_know(objects: list[Object]) -> None:
     by_kind = {found["kind"]: found["spec"] for found in objects if "spec" in found}
     assert by_kind["BackendTrafficPolicy"]["loadBalancer"]["consistentHash"]["header"] == {"name": USER_HEADER}
     ours = {TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER}
     assert set(by_kind["ClientTrafficPolicy"]["headers"]["earlyRequestHeaders"]["remove"]) == ours
+    limits, client = Limits(), by_kind["ClientTrafficPolicy"]
+    assert by_kind["BackendTrafficPolicy"]["requestBuffer"] == {"limit": f"{limits.max_request_bytes // 2**20}Mi"}
+    assert client["timeout"]["http"] == {
+        "requestReceivedTimeout": f"{limits.body_seconds:g}s", "idleTimeout": f"{limits.idle_seconds:g}s",
+    }  # fmt: skip
+    assert client["http2"]["maxConcurrentStreams"] == limits.max_streams
     telemetry = by_kind["EnvoyProxy"]["telemetry"]
     assert telemetry["metrics"] == {"prometheus": {}}, "another name of the clusters mixes the tracks' numbers"
     logged = telemetry["accessLog"]["settings"][0]["format"]["json"]
     assert {f"%REQ({header.upper()})%" for header in ours} <= set(logged.values())
-
-
-def test_triton_takes_no_model_from_outside(objects: list[Object]) -> None:
-    (runtime,) = (found["spec"] for found in objects if found["kind"] == "ServingRuntime")
-    (container,) = runtime["containers"]
-    assert {"--model-control-mode=none", "--disable-auto-complete-config"} <= set(container["args"])
-    assert [port["containerPort"] for port in container["ports"]] == [8080, 9000, 8002]
-    assert runtime["multiModel"] is False
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:
@@ -444,7 +504,10 @@ def test_alertmanager_sends_the_alarm_where_the_receiver_listens(objects: list[O
 
 
 def test_the_programs_take_the_arguments_that_the_manifests_give(objects: list[Object]) -> None:
-    parsers = {"pipelines.trigger_service": trigger_service.parser(), "pipelines.watch_job": watch_job.parser()}
+    parsers = {
+        "shortlist.kubeflow.trigger_service": trigger_service.parser(),
+        "shortlist.kubeflow.monitoring_cronjob": watch_job.parser(),
+    }
     for name, container, _ in containers(objects):
         if container["image"].partition("@")[0].partition(":")[0].endswith("pipeline"):
             *_, module = container["command"]
@@ -487,4 +550,3 @@ def test_the_specs_of_the_cluster_are_valid_and_for_a_cluster(objects: list[Obje
         assert (runtime.profile, cluster.namespace, cluster.gateway) == ("cluster", "shortlist", "shortlist")
         assert cluster.service_account in accounts
         assert SERVICE_ACCOUNT in accounts
-        assert ("ServingRuntime", RUNTIME) in {(found["kind"], found["metadata"]["name"]) for found in objects}

@@ -12,22 +12,22 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from shortlist.artefacts import IntegrityError
 from shortlist.contracts import ShortlistError
-from shortlist.objects import Objects, local_copy, open_objects
-from shortlist.objects_bucket import BucketObjects
-from shortlist.objects_record import RECORD
-from shortlist.stores import Stores
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.objects import ObjectStore, local_copy, open_object_store
+from shortlist.storage.objects_bucket import BucketObjectStore
+from shortlist.storage.objects_record import RECORD
+from shortlist.storage.storage_config import StorageConfig
 
 KEY = "views/0123456789abcdef"
 SECRET = "secret-of-the-test"  # noqa: S105 - see conftest
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "folder":
-        return open_objects(Stores(folder=tmp_path / "stores"))
-    return open_objects(Stores(objects=request.getfixturevalue("s3").url))
+        return open_object_store(StorageConfig(folder=tmp_path / "stores"))
+    return open_object_store(StorageConfig(objects=request.getfixturevalue("s3").url))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_comes_back_as_it_was(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_comes_back_as_it_was(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     address = objects.put_folder(folder, KEY)
     assert address == objects.url(KEY) == f"{objects.root}/{KEY}"
     assert objects.put_folder(folder, KEY) == address  # the very same again
@@ -52,7 +52,7 @@ def test_a_folder_comes_back_as_it_was(objects: Objects, folder: Path, tmp_path:
     assert objects.keys("views/") == [f"{KEY}/{name}" for name in ("day=1/a.parquet", RECORD, "views.json")]
 
 
-def test_another_folder_cannot_take_its_place(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_another_folder_cannot_take_its_place(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.put_folder(folder, KEY)
     (folder / "views.json").write_text("{1}")
     with pytest.raises(IntegrityError, match=r"'views.json' is another file; published folders never change"):
@@ -60,7 +60,7 @@ def test_another_folder_cannot_take_its_place(objects: Objects, folder: Path, tm
     assert files_of(objects.fetch_folder(KEY, tmp_path / "copy"))["views.json"] == b"{}"
 
 
-def test_a_folder_without_its_record_is_not_whole(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_its_record_is_not_whole(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.write(f"{KEY}/views.json", b"{}")  # a publisher that was killed
     with pytest.raises(IntegrityError, match="nothing whole is there"):
         objects.fetch_folder(KEY, tmp_path / "copy")
@@ -69,7 +69,7 @@ def test_a_folder_without_its_record_is_not_whole(objects: Objects, folder: Path
     assert files_of(objects.fetch_folder(KEY, tmp_path / "copy")) == files_of(folder)
 
 
-def test_a_changed_file_is_found_when_it_is_fetched(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_found_when_it_is_fetched(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.put_folder(folder, KEY)
     objects.write(f"{KEY}/day=1/a.parquet", b"evil")
     with pytest.raises(IntegrityError, match=r"a\.parquet.*(changed after|another file)"):
@@ -77,7 +77,7 @@ def test_a_changed_file_is_found_when_it_is_fetched(objects: Objects, folder: Pa
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_copy_that_is_there_stays_unless_it_was_changed(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_copy_that_is_there_stays_unless_it_was_changed(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.put_folder(folder, KEY)
     copy = objects.fetch_folder(KEY, tmp_path / "copy")
     before = (copy / "views.json").stat().st_mtime_ns
@@ -87,7 +87,7 @@ def test_a_copy_that_is_there_stays_unless_it_was_changed(objects: Objects, fold
     assert files_of(objects.fetch_folder(KEY, copy)) == files_of(folder)
 
 
-def test_single_files(objects: Objects, tmp_path: Path) -> None:
+def test_single_files(objects: ObjectStore, tmp_path: Path) -> None:
     assert objects.read("serving.json") is None
     objects.write("serving.json", b"1")
     objects.write("serving.json", b"2")
@@ -99,7 +99,7 @@ def test_single_files(objects: Objects, tmp_path: Path) -> None:
     assert objects.keys("pages/p") == ["pages/page.html"]
 
 
-def test_one_of_many_creates(objects: Objects) -> None:
+def test_one_of_many_creates(objects: ObjectStore) -> None:
     with ThreadPoolExecutor(4) as pool:
         won = list(pool.map(lambda number: objects.create("cluster.json", str(number).encode()), range(4)))
     assert sum(won) == 1
@@ -110,7 +110,7 @@ def test_a_local_copy_is_fetched_where_it_must_be(
     s3: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
-    address = BucketObjects(s3.url).put_folder(folder, KEY)
+    address = BucketObjectStore(s3.url).put_folder(folder, KEY)
     assert files_of(local_copy(address)) == files_of(folder)
     assert local_copy(str(folder)) == folder
     part = local_copy(f"{address}#day=1")
@@ -118,20 +118,20 @@ def test_a_local_copy_is_fetched_where_it_must_be(
     assert local_copy(f"{address}#day=1", tmp_path / "other") != part == local_copy(f"{address}#day=1")
 
 
-def test_a_part_of_a_folder_is_fetched_alone(objects: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_part_of_a_folder_is_fetched_alone(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     objects.put_folder(folder, KEY)
     assert files_of(objects.fetch_folder(KEY, tmp_path / "copy", "day=1")) == {"a.parquet": b"rows"}
     with pytest.raises(IntegrityError, match="has no folder 'day'"):
         objects.fetch_folder(KEY, tmp_path / "none", "day")
 
 
-def test_a_missing_folder_is_no_empty_one(objects: Objects, tmp_path: Path) -> None:
+def test_a_missing_folder_is_no_empty_one(objects: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="nothing to publish"):
         objects.put_folder(tmp_path / "nowhere", KEY)
 
 
 def test_a_bucket_that_vanishes_is_named(s3: Any, folder: Path, tmp_path: Path) -> None:
-    objects = BucketObjects(s3.url)
+    objects = BucketObjectStore(s3.url)
     objects.put_folder(folder, KEY)
     s3.delete_bucket()
     gone = rf"there is no bucket '{s3.bucket}' at http://127.0.0.1:\d+; make it, or correct runtime.objects.url"
@@ -154,13 +154,13 @@ def test_a_bucket_that_vanishes_is_named(s3: Any, folder: Path, tmp_path: Path) 
 def test_a_bucket_that_vanishes_half_way_leaves_nothing_that_looks_whole(
     s3: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects, put_file = BucketObjects(s3.url), BucketObjects.put_file
+    objects, put_file = BucketObjectStore(s3.url), BucketObjectStore.put_file
 
-    def and_gone(self: BucketObjects, file: Path, key: str) -> None:
+    def and_gone(self: BucketObjectStore, file: Path, key: str) -> None:
         put_file(self, file, key)
         s3.delete_bucket()
 
-    monkeypatch.setattr(BucketObjects, "put_file", and_gone)
+    monkeypatch.setattr(BucketObjectStore, "put_file", and_gone)
     with pytest.raises(ShortlistError, match="there is no bucket"):
         objects.put_folder(folder, KEY)
     s3.client().create_bucket(Bucket=s3.bucket)
@@ -182,7 +182,7 @@ def reset(endpoint: str, calls: bytes) -> None:
 
 
 def test_wrong_credentials_are_never_printed(strict: Any) -> None:
-    objects = BucketObjects(strict.url)
+    objects = BucketObjectStore(strict.url)
     for call in (lambda: objects.read("a"), lambda: objects.write("a", b""), lambda: objects.keys("")):
         with pytest.raises(ShortlistError, match=r"refuses the credentials.*look at AWS_ACCESS_KEY_ID") as caught:
             call()
@@ -195,19 +195,19 @@ def test_missing_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     with pytest.raises(ShortlistError, match="or there are none; look at AWS_ACCESS_KEY_ID"):
-        BucketObjects(s3.url).read("a")
+        BucketObjectStore(s3.url).read("a")
 
 
 def test_an_unreachable_store_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(ShortlistError, match=r"the store at http://127.0.0.1:9 cannot be reached"):
-        BucketObjects(s3.url).read("a")
+        BucketObjectStore(s3.url).read("a")
 
 
 def test_google_needs_a_package() -> None:
     with pytest.raises(ShortlistError, match=r"gs://: needs the package gcsfs, which is not installed"):
-        BucketObjects("gs://models/shortlist")
+        BucketObjectStore("gs://models/shortlist")
 
 
 def test_errors_that_pass_are_tried_again(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_errors_that_pass_are_tried_again(s3: Any, monkeypatch: pytest.MonkeyPat
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         try:
-            assert BucketObjects(s3.url).read("a") == b"content"
+            assert BucketObjectStore(s3.url).read("a") == b"content"
         finally:
             server.shutdown()
             thread.join()

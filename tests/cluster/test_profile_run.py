@@ -12,17 +12,17 @@ import polars as pl
 import pytest
 import yaml
 
-from models.train import KINDS
-from models.training import Origin
-from pipelines.submit import run_here
-from shortlist.artefacts import folder_digest, sha256
-from shortlist.config.load import parse_spec
-from shortlist.config.runtime import RedisOnline
+from models.registry import KINDS
+from models.training import RunContext
 from shortlist.contracts import ShortlistError
-from shortlist.features.place import place_in
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.store import user_reader
-from shortlist.objects import local_copy
-from shortlist.stores import Stores
+from shortlist.runs.submit import run_locally
+from shortlist.spec.load import parse_spec
+from shortlist.storage.artefacts import folder_digest, sha256
+from shortlist.storage.objects import local_copy
+from shortlist.storage.storage_config import StorageConfig
 
 SECRET = "pa55-of-the-database"  # noqa: S105 - see conftest
 
@@ -45,7 +45,7 @@ def servers(postgres: str, redis: str, s3: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def run(spec: dict[str, Any], runs: Path) -> dict[str, Any]:
-    code = run_here(parse_spec(yaml.safe_dump(spec)), None, runs)
+    code = run_locally(parse_spec(yaml.safe_dump(spec)), None, runs)
     latest = (runs / "latest").resolve()
     summary: dict[str, Any] = json.loads((latest / "summary.json").read_text())
     assert code == 0, (latest / "pipeline.log").read_text()[-3000:]
@@ -54,9 +54,9 @@ def run(spec: dict[str, Any], runs: Path) -> dict[str, Any]:
 
 def made(artefacts: Path) -> dict[str, Any]:
     """Digests of what a run's tasks made, and how far Feast's answers were from the table: by nothing."""
-    skew = json.loads((artefacts / "store-features/skew/skew.json").read_text())
+    skew = json.loads((artefacts / "materialize-features/skew/skew.json").read_text())
     assert (skew["historical_mismatches"], skew["online_mismatches"]) == (0, 0)
-    (trees,) = artefacts.glob("train*/model/model.ubj")
+    (trees,) = artefacts.glob("for-loop-*/train/model/model.ubj")
     return {
         "features": folder_digest(artefacts / "fit-features/fitted"),
         "table": folder_digest(artefacts / "build-table/table"),
@@ -69,14 +69,14 @@ def test_the_cluster_profile_gives_what_the_laptop_gives(
     finished: Any, servers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = run(on_cluster(finished.spec, servers.url), tmp_path / "there")
-    stores = Stores.parse(json.loads((tmp_path / "there/latest/arguments.json").read_text())["stores"])
+    stores = StorageConfig.parse(json.loads((tmp_path / "there/latest/arguments.json").read_text())["stores"])
     assert stores.folder is None and stores.epoch
     assert not [*(tmp_path / "there/stores").glob("*.db")]  # nothing is kept on this disk
 
-    registry = Origin(name="demo", stores=str(stores)).tracker.registry
+    registry = RunContext(name="demo", stores=str(stores)).tracker.registry
     champion = registry.champion(tmp_path / "champion")
     assert champion is not None and champion.version == 1
-    place = place_in(stores, "demo")
+    place = spec_feast_store_location(stores, "demo")
     announced = place.expected()
     assert announced["views"].startswith(f"{servers.url}/feast/demo/fits/")
     monkeypatch.setenv("SHORTLIST_CACHE", str(tmp_path / "cache"))
@@ -120,14 +120,14 @@ def test_a_bucket_that_vanishes_mid_run_stops_it_with_words(
 
     thief = threading.Thread(target=vanish)
     thief.start()
-    code = run_here(spec, None, runs)
+    code = run_locally(spec, None, runs)
     thief.join()
     assert code == 1
     summary = json.loads((runs / "latest/summary.json").read_text())
-    assert summary["failed"]["step"] in {"store_features", *(f"train_{kind}" for kind in KINDS)}
+    assert summary["failed"]["step"] in {"materialize_features", *(f"train_{kind}" for kind in KINDS)}
     assert summary["blessed"] is None
     told = "".join(" ".join(capfd.readouterr()).split())  # whatever the width of the terminal
     assert f"thereisnobucket'{servers.bucket}'" in told and "Traceback" not in told
     assert SECRET not in told and "secret-of-the-test" not in told
     with pytest.raises(ShortlistError, match="there is no bucket"):  # and the next run does not begin
-        run_here(spec, None, runs)
+        run_locally(spec, None, runs)

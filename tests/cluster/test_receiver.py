@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,18 @@ import pytest
 import uvicorn
 
 from monitoring.alert import Alert
-from monitoring.book import Book, book_of
+from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.receiver import app as receiver_module
 from monitoring.receiver.app import receiver_app
 from monitoring.receiver.bearer import Bearer
-from monitoring.receiver.retrainer import Answer, Retrainer, begin
+from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin
 from monitoring.records import Finding, RetrainDecision, WindowReport
-from monitoring.trigger import decide
+from monitoring.retrain_policy import decide
 from monitoring.webhook import Webhook
-from shortlist.config.monitoring import RetrainPolicy
 from shortlist.contracts import ShortlistError
-from shortlist.stores import Stores
+from shortlist.kubeflow.trigger_service import SERVER
+from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.storage.storage_config import StorageConfig
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -103,27 +104,27 @@ def kubeflow() -> Kubeflow:
 
 
 @pytest.fixture(params=["files", "postgres"])
-def book(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+def book(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
     """A book with two bad windows, in files and in a real PostgreSQL."""
-    stores = Stores(folder=tmp_path / "stores", epoch="1")
+    stores = StorageConfig(folder=tmp_path / "stores", epoch="1")
     if request.param == "postgres":
         monkeypatch.setenv("SHORTLIST_DATABASE", request.getfixturevalue("postgres"))
-        stores = Stores(cluster="test", database_variable="SHORTLIST_DATABASE")
-    found = book_of(str(stores), "demo")
+        stores = StorageConfig(cluster="test", database_variable="SHORTLIST_DATABASE")
+    found = open_monitoring_store(str(stores), "demo")
     for number in range(2):
         found.add_report(report(number))
     return found
 
 
 @pytest.fixture
-def files_book(tmp_path: Path) -> Book:
-    found = book_of(str(Stores(folder=tmp_path / "stores", epoch="1")), "demo")
+def files_book(tmp_path: Path) -> MonitoringStore:
+    found = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", epoch="1")), "demo")
     for number in range(2):
         found.add_report(report(number))
     return found
 
 
-def retrainer(book: Book, kubeflow: Kubeflow, **policy: Any) -> Retrainer:
+def retrainer(book: MonitoringStore, kubeflow: Kubeflow, **policy: Any) -> Retrainer:
     return Retrainer(book, RetrainPolicy(**policy), kubeflow)
 
 
@@ -141,7 +142,7 @@ def served(retrainers: dict[str, Retrainer], bearer: Bearer) -> Iterator[httpx.C
         listening.bind(("127.0.0.1", 0))
         listening.listen(128)
         port = listening.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(receiver_app(retrainers, bearer), log_config=None, lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(receiver_app(retrainers, bearer), **SERVER))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
@@ -153,12 +154,14 @@ def served(retrainers: dict[str, Retrainer], bearer: Bearer) -> Iterator[httpx.C
 
 
 @pytest.fixture
-def client(files_book: Book, kubeflow: Kubeflow, bearer: Bearer) -> Iterator[httpx.Client]:
+def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer) -> Iterator[httpx.Client]:
     with served({"demo": retrainer(files_book, kubeflow)}, bearer) as found:
         yield found
 
 
-def test_ten_identical_webhooks_at_two_receivers_start_one_run(book: Book, kubeflow: Kubeflow, bearer: Bearer) -> None:
+def test_ten_identical_webhooks_at_two_receivers_start_one_run(
+    book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer
+) -> None:
     kubeflow.seconds = 0.1
     with ExitStack() as stack:
         clients = [stack.enter_context(served({"demo": retrainer(book, kubeflow)}, bearer)) for _ in range(2)]
@@ -179,7 +182,7 @@ def test_ten_identical_webhooks_at_two_receivers_start_one_run(book: Book, kubef
 
 
 def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
-    book: Book, kubeflow: Kubeflow, bearer: Bearer, caplog: pytest.LogCaptureFixture
+    book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubeflow.is_away = True
     with served({"demo": retrainer(book, kubeflow)}, bearer) as client, caplog.at_level(logging.INFO):
@@ -196,7 +199,7 @@ def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
 
 
 def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
-    files_book: Book, client: httpx.Client, kubeflow: Kubeflow
+    files_book: MonitoringStore, client: httpx.Client, kubeflow: Kubeflow
 ) -> None:
     claimed = decide("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
     assert files_book.claim(claimed)
@@ -206,23 +209,23 @@ def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
     assert kubeflow.started == [claimed.key]
 
 
-def test_a_training_that_began_cannot_be_given_back(files_book: Book, client: httpx.Client) -> None:
+def test_a_training_that_began_cannot_be_given_back(files_book: MonitoringStore, client: httpx.Client) -> None:
     client.post("/alerts", json=ALARM)
     (begun,) = files_book.retrainings()
     files_book.release(begun.key)
     assert [one.key for one in files_book.decisions()] == [begun.key]
 
 
-def test_who_was_too_slow_to_begin_says_that_somebody_else_did(files_book: Book, kubeflow: Kubeflow) -> None:
+def test_who_was_too_slow_to_begin_says_that_somebody_else_did(files_book: MonitoringStore, kubeflow: Kubeflow) -> None:
     decision = decide("demo", files_book.reports(), (), RetrainPolicy(), FIRST)
     assert files_book.claim(decision)
     assert files_book.start(decision, "run-of-the-other")
-    assert begin(files_book, decision, kubeflow) == Answer(
+    assert begin(files_book, decision, kubeflow) == RetrainerResponse(
         "hold", f"another process has begun {decision.key}", f"run-{decision.key}"
     )
 
 
-def test_a_fault_in_starting_gives_the_claim_back_too(files_book: Book) -> None:
+def test_a_fault_in_starting_gives_the_claim_back_too(files_book: MonitoringStore) -> None:
     def broken(_decision: RetrainDecision) -> str:
         raise RuntimeError("a fault of ours")
 
@@ -249,7 +252,7 @@ def test_an_alert_starts_nothing_that_the_policy_forbids(
     policy: dict[str, Any],
     result: str,
     says: str,
-    book: Book,
+    book: MonitoringStore,
     kubeflow: Kubeflow,
     bearer: Bearer,
 ) -> None:
@@ -269,7 +272,7 @@ def test_an_alert_starts_nothing_that_the_policy_forbids(
 
 
 def test_nothing_is_trained_before_a_window_was_looked_at(tmp_path: Path, kubeflow: Kubeflow) -> None:
-    empty = book_of(str(Stores(folder=tmp_path / "stores", epoch="1")), "demo")
+    empty = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", epoch="1")), "demo")
     assert retrainer(empty, kubeflow).consider().result == "hold"
 
 
@@ -299,11 +302,11 @@ def test_a_spec_of_others_is_named_and_does_not_hold_up_ours(client: httpx.Clien
 
 
 def test_one_spec_that_cannot_start_does_not_hold_up_another(
-    files_book: Book, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
+    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
 ) -> None:
     away = Kubeflow()
     away.is_away = True
-    second = book_of(str(Stores(folder=tmp_path / "other" / "stores", epoch="1")), "demo")
+    second = open_monitoring_store(str(StorageConfig(folder=tmp_path / "other" / "stores", epoch="1")), "demo")
     for number in range(2):
         second.add_report(report(number))
     retrainers = {"first": retrainer(files_book, away), "second": retrainer(second, kubeflow)}
@@ -426,9 +429,9 @@ def test_the_log_says_why_nothing_was_started(client: httpx.Client, caplog: pyte
 
 
 def test_every_spec_is_shown_to_prometheus_once_per_number(
-    files_book: Book, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
+    files_book: MonitoringStore, tmp_path: Path, kubeflow: Kubeflow, bearer: Bearer
 ) -> None:
-    other = book_of(str(Stores(folder=tmp_path / "other" / "stores", epoch="1")), "other")
+    other = open_monitoring_store(str(StorageConfig(folder=tmp_path / "other" / "stores", epoch="1")), "other")
     retrainers = {"demo": retrainer(files_book, kubeflow), "other": retrainer(other, kubeflow)}
     with served(retrainers, bearer) as client:
         lines = client.get("/metrics").text.splitlines()
@@ -446,7 +449,7 @@ def test_what_our_own_watcher_sends_is_understood(client: httpx.Client, kubeflow
     assert len(kubeflow.started) == 1
 
 
-def test_a_book_that_cannot_be_read_holds_the_alert_back(client: httpx.Client, files_book: Book) -> None:
+def test_a_book_that_cannot_be_read_holds_the_alert_back(client: httpx.Client, files_book: MonitoringStore) -> None:
     assert client.post("/alerts", json=ALARM).status_code == 200
     (torn,) = files_book.folder.glob("retrainings/*.json")
     torn.write_text("{")
@@ -459,11 +462,11 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
 ) -> None:
     import psycopg
 
-    from shortlist.state.postgres_server import Server
+    from shortlist.storage.records.postgres_server import Server
 
     monkeypatch.setattr(Server.__init__, "__defaults__", (0.2,))  # its patience, in seconds
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
-    found = book_of(str(Stores(cluster="test", database_variable="SHORTLIST_DATABASE")), "demo")
+    found = open_monitoring_store(str(StorageConfig(cluster="test", database_variable="SHORTLIST_DATABASE")), "demo")
     for number in range(2):
         found.add_report(report(number))
     server, _, database = postgres.rpartition("/")
@@ -486,7 +489,7 @@ def test_a_database_that_goes_away_holds_the_alert_back_and_takes_it_when_it_is_
 
 
 def test_a_second_request_does_not_wait_for_ever(
-    files_book: Book, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver_module, "_PATIENCE", 0.05)
     inside, leave = threading.Event(), threading.Event()
@@ -504,6 +507,57 @@ def test_a_second_request_does_not_wait_for_ever(
         leave.set()
         assert first.result().status_code == 200
     assert len(kubeflow.started) == 1
+
+
+def test_silent_connections_keep_nobody_out(client: httpx.Client, kubeflow: Kubeflow) -> None:
+    address = client.base_url.host, client.base_url.port
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(300)]
+        assert client.get("/healthz").status_code == 200
+        assert client.post("/alerts", json=ALARM).status_code == 200
+        assert silent[0].recv(1) == b""  # the oldest went, as there are so many
+    assert len(kubeflow.started) == 1
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SERVER["http"], "idle_seconds", 0.2)
+    with served({"demo": retrainer(files_book, kubeflow)}, bearer) as client:
+        address = client.base_url.host, client.base_url.port
+        for sent in (b"", b"POST /alerts HTTP/1.1\r\nHost: here\r\n"):
+            with (
+                socket.create_connection(address, timeout=60) as silent,
+                suppress(ConnectionError),  # where it was closed before it sent anything
+            ):
+                silent.sendall(sent)
+                assert silent.recv(1) == b""
+
+
+def test_probes_are_answered_though_many_alerts_are_under_way(
+    files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver_module, "_MOST_REQUESTS", 1)
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(decision: RetrainDecision) -> str:
+        inside.set()
+        leave.wait(60)
+        return kubeflow(decision)
+
+    with (
+        served({"demo": Retrainer(files_book, RetrainPolicy(), slow)}, bearer) as client,
+        ThreadPoolExecutor(1) as other,
+    ):
+        first = other.submit(client.post, "/alerts", json=ALARM)
+        assert inside.wait(60)
+        refused = client.post("/alerts", json=ALARM)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+        assert "1 requests are under way" in refused.json()["error"]
+        assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+        assert client.get("/metrics").status_code == 200
+        leave.set()
+        assert first.result().status_code == 200
 
 
 def test_health_and_numbers_need_no_token(client: httpx.Client) -> None:

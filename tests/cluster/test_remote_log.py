@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.data.digest import input_digest
 from shortlist.data.ingest import ingest
-from shortlist.data.remote import at_hand
-from shortlist.objects_source import SourceFiles, is_remote
+from shortlist.data.remote_input import fetch_input
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.objects_source import SourceFiles, is_remote
 
 LOG = "label,x\n0,1\n1,2\n"
 DATA = Data.model_validate(
@@ -61,7 +61,7 @@ def test_the_table_is_the_one_made_from_a_disk(s3: Any, put: Any, tmp_path: Path
         ("folder", f"s3://{s3.bucket}/logs"),
         ("file", f"s3://{s3.bucket}/logs/log.csv"),
     ):
-        with at_hand(location) as files:
+        with fetch_input(location) as files:
             tables.append(ingest(DATA, files, tmp_path / name, Runtime()).scan().collect())
         assert files.exists() == (name == "disk")
     assert all(table.equals(tables[0]) for table in tables)

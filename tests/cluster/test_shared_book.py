@@ -14,28 +14,28 @@ from typing import Any
 import pytest
 
 from monitoring.alert import Alert
-from monitoring.book import Book, book_of
-from monitoring.owner import RUN_ID_VARIABLE, Owner
+from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.process_identity import RUN_ID_VARIABLE, ProcessIdentity
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, WindowReport
-from monitoring.trigger import key_of
-from shortlist.config.serving import Canary
-from shortlist.objects import open_objects
-from shortlist.serving.rollout.orders import Order
-from shortlist.serving.rollout.phases import Phase, State
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import RolloutError, Rollouts, rollouts_of
-from shortlist.state.opening import open_state
-from shortlist.state.store import LockedError
-from shortlist.stores import Stores
+from monitoring.retrain_policy import key_of
+from shortlist.rollout.operator_commands import OperatorCommand
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import RolloutError, Rollouts, open_rollouts
+from shortlist.spec.serving import Canary
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.records.opening import open_record_store
+from shortlist.storage.records.store import LockedError
+from shortlist.storage.storage_config import StorageConfig
 
 FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
 BEGIN = """
 import sys, time
 from pathlib import Path
-from monitoring.book import book_of
+from monitoring.monitoring_store import open_monitoring_store
 from monitoring.records import RetrainDecision
-book, decision = book_of(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
+book, decision = open_monitoring_store(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
 """
 
 
@@ -43,18 +43,20 @@ book, decision = book_of(sys.argv[1], "demo"), RetrainDecision.model_validate_js
 def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "runs" / "stores"
     if request.param == "files":
-        return str(Stores(folder=folder, epoch="1"))
+        return str(StorageConfig(folder=folder, epoch="1"))
     monkeypatch.setenv("RECORDS", request.getfixturevalue("postgres"))
-    return str(Stores(folder=folder, cluster="one", database_variable="RECORDS"))
+    return str(StorageConfig(folder=folder, cluster="one", database_variable="RECORDS"))
 
 
 @pytest.fixture
-def book(stores: str) -> Book:
-    return book_of(stores, "demo")
+def book(stores: str) -> MonitoringStore:
+    return open_monitoring_store(stores, "demo")
 
 
-def later(stores: str, time: timedelta) -> Book:
-    return Book(Path("unused"), lambda: datetime.now(UTC) + time, open_state(stores, "monitoring", "demo"))
+def later(stores: str, time: timedelta) -> MonitoringStore:
+    return MonitoringStore(
+        Path("unused"), lambda: datetime.now(UTC) + time, open_record_store(stores, "monitoring", "demo")
+    )
 
 
 def report(day: int = 0) -> WindowReport:
@@ -96,7 +98,9 @@ def said(running: subprocess.Popen[str], word: str) -> Iterator[None]:
         running.communicate()
 
 
-def test_of_ten_watchers_that_decide_at_once_one_starts_a_run(stores: str, book: Book, tmp_path: Path) -> None:
+def test_of_ten_watchers_that_decide_at_once_one_starts_a_run(
+    stores: str, book: MonitoringStore, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     script = """
 print("ready", flush=True)
@@ -120,7 +124,7 @@ print(book.claim(decision) and book.start(decision, sys.argv[4]))
     assert started.run == f"run-{answers.index('True' + chr(10))}"
 
 
-def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, book: Book) -> None:
+def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, book: MonitoringStore) -> None:
     with said(process(stores, "assert book.claim(decision); print('done', flush=True); time.sleep(600)"), "done"):
         assert not book.claim(decision())
     assert book.unfinished() == (decision(),)
@@ -130,13 +134,13 @@ def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, book: Bo
     assert book.recover() == ()
 
 
-def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, book: Book) -> None:
+def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, book: MonitoringStore) -> None:
     with said(process(stores, "\nwith book._alone(): print('in', flush=True); time.sleep(600)"), "in"):
-        assert open_state(stores, "monitoring", "demo").is_locked("book")
+        assert open_record_store(stores, "monitoring", "demo").is_locked("book")
     assert book.claim(decision())
 
 
-def test_reports_come_back_oldest_first(book: Book) -> None:
+def test_reports_come_back_oldest_first(book: MonitoringStore) -> None:
     assert [book.add_report(report(day)) for day in (2, 0, 1, 0)] == [True, True, True, False]
     assert book.reports() == (report(0), report(1), report(2))
     assert book.reports(newest=2) == (report(1), report(2))
@@ -144,9 +148,9 @@ def test_reports_come_back_oldest_first(book: Book) -> None:
     assert book.reports() == (report(0), report(1), report(2))
 
 
-def test_a_torn_report_is_named(stores: str, book: Book) -> None:
+def test_a_torn_report_is_named(stores: str, book: MonitoringStore) -> None:
     book.add_report(report())
-    state = open_state(stores, "monitoring", "demo")
+    state = open_record_store(stores, "monitoring", "demo")
     state.replace("windows/20260119T000000Z.json", "{")
     with pytest.raises(RecordError, match=r"monitoring/demo/windows/20260119T000000Z\.json: not a window's report"):
         book.reports()
@@ -156,15 +160,15 @@ def test_a_torn_report_is_named(stores: str, book: Book) -> None:
         book.reports()
 
 
-def test_who_looked_leaves_a_trace(book: Book) -> None:
-    assert book.last_look() is None
-    book.looked()
-    seen = book.last_look()
+def test_who_looked_leaves_a_trace(book: MonitoringStore) -> None:
+    assert book.last_run_time() is None
+    book.record_run_time()
+    seen = book.last_run_time()
     assert seen is not None
     assert abs(seen - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_a_released_decision_can_be_claimed_by_the_next(book: Book) -> None:
+def test_a_released_decision_can_be_claimed_by_the_next(book: MonitoringStore) -> None:
     assert book.claim(decision())
     assert not book.claim(decision())
     book.release(decision().key)
@@ -176,7 +180,7 @@ def test_a_released_decision_can_be_claimed_by_the_next(book: Book) -> None:
 
 
 def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
-    stores: str, book: Book, monkeypatch: pytest.MonkeyPatch
+    stores: str, book: MonitoringStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_ID_VARIABLE, "0f9e-11")
     script = "assert book.claim(decision) and book.start(decision, 'run'); print('done', flush=True); time.sleep(600)"
@@ -189,10 +193,10 @@ def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
 
 
 def test_an_owner_outside_a_cluster_is_written_as_ever() -> None:
-    assert set(Owner.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
+    assert set(ProcessIdentity.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
 
 
-def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Book) -> None:
+def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: MonitoringStore) -> None:
     alert = Alert(
         id="0123456789abcdef", labels={"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
         annotations={"summary": "look"}, starts=FIRST, ends=None, link="",
@@ -209,36 +213,36 @@ def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Book) -> N
     assert outbox.told() == {"ShortlistPage": alert}
 
 
-def test_one_process_delivers_at_a_time(stores: str, book: Book) -> None:
-    with book.outbox.delivering(0.0) as first, book_of(stores, "demo").outbox.delivering(0.0) as second:
+def test_one_process_delivers_at_a_time(stores: str, book: MonitoringStore) -> None:
+    with book.outbox.delivering(0.0) as first, open_monitoring_store(stores, "demo").outbox.delivering(0.0) as second:
         assert (first, second) == (True, False)
     with book.outbox.delivering(0.0) as again:
         assert again
 
 
 def rollout(name: str) -> RolloutRecord:
-    state = State(rollout=name, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
+    state = RolloutState(rollout=name, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
     return RolloutRecord(spec="demo", state=state, kind="xgboost", digest="", policy=Canary())
 
 
 @pytest.fixture
 def rollouts(stores: str) -> Rollouts:
-    return rollouts_of(stores, "demo")
+    return open_rollouts(stores, "demo")
 
 
 def test_a_rollouts_state_outlives_its_controller(stores: str, rollouts: Rollouts) -> None:
     one = rollout(rollouts.new_id())
     rollouts.save(one)
-    again = rollouts_of(stores, "demo")
+    again = open_rollouts(stores, "demo")
     assert (again.read(one.id), again.latest(), again.unfinished()) == (one, one, one)
-    over = one.entered(one.state.model_copy(update={"phase": Phase.ABORTED}))
+    over = one.with_state(one.state.model_copy(update={"phase": Phase.ABORTED}))
     again.save(over)
     assert (rollouts.latest(), rollouts.unfinished()) == (over, None)
     assert rollouts.ids() == [one.id]
 
 
 def test_specs_do_not_see_each_others_rollouts(stores: str, rollouts: Rollouts) -> None:
-    other = rollouts_of(stores, "my-demo")
+    other = open_rollouts(stores, "my-demo")
     rollouts.save(rollout(rollouts.new_id()))
     other.save(rollout(other.new_id()))
     assert [len(one.ids()) for one in (rollouts, other)] == [1, 1]
@@ -248,8 +252,8 @@ def test_specs_do_not_see_each_others_rollouts(stores: str, rollouts: Rollouts) 
 
 def test_a_killed_controller_frees_the_lock(stores: str, rollouts: Rollouts) -> None:
     script = """
-from shortlist.serving.rollout.rollouts import rollouts_of
-with rollouts_of(sys.argv[1], "demo").held():
+from shortlist.rollout.rollouts import open_rollouts
+with open_rollouts(sys.argv[1], "demo").held():
     print("held", flush=True); time.sleep(600)
 """
     with said(process(stores, script), "held"):
@@ -265,15 +269,15 @@ def test_an_order_reaches_another_process(stores: str, rollouts: Rollouts) -> No
     one = rollout(rollouts.new_id())
     rollouts.save(one)
     assert rollouts.ordered(one.id) is None
-    rollouts_of(stores, "demo").order(one.id, Order(wish="rollback", reason="enough"))
-    assert rollouts.ordered(one.id) == Order(wish="rollback", reason="enough")
+    open_rollouts(stores, "demo").order(one.id, OperatorCommand(wish="rollback", reason="enough"))
+    assert rollouts.ordered(one.id) == OperatorCommand(wish="rollback", reason="enough")
 
 
 def test_a_missing_and_a_torn_rollout_say_where(stores: str, rollouts: Rollouts) -> None:
     with pytest.raises(RolloutError, match=r"rollouts.*/x/state\.json: there is no rollout 'x'; the newest is none"):
         rollouts.read("x")
     one = rollout(rollouts.new_id())
-    open_state(stores, "rollouts", "demo").replace(f"{one.id}/state.json", "{")
+    open_record_store(stores, "rollouts", "demo").replace(f"{one.id}/state.json", "{")
     with pytest.raises(Exception, match=r"state\.json: not a rollout's state \(no JSON"):
         rollouts.latest()
 
@@ -284,8 +288,8 @@ def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
     import psycopg
 
     monkeypatch.setenv("RECORDS", postgres)
-    stores = str(Stores(folder=tmp_path / "stores", database_variable="RECORDS"))
-    old, new = rollouts_of(stores, "demo"), rollouts_of(stores, "demo")
+    stores = str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS"))
+    old, new = open_rollouts(stores, "demo"), open_rollouts(stores, "demo")
     one = rollout(old.new_id())
     with old.held():
         old.save(one)
@@ -293,7 +297,7 @@ def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             server.execute(f"{others} AND pid <> pg_backend_pid()")
         with new.held(30):
-            after = one.entered(one.state.model_copy(update={"reason": "taken over"}))
+            after = one.with_state(one.state.model_copy(update={"reason": "taken over"}))
             new.save(after)
         with pytest.raises(LockedError, match="another process took it over"):
             old.save(one)
@@ -302,20 +306,20 @@ def test_a_controller_that_lost_its_lock_to_another_cannot_write_its_state(
 
 def test_the_page_of_a_rollout_is_put_where_others_see_it(s3: Any, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "stores"
-    rollouts = rollouts_of(str(Stores(folder=folder, objects=s3.url)), "demo")
+    rollouts = open_rollouts(str(StorageConfig(folder=folder, objects=s3.url)), "demo")
     one = rollout(rollouts.new_id())
     rollouts.save(one)
     (rollouts.folder_of(one.id) / "rollout.html").write_text("page")
     rollouts.publish(one.id, "rollout.html")
     assert rollouts.page(one.id, "rollout.html") == f"{s3.url}/rollouts/{one.id}/rollout.html"
-    assert open_objects(Stores(objects=s3.url)).read(f"rollouts/{one.id}/rollout.html") == b"page"
+    assert open_object_store(StorageConfig(objects=s3.url)).read(f"rollouts/{one.id}/rollout.html") == b"page"
 
 
 def test_a_book_reads_a_year_of_windows_in_one_question(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECORDS", postgres)
-    book = book_of(str(Stores(folder=tmp_path / "stores", database_variable="RECORDS")), "demo")
+    book = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS")), "demo")
     for day in range(365):
         book.add_report(report(day))
     began = time.monotonic()

@@ -18,41 +18,41 @@ import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shortlist.contracts import ShortlistError
-from shortlist.state.folder import FolderState
-from shortlist.state.opening import open_state
-from shortlist.state.store import LockedError, StateStore
-from shortlist.stores import Stores
+from shortlist.storage.records.folder import FolderRecordStore
+from shortlist.storage.records.opening import open_record_store
+from shortlist.storage.records.store import LockedError, RecordStore
+from shortlist.storage.storage_config import StorageConfig
 
 STORES = ("files", "postgres")
 BEGIN = """
 import sys, time
 from pathlib import Path
-from shortlist.state.opening import open_state
-state = open_state(sys.argv[1], "monitoring", "demo")
+from shortlist.storage.records.opening import open_record_store
+state = open_record_store(sys.argv[1], "monitoring", "demo")
 """
 
 
 @pytest.fixture(params=STORES)
-def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorageConfig:
     if request.param == "files":
-        return Stores(folder=tmp_path / "runs" / "stores", epoch="1")
+        return StorageConfig(folder=tmp_path / "runs" / "stores", epoch="1")
     monkeypatch.setenv("RECORDS", request.getfixturevalue("postgres"))
-    return Stores(cluster="one", database_variable="RECORDS")
+    return StorageConfig(cluster="one", database_variable="RECORDS")
 
 
 @pytest.fixture
-def state(stores: Stores) -> StateStore:
-    return open_state(stores, "monitoring", "demo")
+def state(stores: StorageConfig) -> RecordStore:
+    return open_record_store(stores, "monitoring", "demo")
 
 
 @pytest.fixture
-def server(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def server(postgres: str, monkeypatch: pytest.MonkeyPatch) -> StorageConfig:
     monkeypatch.setenv("RECORDS", postgres)
-    return Stores(cluster="one", database_variable="RECORDS")
+    return StorageConfig(cluster="one", database_variable="RECORDS")
 
 
 @pytest.fixture
-def holder(stores: Stores) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def holder(stores: StorageConfig) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     """Start processes that hold a lock."""
     started: list[subprocess.Popen[str]] = []
 
@@ -70,27 +70,27 @@ def holder(stores: Stores) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         one.communicate()
 
 
-def test_a_text_is_created_once_and_read_back(state: StateStore) -> None:
+def test_a_text_is_created_once_and_read_back(state: RecordStore) -> None:
     assert state.read("decisions/a.json") is None
     assert state.create("decisions/a.json", '{"é": "\\u0000"}')
     assert not state.create("decisions/a.json", "second")
     assert state.read("decisions/a.json") == '{"é": "\\u0000"}'
 
 
-def test_replace_writes_in_place_of_what_is_there(state: StateStore) -> None:
+def test_replace_writes_in_place_of_what_is_there(state: RecordStore) -> None:
     state.replace("told/a.json", "first")
     state.replace("told/a.json", "second")
     assert state.read("told/a.json") == "second"
 
 
-def test_what_is_removed_can_be_created_again(state: StateStore) -> None:
+def test_what_is_removed_can_be_created_again(state: RecordStore) -> None:
     state.create("a", "1")
     state.remove("a")
     state.remove("a")
     assert (state.read("a"), state.create("a", "2"), state.read("a")) == (None, True, "2")
 
 
-def test_a_moved_text_has_one_name(state: StateStore) -> None:
+def test_a_moved_text_has_one_name(state: RecordStore) -> None:
     state.replace("outbox/waiting/a.json", "new")
     state.replace("outbox/sent/a.json", "old")
     state.move("outbox/waiting/a.json", "outbox/sent/a.json")
@@ -99,7 +99,7 @@ def test_a_moved_text_has_one_name(state: StateStore) -> None:
     assert state.read("outbox/sent/a.json") == "new"
 
 
-def test_names_are_those_below_a_prefix_sorted_as_python_sorts(state: StateStore) -> None:
+def test_names_are_those_below_a_prefix_sorted_as_python_sorts(state: RecordStore) -> None:
     names = ["a/B.json", "a/_.json", "a/a.json", "a/b/c.json", "ab/a.json", "a_/x.json", "looked"]
     for name in reversed(names):
         state.create(name, "")
@@ -110,7 +110,7 @@ def test_names_are_those_below_a_prefix_sorted_as_python_sorts(state: StateStore
         assert state.names("b/") == []
 
 
-def test_written_is_the_moment_of_the_last_write(state: StateStore) -> None:
+def test_written_is_the_moment_of_the_last_write(state: RecordStore) -> None:
     assert state.written("looked") is None
     state.replace("looked", "")
     first = state.written("looked")
@@ -125,21 +125,25 @@ def test_written_is_the_moment_of_the_last_write(state: StateStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../other/a.json", "a//b", ".hidden", "a/b/c/d", "a\nb"])
-def test_a_name_that_leads_elsewhere_is_refused(state: StateStore, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(state: RecordStore, name: str) -> None:
     with pytest.raises(AssertionError, match="not a record's name"):
         state.create(name, "")
 
 
-def test_specs_areas_and_clusters_hold_nothing_of_each_other(stores: Stores) -> None:
-    open_state(stores, "monitoring", "demo").create("a", "demo's")
-    assert open_state(stores, "monitoring", "other").names("") == []
-    assert open_state(stores, "retraining", "demo").create("a", "another")
+def test_specs_areas_and_clusters_hold_nothing_of_each_other(stores: StorageConfig) -> None:
+    open_record_store(stores, "monitoring", "demo").create("a", "demo's")
+    assert open_record_store(stores, "monitoring", "other").names("") == []
+    assert open_record_store(stores, "retraining", "demo").create("a", "another")
     if stores.cluster:
-        assert open_state(stores.model_copy(update={"cluster": "two"}), "monitoring", "demo").create("a", "two's")
-    assert open_state(stores, "monitoring", "demo").read("a") == "demo's"
+        assert open_record_store(stores.model_copy(update={"cluster": "two"}), "monitoring", "demo").create(
+            "a", "two's"
+        )
+    assert open_record_store(stores, "monitoring", "demo").read("a") == "demo's"
 
 
-def test_of_ten_processes_that_create_at_once_one_wins(stores: Stores, state: StateStore, tmp_path: Path) -> None:
+def test_of_ten_processes_that_create_at_once_one_wins(
+    stores: StorageConfig, state: RecordStore, tmp_path: Path
+) -> None:
     script = f"""{BEGIN}
 import threading
 go = Path(sys.argv[2])
@@ -171,7 +175,7 @@ print(sum(state.create(f"decisions/{{number}}.json", sys.argv[3]) for number in 
 
 
 def test_a_lock_shuts_out_others_until_its_holder_is_killed(
-    state: StateStore, holder: Callable[[str], subprocess.Popen[str]]
+    state: RecordStore, holder: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     process = holder("book")
     assert state.is_locked("book")
@@ -184,13 +188,13 @@ def test_a_lock_shuts_out_others_until_its_holder_is_killed(
     assert not state.is_locked("book")
 
 
-def test_every_lock_is_seen_whatever_its_number(state: StateStore) -> None:
+def test_every_lock_is_seen_whatever_its_number(state: RecordStore) -> None:
     for name in map(str, range(12)):  # a server's number of a lock may be negative
         with state.lock(name):
             assert [other for other in map(str, range(12)) if state.is_locked(other)] == [name]
 
 
-def test_threads_take_turns(state: StateStore) -> None:
+def test_threads_take_turns(state: RecordStore) -> None:
     state.replace("count", "0")
 
     def add(_: int) -> None:
@@ -204,14 +208,14 @@ def test_threads_take_turns(state: StateStore) -> None:
     assert state.read("count") == "24"
 
 
-def test_a_lock_is_free_after_an_error_in_its_block(state: StateStore) -> None:
+def test_a_lock_is_free_after_an_error_in_its_block(state: RecordStore) -> None:
     with pytest.raises(ZeroDivisionError), state.lock("book"):
         raise ZeroDivisionError
     with state.lock("book", seconds=0):
         pass
 
 
-def test_where_names_the_place_and_no_secret(state: StateStore) -> None:
+def test_where_names_the_place_and_no_secret(state: RecordStore) -> None:
     assert state.where("decisions/a.json").endswith("monitoring/demo/decisions/a.json")
     assert "password" not in state.where("a")
     assert "pa55" not in state.where("a")
@@ -219,14 +223,14 @@ def test_where_names_the_place_and_no_secret(state: StateStore) -> None:
 
 def test_files_keep_the_places_they_always_had(tmp_path: Path) -> None:
     stores = f"{tmp_path / 'runs' / 'stores'}#epoch"
-    open_state(stores, "monitoring", "demo").create("windows/a.json", "{}")
-    open_state(stores, "rollouts", "demo").create("20260101-000000-demo-aaaa/state.json", "{}")
+    open_record_store(stores, "monitoring", "demo").create("windows/a.json", "{}")
+    open_record_store(stores, "rollouts", "demo").create("20260101-000000-demo-aaaa/state.json", "{}")
     assert (tmp_path / "runs/monitoring/demo/windows/a.json").read_text() == "{}"
     assert (tmp_path / "runs/rollouts/20260101-000000-demo-aaaa/state.json").read_text() == "{}"
 
 
 def test_half_written_and_foreign_files_are_no_records(tmp_path: Path) -> None:
-    state = FolderState(tmp_path)
+    state = FolderRecordStore(tmp_path)
     state.create("a/b.json", "{}")
     for name in ("a/b.json.partial", "a/.c.1-2", "a/.lock"):
         (tmp_path / name).touch()
@@ -239,18 +243,18 @@ def test_half_written_and_foreign_files_are_no_records(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_no_json_either(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b'{"a": "\xff"}')
     with pytest.raises(ValueError, match="escape"):
-        json.loads(FolderState(tmp_path).read("a.json") or "")
+        json.loads(FolderRecordStore(tmp_path).read("a.json") or "")
 
 
 def test_stores_without_folder_and_database_keep_nothing() -> None:
     with pytest.raises(ShortlistError, match="'monitoring' needs a folder"):
-        open_state(Stores(), "monitoring", "demo")
+        open_record_store(StorageConfig(), "monitoring", "demo")
 
 
 def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECORDS", raising=False)
     with pytest.raises(ShortlistError, match="the environment variable RECORDS is not set"):
-        open_state(Stores(database_variable="RECORDS"), "monitoring", "demo")
+        open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo")
 
 
 def kill_server(postgres: str) -> None:
@@ -277,8 +281,8 @@ def restart_server(postgres: str) -> None:
     Retrying(retry=away, wait=wait_fixed(0.02), stop=stop_after_delay(30))(lambda: psycopg.connect(postgres).close())
 
 
-def test_a_store_goes_on_after_the_server_restarted(server: Stores, postgres: str) -> None:
-    state = open_state(server, "monitoring", "demo")
+def test_a_store_goes_on_after_the_server_restarted(server: StorageConfig, postgres: str) -> None:
+    state = open_record_store(server, "monitoring", "demo")
     state.create("a", "1")
     for number in range(3):
         kill_server(postgres)
@@ -286,21 +290,23 @@ def test_a_store_goes_on_after_the_server_restarted(server: Stores, postgres: st
     assert (state.read("a"), state.names("b")) == ("1", ["b0", "b1", "b2"])
 
 
-def test_a_holder_writes_on_after_the_server_restarted_if_nobody_had_its_lock(server: Stores, postgres: str) -> None:
-    state = open_state(server, "rollouts", "demo")
+def test_a_holder_writes_on_after_the_server_restarted_if_nobody_had_its_lock(
+    server: StorageConfig, postgres: str
+) -> None:
+    state = open_record_store(server, "rollouts", "demo")
     with state.lock("demo"):
         state.replace("state", "1")
         restart_server(postgres)
         state.replace("state", "2")
         assert state.is_locked("demo")
-        with pytest.raises(LockedError), open_state(server, "rollouts", "demo").lock("demo", seconds=0):
+        with pytest.raises(LockedError), open_record_store(server, "rollouts", "demo").lock("demo", seconds=0):
             pytest.fail("two held it")
     assert state.read("state") == "2"
     assert not state.is_locked("demo")
 
 
-def test_a_holder_whose_lock_was_taken_over_cannot_write_any_more(server: Stores, postgres: str) -> None:
-    old, new = open_state(server, "rollouts", "demo"), open_state(server, "rollouts", "demo")
+def test_a_holder_whose_lock_was_taken_over_cannot_write_any_more(server: StorageConfig, postgres: str) -> None:
+    old, new = open_record_store(server, "rollouts", "demo"), open_record_store(server, "rollouts", "demo")
     with old.lock("demo"):
         old.replace("state", "old")
         restart_server(postgres)
@@ -312,13 +318,13 @@ def test_a_holder_whose_lock_was_taken_over_cannot_write_any_more(server: Stores
 
 
 def test_a_create_whose_answer_was_lost_still_knows_that_it_won(
-    server: Stores, monkeypatch: pytest.MonkeyPatch
+    server: StorageConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from psycopg import Error
     from sqlalchemy import Connection, event
     from sqlalchemy.exc import OperationalError
 
-    state = open_state(server, "monitoring", "demo")
+    state = open_record_store(server, "monitoring", "demo")
     state.names("")
     lost: list[bool] = []
 
@@ -356,7 +362,7 @@ def test_a_wrong_address_is_told_at_once_without_its_password(
     monkeypatch.setenv("RECORDS", address.format(host=host, database=database))
     began = time.monotonic()
     with pytest.raises(ShortlistError, match=said) as caught:
-        open_state(Stores(database_variable="RECORDS"), "monitoring", "demo").read("a")
+        open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo").read("a")
     assert time.monotonic() - began < 20  # patience is for servers that are away, and lasts a minute
     assert "s3cr3t" not in str(caught.value)
     assert "@word" not in str(caught.value)
@@ -364,7 +370,7 @@ def test_a_wrong_address_is_told_at_once_without_its_password(
 
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shortlist.state.postgres_server import Server
+    from shortlist.storage.records.postgres_server import Server
 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ShortlistError, match=r"needs the package psycopg \(requirements/cluster\.txt\)"):
@@ -372,20 +378,20 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_stays_away_is_an_error_that_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shortlist.state.postgres import PostgresState
-    from shortlist.state.postgres_server import Server
-    from shortlist.state.postgres_table import Rows
+    from shortlist.storage.records.postgres import PostgresRecordStore
+    from shortlist.storage.records.postgres_server import Server
+    from shortlist.storage.records.postgres_table import Rows
 
     server = Server("postgresql://me:s3cr3t-word@127.0.0.1:1/records", patience_seconds=0.3)
     with pytest.raises(ShortlistError, match=r"PostgreSQL at 127\.0\.0\.1:1/records for 0\.3 s: .*refused") as caught:
-        PostgresState(server, Rows("", "monitoring", "demo")).read("a")
+        PostgresRecordStore(server, Rows("", "monitoring", "demo")).read("a")
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_rights_that_are_missing_are_told_without_what_was_written(server: Stores, postgres: str) -> None:
+def test_rights_that_are_missing_are_told_without_what_was_written(server: StorageConfig, postgres: str) -> None:
     import psycopg
 
-    state = open_state(server, "monitoring", "demo")
+    state = open_record_store(server, "monitoring", "demo")
     state.create("a", "1")
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("ALTER TABLE shortlist_records RENAME TO elsewhere")
@@ -394,11 +400,11 @@ def test_rights_that_are_missing_are_told_without_what_was_written(server: Store
     assert "the body" not in str(caught.value)
 
 
-def test_ten_threads_make_the_table_once(server: Stores) -> None:
+def test_ten_threads_make_the_table_once(server: StorageConfig) -> None:
     barrier = threading.Barrier(10)
 
     def create(number: int) -> bool:
-        state = open_state(server, "monitoring", f"spec{number}")
+        state = open_record_store(server, "monitoring", f"spec{number}")
         barrier.wait()
         return state.create("a", "1")
 

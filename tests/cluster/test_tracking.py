@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from shortlist.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.contracts import ShortlistError
-from shortlist.stores import Stores
+from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.mlflow_store import Tracker
-from shortlist.tracking.store_access import TrackingError, tracking_place
+from shortlist.tracking.store_access import TrackingError, tracking_location
 
 LINEAGE = Lineage(spec_digest="5" * 16, data_digest="d" * 16, days={}, code_version="c" * 16)
 
 
 @pytest.fixture
-def stores(s3: Any, postgres: str, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def stores(s3: Any, postgres: str, monkeypatch: pytest.MonkeyPatch) -> StorageConfig:
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres)
-    return Stores(cluster="test", objects=s3.url, tracking_variable="MLFLOW_TRACKING_URI")
+    return StorageConfig(cluster="test", objects=s3.url, tracking_variable="MLFLOW_TRACKING_URI")
 
 
-def tracker_of(stores: Stores, spec: str = "demo") -> Tracker:
-    place = tracking_place(stores, spec)
+def tracker_of(stores: StorageConfig, spec: str = "demo") -> Tracker:
+    place = tracking_location(stores, spec)
     return Tracker(place.uri, spec, place.files)
 
 
@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_model_goes_to_the_bucket_and_comes_back_verified(
-    stores: Stores, s3: Any, model: Path, tmp_path: Path
+    stores: StorageConfig, s3: Any, model: Path, tmp_path: Path
 ) -> None:
     tracker = tracker_of(stores)
     run = tracker.log_training(model, "dlrm", {"width": 16}, [{"epoch": 1, "loss": 0.7}], LINEAGE)
@@ -58,11 +58,13 @@ def test_a_model_goes_to_the_bucket_and_comes_back_verified(
         tracker_of(stores).registry.fetch(version, tmp_path / "again")
 
 
-def test_processes_that_begin_at_once_make_the_tables_once(stores: Stores) -> None:
+def test_processes_that_begin_at_once_make_the_tables_once(stores: StorageConfig) -> None:
     program = (
-        "import sys; from shortlist.stores import Stores; from shortlist.tracking.mlflow_store import Tracker;"
-        " from shortlist.tracking.store_access import tracking_place;"
-        " place = tracking_place(Stores.parse(sys.argv[1]), sys.argv[2]); Tracker(place.uri, sys.argv[2], place.files)"
+        "import sys; from shortlist.storage.storage_config import StorageConfig;"
+        " from shortlist.tracking.mlflow_store import Tracker;"
+        " from shortlist.tracking.store_access import tracking_location;"
+        " place = tracking_location(StorageConfig.parse(sys.argv[1]), sys.argv[2]);"
+        " Tracker(place.uri, sys.argv[2], place.files)"
     )
     begun = [
         subprocess.Popen([sys.executable, "-c", program, str(stores), f"spec-{number}"], stderr=subprocess.PIPE)
@@ -73,7 +75,7 @@ def test_processes_that_begin_at_once_make_the_tables_once(stores: Stores) -> No
         assert process.returncode == 0, said.decode()[-2000:]
 
 
-def test_a_vanished_bucket_stops_a_training_with_words(stores: Stores, s3: Any, model: Path) -> None:
+def test_a_vanished_bucket_stops_a_training_with_words(stores: StorageConfig, s3: Any, model: Path) -> None:
     tracker = tracker_of(stores)
     s3.delete_bucket()
     with pytest.raises(TrackingError, match=r"NoSuchBucket|bucket does not exist") as caught:
@@ -86,7 +88,7 @@ def test_a_vanished_bucket_stops_a_training_with_words(stores: Stores, s3: Any, 
     [("shortlist:wrong-pa55", "postgres", "authentication failed"), (None, "nowhere", "does not exist")],
 )
 def test_a_database_that_refuses_is_named_without_its_password(
-    stores: Stores, postgres: str, user: str | None, database: str, said: str, monkeypatch: pytest.MonkeyPatch
+    stores: StorageConfig, postgres: str, user: str | None, database: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, rest = postgres.partition("//")
     who, _, where = rest.partition("@")
@@ -96,15 +98,15 @@ def test_a_database_that_refuses_is_named_without_its_password(
     assert "pa55" not in str(caught.value) and where.partition("/")[0] in str(caught.value)
 
 
-def test_an_address_of_another_kind_is_not_repeated(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_of_another_kind_is_not_repeated(stores: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "mysql://me:pa55@host/db")
     with pytest.raises(
         ShortlistError, match=r"wanted http\(s\)://.*MLFLOW_TRACKING_URI holds something else"
     ) as caught:
-        tracking_place(stores, "demo")
+        tracking_location(stores, "demo")
     assert "pa55" not in str(caught.value)
 
 
-def test_a_server_knows_where_its_files_go(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_knows_where_its_files_go(stores: StorageConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
-    assert tracking_place(stores, "demo") == ("https://mlflow.example", None)
+    assert tracking_location(stores, "demo") == ("https://mlflow.example", None)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.config.load import load_spec
-from shortlist.config.spec import Spec
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
 
 _HERE = Path(__file__).parent
 

@@ -14,12 +14,12 @@ import torch
 from models.dlrm.batches import BatchLoader, ChunkStore
 from models.dlrm.chunks import Batch
 from models.dlrm.device_batches import DeviceStore
+from models.dlrm.file_offsets import size_of
 from models.dlrm.layout import Layout
 from models.dlrm.loading import cudf_decoder, host_decoder
-from models.dlrm.places import size_of
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import Columns, Files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 pytestmark = pytest.mark.gpu
 COLUMNS = [
@@ -106,8 +106,8 @@ def test_trees_learn_from_cudf_frames_what_they_learn_from_the_host(learning: Le
     if not xgboost.build_info()["USE_CUDA"]:
         pytest.skip("this XGBoost is built without CUDA")
     from models.matrix import float_matrix
-    from models.xgboost_matrices import binned_matrices
-    from shortlist.config.runtime import Runtime
+    from models.xgboost.matrices import binned_matrices
+    from shortlist.spec.runtime import Runtime
 
     trees = LearningTable(learning._table, tuple(one for one in learning.features if one.kind != "ids"))
     scores = []

@@ -11,14 +11,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from models.train import ranker_class
-from shortlist.config.runtime import Runtime
-from shortlist.config.spec import Spec
 from shortlist.contracts import Columns
-from shortlist.execution import EXECUTION
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
-from shortlist.frames import Engine
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import Engine
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def auc(kind: str, section: Any, table: DayTable, engine: Engine) -> float:
 def test_a_model_ranks_as_well_on_both(
     kind: str, changes: dict[str, Any], within: float, demo: Spec, table: DayTable
 ) -> None:
-    section = getattr(demo.models, kind).model_copy(update=changes)
+    section = demo.models[kind].model_copy(update=changes)
     on_cpu = auc(kind, section.model_copy(update={"precision": "fp32"} if kind == "dlrm" else {}), table, "cpu")
     EXECUTION.clear()
     assert auc(kind, section, table, "gpu") == pytest.approx(on_cpu, abs=within)

@@ -11,9 +11,9 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.scaling import LossScale
+from models.dlrm.section import DLRMModel
 from models.dlrm.step import Step, StepOptions, make_step
 from models.inputs import FeatureColumn
-from shortlist.config.models import DLRMModel
 
 pytestmark = pytest.mark.gpu
 ROWS = 256

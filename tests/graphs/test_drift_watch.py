@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from monitoring.book import book_of
-from pipelines.watching import due, watch_here
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
+from monitoring.monitoring_store import open_monitoring_store
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.features.place import SERVING
-from shortlist.serving.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
-from shortlist.tables import DayTable
+from shortlist.features.feast_store_location import SERVING
+from shortlist.runs.monitoring_runs import due, run_monitoring_locally
+from shortlist.serving.log.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
@@ -44,7 +44,7 @@ class Served(NamedTuple):
 
     @property
     def book(self) -> Any:
-        return book_of(str(self.stores), self.spec.name)
+        return open_monitoring_store(str(self.stores), self.spec.name)
 
     def users(self, day: date, label: pl.Expr, **changes: pl.Expr) -> None:
         """Write what servers and users would have left on a day: the log's newest day again, with other outcomes."""
@@ -54,7 +54,7 @@ class Served(NamedTuple):
         rows = newest.with_columns(pl.col(Columns.TIME) + shift, label=label, **changes)
         requests = [part for (_,), part in rows.group_by("user_id", maintain_order=True)]
         cut = [part[at : at + LIST] for part in requests for at in range(0, part.height, LIST)]
-        places = Places.of(self.runs, self.spec.name)
+        places = ServingPaths.of(self.runs, self.spec.name)
         self._write(
             places.predictions / f"{day}", prediction_schema(self.spec.data), [self._answer(one) for one in cut]
         )
@@ -98,7 +98,7 @@ def served(finished: Any) -> Served:
 
 def test_days_like_those_before_lead_to_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
     runs = set(served.runs.iterdir())
-    assert watch_here(served.spec, None, served.runs) == 0
+    assert run_monitoring_locally(served.spec, None, served.runs) == 0
     said = capfd.readouterr().out
     assert "2026-01-14 00:00 healthy" in said and "2026-01-15 00:00 healthy" in said
     assert "hold: 0 of 2 windows are bad" in said
@@ -110,7 +110,7 @@ def test_days_like_those_before_lead_to_nothing(served: Served, capfd: pytest.Ca
 
 def test_a_column_that_vanishes_pages_and_trains_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
     served.users(date(2026, 1, 16), pl.col("label"), surface=pl.lit(None, pl.String))
-    assert watch_here(served.spec, None, served.runs) == 1
+    assert run_monitoring_locally(served.spec, None, served.runs) == 1
     assert "page: " in capfd.readouterr().out
     newest = served.book.reports()[-1]
     assert (newest.verdict, newest.columns) == ("broken", ("surface",))
@@ -121,7 +121,7 @@ def test_a_column_that_vanishes_pages_and_trains_nothing(served: Served, capfd: 
 def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -> None:
     for number in (17, 18):
         served.users(date(2026, 1, number), (pl.col(Columns.IMPRESSION).hash(seed=number) % 10 < 3).cast(pl.Int8))
-    watch_here(served.spec, None, served.runs)
+    run_monitoring_locally(served.spec, None, served.runs)
     (retraining,) = served.book.retrainings()
     assert retraining.state in {"not_promoted", "held"}  # there is no stack to roll it out on
     decision = next(one for one in served.book.decisions() if one.key == retraining.key)
@@ -133,7 +133,7 @@ def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -
     assert (new.data.tags["trigger"], new.data.tags["decision"]) == ("drift", decision.key)
     assert (served.runs / "latest/report.html").is_file()
     # Whoever looks again finds it done.
-    watch_here(served.spec, None, served.runs)
+    run_monitoring_locally(served.spec, None, served.runs)
     assert len(served.book.retrainings()) == 1
 
 
@@ -143,16 +143,16 @@ def test_a_locked_store_is_a_clear_word_and_loses_nothing(served: Served) -> Non
     with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ShortlistError, match="database is locked"):
-            watch_here(served.spec, None, served.runs)
+            run_monitoring_locally(served.spec, None, served.runs)
     assert served.book.reports() == before
-    watch_here(served.spec, None, served.runs)
+    run_monitoring_locally(served.spec, None, served.runs)
     assert served.book.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
 
 
 def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
-    from monitoring.watch import Watch
+    from monitoring.monitoring_job import MonitoringJob
 
-    watch = Watch("demo", str(served.stores), served.spec.monitoring, ())
+    watch = MonitoringJob("demo", str(served.stores), served.spec.monitoring, ())
     four = datetime(2026, 3, 1, 4, tzinfo=UTC)
     begun, now = four - timedelta(hours=1), four + timedelta(minutes=5)
     assert due(served.spec, watch, since=four + timedelta(minutes=1), now=now) is None  # the watching began after it
@@ -165,4 +165,4 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
 
 def test_looking_before_anybody_asked_says_what_is_missing(small_spec: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ShortlistError, match="no runs yet"):
-        watch_here(parse_spec(yaml.safe_dump(small_spec)), None, tmp_path / "runs")
+        run_monitoring_locally(parse_spec(yaml.safe_dump(small_spec)), None, tmp_path / "runs")

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from pipelines.submit import run_here
-from shortlist.artefacts import folder_digest
-from shortlist.config.load import parse_spec
 from shortlist.features.groups import read
+from shortlist.runs.submit import run_locally
+from shortlist.spec.load import parse_spec
+from shortlist.storage.artefacts import folder_digest
 
 DOOMED = "2026-01-10"
 """A day in the middle group."""
@@ -58,7 +58,7 @@ def run(spec: dict[str, Any], runs: Path) -> Run:
     """Run a spec with its days shared out among three pods."""
     before = set(runs.glob("cache/artefacts/*"))
     shared_out = spec | {"runtime": {**spec.get("runtime", {}), "cluster": {"partitions": 3}}}
-    code = run_here(parse_spec(yaml.safe_dump(shared_out)), None, runs)
+    code = run_locally(parse_spec(yaml.safe_dump(shared_out)), None, runs)
     (artefacts,) = set(runs.glob("cache/artefacts/*")) - before
     return Run(code, artefacts, (runs / "latest").resolve())
 
@@ -104,17 +104,25 @@ def test_groups_of_days_give_the_bytes_of_one_pod(finished: Any, wide: tuple[Run
         "validate/quarantine": killed.artefacts / "validate/quarantine",
         "fit-features/fitted": again.artefacts / "merge-features/fitted",
         "build-table/table": again.artefacts / "join-table/table",
-        **{f"train{n}/scores": again.artefacts / f"train{n}/scores" for n in ("", "-2", "-3", "-4")},
-        **{name: again.artefacts / name for name in ("store-features/skew", "freeze-reference/reference")},
+        **{name: again.artefacts / name for name in ("materialize-features/skew", "build-reference-profile/reference")},
     }
     different = {name for name, other in same.items() if contents(narrow.artefacts / name) != contents(other)}
     assert different == set()
-    model = narrow.artefacts / "train/model"
+    for number in range(3):  # trees, logistic regression, popularity
+        scores = [trained(one, number) / "scores" for one in (narrow, again)]
+        assert contents(scores[0]) == contents(scores[1])
+    model, other = trained(narrow, 0) / "model", trained(again, 0) / "model"
     times = {"model.json", "manifest.json"}  # they say when it was trained
     weights = [path.relative_to(model) for path in model.rglob("*") if path.is_file() and path.name not in times]
     assert weights
     for name in weights:
-        assert (model / name).read_bytes() == (again.artefacts / "train/model" / name).read_bytes()
+        assert (model / name).read_bytes() == (other / name).read_bytes()
+
+
+def trained(one: Run, number: int) -> Path:
+    """The folder of the task that trained a model, by the model's place in the list."""
+    (folder,) = one.artefacts.glob(f"for-loop-*-iteration-{number}/train")
+    return folder
 
 
 def contents(folder: Path) -> str:

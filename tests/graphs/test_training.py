@@ -18,11 +18,11 @@ import polars as pl
 import pytest
 import yaml
 
-from monitoring.book import book_of
+from monitoring.monitoring_store import open_monitoring_store
 from monitoring.records import RetrainDecision
-from pipelines.submit import run_here
-from shortlist.config.load import parse_spec
-from shortlist.evaluation.summary import Summary
+from shortlist.report.summary import Summary
+from shortlist.runs.submit import run_locally
+from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 def run(spec: dict[str, Any], runs: Path, data: Path | None = None) -> Run:
     """Run a spec given as plain data, as `make run` does."""
-    code = run_here(parse_spec(yaml.safe_dump(spec)), data, runs)
+    code = run_locally(parse_spec(yaml.safe_dump(spec)), data, runs)
     latest = (runs / "latest").resolve()
     return Run(code, json.loads((latest / "summary.json").read_text()), latest)
 
@@ -132,12 +132,22 @@ def test_a_changed_model_section_trains_that_model_alone_and_is_judged_against_t
     changed = shipped_demo()
     changed["models"]["dlrm"] |= {"epochs": 1}
     other = run(changed, demo_runs)
-    again = {"find_champion", "score_champion", "judge", "register", "report", "roll_out"}
-    assert executed(other) - again == {"train_dlrm", "prove_dlrm"}
-    assert {"score_champion", "judge"} <= executed(other)
+    again = {"find_champion", "score_champion", "evaluate_gates", "register", "report", "roll_out"}
+    assert executed(other) - again == {"train_dlrm", "validate_export_dlrm"}
+    assert {"score_champion", "evaluate_gates"} <= executed(other)
     assert other.summary["models"]["champion"]["auc"] == pytest.approx(
         demo.summary["models"][demo.summary["blessed"]["model"]]["auc"], abs=1e-9
     )
+
+
+def test_bad_candidates_are_held_with_a_page(demo: Run, demo_runs: Path) -> None:
+    """Three trees and a network that learns far too fast, whose scores are all alike."""
+    bad = shipped_demo()
+    bad["models"]["xgboost"] |= {"rounds": 3}
+    bad["models"]["dlrm"] |= {"learning_rate": 0.5, "epochs": 1}
+    held = run(bad, demo_runs)
+    assert (held.code, held.summary["failed"], held.summary["blessed"]) == (0, None, None)
+    assert "Nothing blessed" in (held.folder / "report.html").read_text()
 
 
 def retrained_demo() -> dict[str, Any]:
@@ -159,10 +169,10 @@ def retraining(until: datetime) -> RetrainDecision:
 def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path: Path) -> None:
     spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), tmp_path / "runs"
     first, second = (datetime(2026, 1, day, tzinfo=UTC) for day in (12, 13))  # the log ends a day before the 13th
-    assert run_here(spec, None, runs, until=first) == 0
-    decision, book = retraining(second - timedelta(hours=6)), book_of(str(runs / "stores"), "demo")
+    assert run_locally(spec, None, runs, until=first) == 0
+    decision, book = retraining(second - timedelta(hours=6)), open_monitoring_store(str(runs / "stores"), "demo")
     assert book.start(decision, "")
-    assert run_here(spec, None, runs, decision=decision) == 0
+    assert run_locally(spec, None, runs, decision=decision) == 0
     (ended,) = book.retrainings()
     assert ended.state in ("held", "not_promoted")  # nothing is served, so nothing can be promoted
     latest = runs / "latest"
@@ -193,6 +203,24 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path:
     assert quarantine["rule"].unique().to_list() == ["future"]
 
 
+def test_models_that_go_on_from_a_champion_are_blessed(tmp_path: Path) -> None:
+    """Trees grown anew on all days have no validation day of their own, and are chosen all the same."""
+    spec = small_file_spec()
+    spec["features"]["columns"].append({"kind": "vocabulary", "each": "item_id"})
+    spec["models"] = {"xgboost": {"kind": "xgboost", "features": ["*"], "rounds": 20, "refit": True}}
+    # What is tested is how a version comes about; on so few rows a successor need not be better than its champion.
+    spec["gates"] |= {"max_auc_drop": 0.1, "max_slice_auc_drop": 0.5, "max_calibration_error": 0.5, "max_rate_error": 1}
+    data, runs = clicks(tmp_path, price_effect=0.5), tmp_path / "runs"
+    last = int((data / "log.csv").read_text().splitlines()[-1].rsplit(",", 1)[1])
+    until = datetime.fromtimestamp(last, UTC).replace(hour=0, minute=0, second=0)
+    assert run_locally(parse_spec(yaml.safe_dump(spec)), data, runs, until=until) == 0
+    spec["models"]["xgboost"] |= {"retrain": "refit"}
+    second = run(spec, runs, data)
+    assert (second.code, second.summary["blessed"]) == (0, {"model": "xgboost", "version": "2"})
+    newest, *_ = Tracker(tracking_uri(runs / "stores"), spec["name"]).passed_runs("xgboost", "xgboost")
+    assert newest.tags["continued_from.version"] == "1"
+
+
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,14 +248,14 @@ def test_a_killed_run_is_continued_by_the_next(tmp_path: Path) -> None:
         str(runs),
     ]
     child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
-    events = wait_for_event(runs, '"event": "step", "step": "store_features"', child)
+    events = wait_for_event(runs, '"event": "step", "step": "materialize_features"', child)
     kill_everything_below(child.pid)
     child.wait()
     assert '"event": "done", "name": "build_table"' in events.read_text()
     second = run(small_file_spec(), runs, data)
     assert second.code == 0
     assert executed(second).isdisjoint({"ingest", "validate", "fit_features", "build_table"})
-    assert "store_features" in executed(second)
+    assert "materialize_features" in executed(second)
 
 
 def test_criteo_layout_needs_no_ids_and_no_clock(tmp_path: Path) -> None:
@@ -264,15 +292,16 @@ def small_file_spec() -> dict[str, Any]:
     return spec
 
 
-def clicks(folder: Path, rows: int = 6_000, broken_rows: int = 0) -> Path:
+def clicks(folder: Path, rows: int = 6_000, broken_rows: int = 0, price_effect: float = 0.0) -> Path:
+    """Write a log of clicks on 40 items; with an effect, each impression has its own price, which popularity lacks."""
     random.seed(3)
     lines = ["user_id,item_id,price,clicked,time"]
     for number in range(rows):
         item = random.randrange(40)
-        clicked = int(random.random() < 0.1 + 0.6 * (item % 4 == 0)) if number >= broken_rows else 7
-        lines.append(
-            f"{random.randrange(200)},{item},{item * 1.5},{clicked},{1_760_000_000 + number * 86_400 * 5 // rows}"
-        )
+        price = random.randrange(60) if price_effect else item * 1.5
+        likely = 0.1 + (0.6 - price_effect) * (item % 4 == 0) + price_effect * (price_effect > 0 and price > 30)
+        clicked = int(random.random() < likely) if number >= broken_rows else 7
+        lines.append(f"{random.randrange(200)},{item},{price},{clicked},{1_760_000_000 + number * 86_400 * 5 // rows}")
     (folder / "log.csv").write_text("\n".join(lines) + "\n")
     return folder
 

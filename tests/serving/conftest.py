@@ -14,26 +14,29 @@ import numpy as np
 import pytest
 import yaml
 
+from models.base import DeclaredModel
 from models.champion import score_champion
-from models.registry import register_blessed
-from models.training import Origin, train_and_track
-from shortlist import artefacts
-from shortlist.artefacts import folder_digest, write_manifest
-from shortlist.config.declared import Declared
-from shortlist.config.load import canonical_json, load_spec
-from shortlist.config.spec import Spec
+from models.registration import register_blessed
+from models.training import RunContext, train_and_track
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
-from shortlist.evaluation.judge import Candidate, judge
+from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
-from shortlist.serving.proof.prove import prove
+from shortlist.serving.validation.validate_export import validate_export
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage import artefacts
+from shortlist.storage.artefacts import folder_digest, write_manifest
 from shortlist.tracking.lineage import Lineage
 
 NAME = "small"
@@ -52,6 +55,8 @@ SERVING = {
     "batching": {"threads": 1},
     "log": {"flush_seconds": 0.3, "max_waiting": 300},
     "refresh_seconds": 0.5,
+    # What waits while a server is started again must not be refused, however slow the machine is.
+    "overload": {"max_wait_ms": 60_000, "max_waiting": 10_000},
     "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},
     "canary": {
         "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 90,
@@ -71,7 +76,7 @@ class World:
     spec: Spec
     spec_file: Path
     runs: Path
-    origin: Origin
+    origin: RunContext
     log: Path
     versions: dict[str, int]
     """By what is right or wrong with them; `first` and `second` are good."""
@@ -100,12 +105,12 @@ class _Making:
         self.spec = load_spec(self.spec_file)
         self.runs = folder / "runs"
         (self.runs / "stores").mkdir(parents=True)
-        self.origin = Origin(name=NAME, stores=str(self.runs / "stores"), input_digest="log", code="code")
+        self.origin = RunContext(name=NAME, stores=str(self.runs / "stores"), input_digest="log", code="code")
 
     def world(self) -> World:
         self._features()
         versions = {"first": self._through_the_gates()}
-        second = self._trained("second", self.spec.models.xgboost, seed=2)
+        second = self._trained("second", self.spec.models["xgboost"], seed=2)
         versions["second"] = self._blessed(self.folder / "second", second)
         for name, change in CHANGES.items():
             versions[name] = self._blessed(self._changed(name, change), None)
@@ -124,26 +129,26 @@ class _Making:
         build_table(*declared, spec.runtime, folder / "log", folder / "fitted", folder / "table")
 
     def _trained(self, name: str, section: Any, seed: int = 1, kind: str = "xgboost") -> str:
-        text = canonical_json(section) if section else "{}"
+        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"))
         runtime = self.spec.runtime.model_copy(update={"seed": seed})
         inputs = self.folder / "fitted", self.folder / "table"
         outputs = self.folder / name, self.folder / f"{name}_scores"
-        return train_and_track(kind, text, runtime, self.origin, *inputs, *outputs)[1]
+        return train_and_track(declared, runtime, self.origin, *inputs, *outputs).run
 
     def _through_the_gates(self) -> int:
         spec, at = self.spec, self.folder
-        run = self._trained("first", spec.models.xgboost)
-        self._trained("popularity", None, kind="popularity")
+        run = self._trained("first", spec.models["xgboost"])
+        self._trained("popularity", spec.models["popularity"], kind="popularity")
         rows = spec.gates.skew_rows
         store = self.runs / "stores" / "feast" / NAME
         publish(NAME, store, spec.runtime, rows, at / "log", at / "fitted", at / "table", at / "skew")
         one = Candidate(at / "first", at / "first_scores", at / "proof")
-        prove(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.proof)
-        declared = Declared(spec.data, spec.features, spec.gates)
+        validate_export(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.proof)
+        declared = DeclaredSections(spec.data, spec.features, spec.gates)
         score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
         evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"
-        assert judge(spec.gates, 1, {"xgboost": one}, *evidence, at / "verdict") == "xgboost"
-        return int(register_blessed(self.origin, at / "verdict", {"xgboost": one.folder}, {"xgboost": run}))
+        assert evaluate_gates(spec.gates, 1, {"xgboost": one}, *evidence, at / "verdict") == "xgboost"
+        return int(register_blessed(self.origin, at / "verdict", {"xgboost": run}))
 
     def _changed(self, name: str, change: Change) -> Path:
         """Return a copy of the second model's folder with another graph, its manifest written again."""

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.drill import drill
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
 from shortlist.contracts import ShortlistError
-from shortlist.serving.places import Places
-from shortlist.serving.stack.leftovers import leftovers
+from shortlist.drill.drill import drill
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.processes.orphan_processes import orphan_processes
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
 
 SHIPPED = Path(__file__).parents[2] / "pipelines/specs/drill.yaml"
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
@@ -51,7 +51,7 @@ def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path:
     assert [day["champion"] for day in facts["days"]] == [1, 1, 1, 1, 1, 1, 2, 2]
     status = (runs / "monitoring/drill/status.html").read_text()
     assert "version 2" in status and "duration" in status
-    assert leftovers(Places.of(runs, "drill").programs) == {}  # nothing is left running
+    assert orphan_processes(ServingPaths.of(runs, "drill").programs) == {}  # nothing is left running
     with pytest.raises(ShortlistError, match="a drill starts from nothing"):
         drill(spec, runs)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.accelerator import EngineError, NoDeviceError, device, device_memory, why_no_device
+from shortlist.system.accelerator import EngineError, NoDeviceError, device, device_memory, no_gpu_reason
 
 Machine = Callable[..., None]
 H200 = {"name": "NVIDIA H200"}
@@ -21,7 +21,7 @@ def test_a_gpu_is_found_with_its_driver_and_memory(machine: Machine) -> None:
     assert (found.name, found.driver, found.capability) == ("NVIDIA H200", "580.65.06", (9, 0))
     assert device_memory() == (100_000 * MIB, 143_771 * MIB)
     assert found.facts == {"device": "NVIDIA H200", "driver": "580.65.06", "device_mib": 143_771}
-    assert why_no_device() is None
+    assert no_gpu_reason() is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_missing_or_too_old_is_named(
     machine(*gpus, **said)
     with pytest.raises(EngineError, match=rf"{message}.*or declare runtime\.engine: cpu"):
         device()
-    assert why_no_device() is not None
+    assert no_gpu_reason() is not None
 
 
 def test_the_oldest_that_is_wanted_is_taken(machine: Machine) -> None:

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.artefacts import (
+from shortlist.storage.artefacts import (
     IntegrityError,
+    atomic_folder,
     folder_digest,
     read_json,
     verify_manifest,
     write_json,
     write_manifest,
-    written_whole,
 )
 
 
 def test_a_folder_appears_only_when_the_block_ends_well(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    with pytest.raises(RuntimeError), written_whole(folder) as staging:
+    with pytest.raises(RuntimeError), atomic_folder(folder) as staging:
         (staging / "half").write_text("x")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with written_whole(folder) as staging:
+    with atomic_folder(folder) as staging:
         (staging / "whole").write_text("x")
         assert not folder.exists()
     assert [path.name for path in folder.iterdir()] == ["whole"]
@@ -34,9 +34,9 @@ def test_a_folder_appears_only_when_the_block_ends_well(tmp_path: Path) -> None:
 
 def test_a_failed_rewrite_leaves_the_old_folder(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    with written_whole(folder) as staging:
+    with atomic_folder(folder) as staging:
         (staging / "a").write_text("old")
-    with pytest.raises(OSError, match="full"), written_whole(folder) as staging:
+    with pytest.raises(OSError, match="full"), atomic_folder(folder) as staging:
         (staging / "a").write_text("new")
         raise OSError("full")
     assert (folder / "a").read_text() == "old"
@@ -45,8 +45,8 @@ def test_a_failed_rewrite_leaves_the_old_folder(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, signal, sys\n"
-        "from shortlist.artefacts import written_whole\n"
-        "with written_whole(pathlib.Path(sys.argv[1])) as staging:\n"
+        "from shortlist.storage.artefacts import atomic_folder\n"
+        "with atomic_folder(pathlib.Path(sys.argv[1])) as staging:\n"
         "    (staging / 'half').write_text('x')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -54,7 +54,7 @@ def test_a_killed_writer_leaves_nothing_that_looks_finished(tmp_path: Path) -> N
     killed = subprocess.run([sys.executable, "-c", program, str(folder)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not folder.exists()
-    with written_whole(folder) as staging:  # and it can be run again
+    with atomic_folder(folder) as staging:  # and it can be run again
         (staging / "whole").write_text("x")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert [path.name for path in folder.iterdir()] == ["whole"]

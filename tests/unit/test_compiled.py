@@ -10,7 +10,7 @@ from pathlib import Path
 LOOP = """
 import os
 os.access = lambda folder, mode: False
-from shortlist.compiled import compiled
+from shortlist.system.compiled import compiled
 @compiled
 def doubled(value: int) -> int:
     return value + value

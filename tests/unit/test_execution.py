@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shortlist.execution import Execution, refused_operations
+from shortlist.system.execution import ExecutionStats, unsupported_operations
 
 REFUSAL = (
     "'cuda' conversion failed: NotImplementedError: (\"Query execution with GPU not possible: unsupported operations."
@@ -14,25 +14,29 @@ REFUSAL = (
 
 
 def test_every_operation_of_a_refusal_is_named() -> None:
-    assert refused_operations(REFUSAL) == ["Unary function name='clip'", "Unary function name='hash'", "rolling_mean"]
+    assert unsupported_operations(REFUSAL) == [
+        "Unary function name='clip'",
+        "Unary function name='hash'",
+        "rolling_mean",
+    ]
 
 
 def test_another_message_is_no_refusal() -> None:
-    assert refused_operations("conversion from `str` to `i64` failed in column 'a'") is None
+    assert unsupported_operations("conversion from `str` to `i64` failed in column 'a'") is None
 
 
 def test_a_refusal_without_a_list_is_still_one() -> None:
-    assert refused_operations("GPU not possible: unsupported operations.") == ["unknown"]
+    assert unsupported_operations("GPU not possible: unsupported operations.") == ["unknown"]
 
 
 def test_a_step_that_declares_no_engine_has_none() -> None:
-    step = Execution()
+    step = ExecutionStats()
     step.on_cpu("ids of texts")
     assert step.record() is None
 
 
 def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
-    step = Execution()
+    step = ExecutionStats()
     step.runs_on("gpu", device="NVIDIA H200")
     for _ in range(3):
         step.queried()
@@ -44,7 +48,7 @@ def test_a_gpu_step_counts_its_queries_and_what_stayed_on_the_cpu() -> None:
 
 
 def test_on_the_cpu_nothing_is_a_fallback() -> None:
-    step = Execution()
+    step = ExecutionStats()
     step.runs_on("cpu", reason="the package cudf-polars is not installed")
     step.on_cpu("ids of texts")
     assert step.record() == {"name": "cpu", "reason": "the package cudf-polars is not installed"}

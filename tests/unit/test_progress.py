@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.progress import EVENTS_VARIABLE, emit, progress
+from shortlist.system.progress import EVENTS_VARIABLE, emit, progress
 
 
 def test_a_parent_process_gets_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.counting import day_digest
-from shortlist.row_digest import DIGESTS, RowDigest, row_columns, row_hashes
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.row_digest import DIGESTS, RowDigest, row_columns, row_hashes
+from shortlist.storage.tables import DayTable
 
 COLUMNS = [{"name": "click", "type": "integer"}, {"name": "price", "type": "number", "max": 9}]
 MONDAY = date(2024, 1, 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,10 @@ HEAVY = (
 )  # fmt: skip
 """Packages that take 0.05 to 3 s to import."""
 STEPS = (
-    "shortlist.config.load",
-    "shortlist.config.declared",
-    "shortlist.config.engine",
-    "shortlist.data.remote",
+    "shortlist.spec.load",
+    "shortlist.spec.declared",
+    "shortlist.spec.engine",
+    "shortlist.data.remote_input",
     "shortlist.data.ingest",
     "shortlist.data.until",
     "shortlist.data.validate",
@@ -26,7 +28,7 @@ STEPS = (
     "shortlist.features.groups",
     "shortlist.features.fan_out",
     "shortlist.features.table",
-    "shortlist.tables",
+    "shortlist.storage.tables",
     "shortlist.tracking.steps",
 )
 """What the tasks from the log's text to the feature table import."""
@@ -44,7 +46,39 @@ def test_steps_import_nothing_heavy() -> None:
 
 
 def test_trees_are_trained_without_torch() -> None:
-    assert "torch" not in imported_by("models.xgboost_ranker")
+    assert "torch" not in imported_by("models.xgboost.ranker")
+
+
+def test_feast_is_loaded_without_torch_and_leaves_typeguard_as_it_was() -> None:
+    code = """
+import sys, typeguard
+before = typeguard.typechecked
+from shortlist.features import store
+store._feast()
+print("feast" in sys.modules, "torch" in sys.modules, typeguard.typechecked is before)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.split() == ["True", "False", "True"]
+
+
+def test_no_private_module_of_another_library_is_imported() -> None:
+    private = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("shortlist", "models", "monitoring", "components", "pipelines", "feature_repo")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+        if any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+    ]
+    assert private == []
+
+
+def imports_of(tree: ast.Module) -> Iterator[str]:
+    """Give every imported name with its module: `pandas._libs.hashtable.Int64HashTable`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_judging_loads_neither_sklearn_nor_all_of_scipys_statistics() -> None:
@@ -63,6 +97,8 @@ print(*({"sklearn", "scipy.stats", "pandas"} & set(sys.modules)))
     assert loaded == ""
 
 
-@pytest.mark.parametrize(("module", "heavy"), [("shortlist.data.generate", "scipy"), ("shortlist.compiled", "numba")])
+@pytest.mark.parametrize(
+    ("module", "heavy"), [("shortlist.data.generate", "scipy"), ("shortlist.system.compiled", "numba")]
+)
 def test_a_heavy_import_would_be_seen(module: str, heavy: str) -> None:
     assert heavy in imported_by(module)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.tables import DayPart, DayTable, DayTableWriter, share_of
+from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, share_of
 
 MONDAY, TUESDAY = date(2026, 1, 5), date(2026, 1, 6)
 

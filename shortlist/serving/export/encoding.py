@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import codes_of
 from shortlist.features.vectors import matrix
 from shortlist.serving.export.signature import (
@@ -23,7 +23,7 @@ from shortlist.serving.export.signature import (
 )
 
 
-def encode(rows: pl.DataFrame, signature: Signature, declared: Declared) -> dict[str, np.ndarray]:
+def encode(rows: pl.DataFrame, signature: Signature, declared: DeclaredColumns) -> dict[str, np.ndarray]:
     """Return the tensors that an exported model reads, by name.
 
     Args:

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from shortlist.artefacts import IntegrityError, write_manifest, written_whole
-from shortlist.config.serving import Batching, Placement
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export.cut import FEATURES_FILE, write_features
+from shortlist.serving.export.graph_split import FEATURES_FILE, write_features
 from shortlist.serving.export.repository import check_version, copy_weights, model_folder
 from shortlist.serving.export.signature import MODEL_FILE, SCORE, TREES_FILE, Signature
 from shortlist.serving.export.triton_config import as_text, ensemble_config, input_tensors, model_config
+from shortlist.spec.serving import Batching, TritonPlacement
+from shortlist.storage.artefacts import IntegrityError, atomic_folder, write_manifest
 
 _FLOATS: Final = "TYPE_FP32"
 _TREES_IN_FIL: Final = "xgboost.ubj"
@@ -20,7 +20,7 @@ _TREES_IN_FIL: Final = "xgboost.ubj"
 
 
 def write_fil_repository(
-    serving: Path, version: int, batching: Batching, out: Path, placement: Placement | None = None
+    serving: Path, version: int, batching: Batching, out: Path, placement: TritonPlacement | None = None
 ) -> None:
     """Write a repository of an XGBoost model; it appears whole or not at all.
 
@@ -49,11 +49,11 @@ def write_fil_repository(
     name, inputs, graph = signature.model, input_tensors(signature), serving / MODEL_FILE
     floats = [_width_of(graph, features)]
     first = model_config(
-        f"{name}_transform", "onnxruntime", batching, version, inputs, (features, _FLOATS, floats), Placement()
+        f"{name}_transform", "onnxruntime", batching, version, inputs, (features, _FLOATS, floats), TritonPlacement()
     )
     second = model_config(
         f"{name}_trees", "fil", batching, version, [("input__0", _FLOATS, floats)], ("output__0", _FLOATS, [1]),
-        placement or Placement(),
+        placement or TritonPlacement(),
     )  # fmt: skip
     both = ensemble_config(
         name, batching, version, inputs, (SCORE, _FLOATS, [1]),
@@ -63,7 +63,7 @@ def write_fil_repository(
             {"model_name": second.name, "input_map": {"input__0": features}, "output_map": {"output__0": SCORE}},
         ],
     )  # fmt: skip
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         model_folder(staging, name, version, as_text(both))
         transform = model_folder(staging, first.name, version, as_text(first))
         write_features(graph, signature.border, transform)

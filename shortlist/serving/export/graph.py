@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from shortlist.config.features import Feature, Hash, Similarity, Vector, Vocabulary
+from shortlist.features.kinds.base import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.standing import MeanView
-from shortlist.serving.export.ids import Ids, crosses_of
+from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.inputs import Inputs, tensors_of
-from shortlist.serving.export.nodes import ExportError, Nodes, tensor_info
-from shortlist.serving.export.numbers import Numbers, kind_of
 from shortlist.serving.export.signature import Signature
 
 
@@ -26,13 +23,11 @@ class FeatureGraph:
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
-        self.nodes = Nodes()
+        self.nodes = GraphBuilder()
         plan = preprocessing.plan
-        self._widths = preprocessing.widths
+        self._fitted = preprocessing.fitted
         self._inputs = Inputs(self.nodes, plan.declared)
-        self._numbers = Numbers(self.nodes, self._inputs, preprocessing.moments)
-        self._ids = Ids(self.nodes, self._inputs, preprocessing.vocabularies)
-        self._by_name: dict[str, tuple[Feature, int]] = {
+        self._by_name: dict[str, tuple[FeatureKind, int]] = {
             name: (feature, number) for feature in plan.features for number, name in enumerate(feature.outputs)
         }
         self._kinds = {output.name: output.kind for output in plan.outputs}
@@ -53,7 +48,7 @@ class FeatureGraph:
                 f"features: {', '.join(lists)}: no matrix of floats can hold lists of ids; leave them out"
             )
         narrow = [name for name in names if self._kind(name) != "vector"]
-        turned = self._narrow(narrow) if narrow else ""
+        transposed = self._narrow(narrow) if narrow else ""
         pieces: list[str] = []
         for is_vector, run in groupby(names, lambda name: self._kind(name) == "vector"):
             members = list(run)
@@ -61,7 +56,7 @@ class FeatureGraph:
                 pieces += [self._vector(name) for name in members]
             else:
                 numbers = [narrow.index(name) for name in members]
-                pieces.append(self.nodes.turned(self.nodes.picked(turned, numbers, len(narrow))))
+                pieces.append(self.nodes.transposed(self.nodes.gathered(transposed, numbers, len(narrow))))
         return self.nodes.joined(pieces, axis=1)
 
     def ids(self, names: Sequence[str]) -> str:
@@ -70,7 +65,7 @@ class FeatureGraph:
         Raises:
             ExportError: A feature cannot be computed inside a graph.
         """
-        return self.nodes.turned(self._turned_ids(names))
+        return self.nodes.transposed(self._transposed_ids(names))
 
     def lists(self, name: str) -> tuple[str, str]:
         """Return the ids of a feature of kind ids, INT64, shape (rows, longest), and where there is one, BOOL.
@@ -79,11 +74,10 @@ class FeatureGraph:
             ExportError: The feature cannot be computed inside a graph.
         """
         feature, number = self._by_name[name]
-        assert isinstance(feature, Vocabulary | Hash)
-        return self._ids.tags(feature, feature.each[number])
+        return feature.list_nodes(self._inputs, self._fitted, number)
 
     def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str) -> str:
-        """Name a tensor at which the features end: `shortlist.serving.export.cut` cuts there.
+        """Name a tensor at which the features end: `shortlist.serving.export.graph_split` cuts there.
 
         Args:
             tensor: Shape (rows, width).
@@ -110,62 +104,40 @@ class FeatureGraph:
 
     def _narrow(self, names: Sequence[str]) -> str:
         """Return numbers and ids as FP32, shape (names, rows)."""
-        groups: dict[tuple[type, bool], list[str]] = {}
-        for name in names:
-            if self._kind(name) == "dense":
-                groups.setdefault(kind_of(self._by_name[name][0]), []).append(name)
-        closeness = groups.pop((Similarity, False), [])
-        found = [name for members in groups.values() for name in members]
-        blocks = []
-        if found:
-            tensors = [self._numbers.block([self._by_name[name] for name in members]) for members in groups.values()]
-            blocks.append(self.nodes.cast(self.nodes.joined(tensors), np.float32))
-        blocks += [self.nodes.turned(self._similarity(name)) for name in closeness]
+        dense = [name for name in names if self._kind(name) == "dense"]
+        single = [name for name in dense if self._by_name[name][0].single_precision]
+        double = [name for name in dense if name not in single]
         ids = [name for name in names if self._kind(name) == "id"]
-        if ids:
-            blocks.append(self.nodes.cast(self._turned_ids(ids), np.float32))
-        return self._in_order(blocks, [*found, *closeness, *ids], names)
+        blocks, found = [], []
+        for members, is_single in ((double, False), (single, True), (ids, False)):
+            if members:
+                block, order = self._compiled(members)
+                blocks.append(block if is_single else self.nodes.cast(block, np.float32))
+                found += order
+        return self._in_order(blocks, found, names)
 
-    def _turned_ids(self, names: Sequence[str]) -> str:
+    def _transposed_ids(self, names: Sequence[str]) -> str:
         """Return ids, shape (names, rows)."""
-        groups: dict[int, list[str]] = {}
+        block, order = self._compiled(names)
+        return self._in_order([block], order, names)
+
+    def _compiled(self, names: Sequence[str]) -> tuple[str, list[str]]:
+        """Return numbers or ids, shape (names, rows), in an order that groups what is compiled together."""
+        groups: dict[Hashable, list[str]] = {}
         for name in names:
-            feature, number = self._by_name[name]
-            columns = 0 if isinstance(feature, Vocabulary) else len(crosses_of(feature, number)[0])
-            groups.setdefault(columns, []).append(name)
+            groups.setdefault(self._by_name[name][0].group, []).append(name)
         blocks = []
-        for columns, members in groups.items():
+        for members in groups.values():
             wanted = [self._by_name[name] for name in members]
-            if columns:
-                blocks.append(self._ids.hashed([crosses_of(feature, number) for feature, number in wanted]))
-            else:
-                blocks.append(self._ids.vocabulary([feature.inputs[number] for feature, number in wanted]))
-        return self._in_order(blocks, [name for members in groups.values() for name in members], names)
+            blocks.append(wanted[0][0].nodes(self._inputs, self._fitted, wanted))
+        return self.nodes.joined(blocks), [name for members in groups.values() for name in members]
 
     def _vector(self, name: str) -> str:
         feature, number = self._by_name[name]
-        assert isinstance(feature, Vector)
-        column = feature.each[number]
-        vectors = self._inputs.vector(self._inputs.declared.place(column), self._widths[column])
-        return self._normalised(vectors) if feature.normalise else vectors
-
-    def _similarity(self, name: str) -> str:
-        feature, _ = self._by_name[name]
-        assert isinstance(feature, Similarity)
-        width, view = self._widths[feature.vector], MeanView((), feature.list, feature.vector)
-        places = (self._inputs.declared.place(feature.vector), f"{view.name}:{view.features[0]}")
-        item, history = (self._normalised(self._inputs.vector(place, width)) for place in places)
-        products = self.nodes.add("Mul", item, history)
-        return self.nodes.add("ReduceSum", products, np.array([1]), keepdims=1)
-
-    def _normalised(self, vectors: str) -> str:
-        add = self.nodes.add
-        length = add("Sqrt", add("ReduceSum", add("Mul", vectors, vectors), np.array([1]), keepdims=1))
-        positive = add("Greater", length, np.zeros(1, np.float32))
-        return add("Div", vectors, add("Where", positive, length, np.ones(1, np.float32)))
+        return feature.vector_nodes(self._inputs, self._fitted, number)
 
     def _in_order(self, blocks: Sequence[str], found: Sequence[str], names: Sequence[str]) -> str:
-        return self.nodes.picked(self.nodes.joined(blocks), [found.index(name) for name in names], len(found))
+        return self.nodes.gathered(self.nodes.joined(blocks), [found.index(name) for name in names], len(found))
 
     def _kind(self, name: str) -> str:
         if name not in self._kinds:

@@ -1,17 +1,15 @@
-"""Which columns of looked-up rows a graph reads, and through which tensor each comes.
-
-Inside the graph, matrices lie turned, shape (columns, rows): to take a column is then to copy one stretch of memory.
-"""
+"""Which columns of looked-up rows a graph reads, and through which tensor each comes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shortlist.features.columns import Declared
-from shortlist.serving.export.nodes import ExportError, Nodes, tensor_info
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.kinds.graph import Graph
+from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, ListInput, Signature, VectorInput
 
 if TYPE_CHECKING:
@@ -21,15 +19,14 @@ _FLOATS = ("number", "date")
 _KEYS = ("integer", "hex", "string")
 
 
-class Inputs:
-    """Grows a column with everything that is read for the first time.
+class Inputs(Graph):
+    """The graph as kinds of features see it; its inputs grow by what is read for the first time.
 
     Attributes:
-        declared: The declared columns.
         longest: Per tags column (by its place), how many values are read of it; None for all.
     """
 
-    def __init__(self, nodes: Nodes, declared: Declared) -> None:
+    def __init__(self, nodes: GraphBuilder, declared: DeclaredColumns) -> None:
         self.declared = declared
         self.longest: dict[str, int | None] = {}
         self._nodes = nodes
@@ -38,28 +35,40 @@ class Inputs:
         self._vectors: dict[str, int] = {}
         self._turned: dict[str, str] = {}
 
+    def add(self, operator: str, *inputs: str | np.ndarray, domain: str = "", **attributes: Any) -> str:
+        """Add a node; see `Graph`, likewise for the others."""
+        return self._nodes.add(operator, *inputs, domain=domain, **attributes)
+
+    def split(self, tensor: str, sizes: Sequence[int]) -> list[str]:
+        """Return the parts of a tensor, cut along its first dimension."""
+        return self._nodes.split(tensor, sizes)
+
+    def joined(self, tensors: Sequence[str]) -> str:
+        """Return tensors one after another along their first dimension."""
+        return self._nodes.joined(tensors)
+
     def numbers(self, places: Sequence[str]) -> str:
         """Return columns as FP64, shape (places, rows); NaN is null."""
         return self._gathered(NUMBERS, self._numbers, places)
 
-    def declared_numbers(self, names: Sequence[str], kind: str) -> str:
+    def declared_numbers(self, names: Sequence[str], reader: str) -> str:
         """Return declared columns as `numbers` does.
 
         Raises:
             ExportError: The values of one are no numbers.
         """
         for name in names:
-            self._must_be(name, (*_FLOATS, "integer", "hex"), kind)
+            self._must_be(name, (*_FLOATS, "integer", "hex"), reader)
         return self.numbers([self.declared.place(name) for name in names])
 
-    def codes(self, names: Sequence[str], kind: str) -> str:
+    def codes(self, names: Sequence[str], reader: str) -> str:
         """Return declared columns as INT64 codes, shape (names, rows); NO_CODE is null.
 
         Raises:
             ExportError: One of them has no single code per row.
         """
         for name in names:
-            self._must_be(name, (*_KEYS, *_FLOATS), kind)
+            self._must_be(name, (*_KEYS, *_FLOATS), reader)
         floats = [name for name in names if self._type(name) in _FLOATS]
         keys = [name for name in names if name not in floats]
         blocks = []
@@ -70,7 +79,7 @@ class Inputs:
             cut = self._nodes.cast(self._nodes.add("Where", self.missing(numbers), np.zeros(1), numbers), np.int64)
             blocks.append(self._nodes.add("Where", self.missing(numbers), np.array([NO_CODE]), cut))
         found = [*keys, *floats]
-        return self._nodes.picked(self._nodes.joined(blocks), [found.index(name) for name in names], len(names))
+        return self._nodes.gathered(self._nodes.joined(blocks), [found.index(name) for name in names], len(names))
 
     def tags(self, name: str, values: int | None) -> str:
         """Return a tags column as INT64 codes, shape (rows, longest), padded with NO_CODE.
@@ -96,10 +105,6 @@ class Inputs:
         self._vectors[place] = width
         return f"vector_{list(self._vectors).index(place)}"
 
-    def missing(self, numbers: str) -> str:
-        """Return where numbers are null."""
-        return self._nodes.add("IsNaN", numbers)
-
     def signature(self, model: str, kind: str) -> Signature:
         """Return the tensors read so far."""
         return Signature(
@@ -119,7 +124,7 @@ class Inputs:
 
     def _gathered(self, tensor: str, known: dict[str, int], places: Sequence[str]) -> str:
         if tensor not in self._turned:
-            self._turned[tensor] = self._nodes.turned(tensor)
+            self._turned[tensor] = self._nodes.transposed(tensor)
         numbers = np.array([known.setdefault(place, len(known)) for place in places])
         return self._nodes.add("Gather", self._turned[tensor], numbers, axis=0)
 

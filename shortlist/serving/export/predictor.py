@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .scorers import SCORE, Tensors, scorer_of
+from .scorers import SCORE, Tensors, load_scorer
 
 NO_CODE = -(2**63)
 """Padding of a list; see `shortlist.serving.export.signature`."""
@@ -43,7 +43,7 @@ class TritonPythonModel:
         self._threads = int(parameters["threads"]["string_value"])
         self._pool = ThreadPoolExecutor(self._threads)
         folder = Path(args["model_repository"]) / args["model_version"]
-        self._scorer = scorer_of(folder, self._threads, parameters["precision"]["string_value"])
+        self._scorer = load_scorer(folder, self._threads, parameters["precision"]["string_value"])
         self._names, self._lists = self._scorer.names, self._scorer.lists
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

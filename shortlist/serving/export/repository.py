@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from shortlist.artefacts import IntegrityError, verify_manifest, write_manifest, write_text, written_whole
-from shortlist.config.serving import Batching, Placement, Scoring
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export.cut import write_features, write_network
-from shortlist.serving.export.nodes import DATA_SUFFIX
-from shortlist.serving.export.signature import MODEL_FILE, NETWORKS, SCORE, Signature
+from shortlist.serving.export.graph_builder import DATA_SUFFIX
+from shortlist.serving.export.graph_split import write_features, write_network
+from shortlist.serving.export.signature import MODEL_FILE, SCORE, Signature
 from shortlist.serving.export.trees import write_trees
 from shortlist.serving.export.triton_config import CONFIG_FILE, as_text, input_tensors, model_config
+from shortlist.spec.serving import Batching, Scoring, TritonPlacement
+from shortlist.storage.artefacts import IntegrityError, atomic_folder, verify_manifest, write_manifest, write_text
 
 Form = Literal["python", "onnxruntime"]
 
@@ -25,7 +25,7 @@ _TREE_PROGRAM = {name: name for name in ("compiling.py", "tree_walk.py")}
 
 def write_repository(
     serving: Path, version: int, batching: Batching, out: Path, form: Form = "python", scoring: Scoring | None = None,
-    placement: Placement | None = None,
+    placement: TritonPlacement | None = None,
 ) -> None:  # fmt: skip
     """Write a repository with one version of one model; it appears whole or not at all.
 
@@ -46,12 +46,12 @@ def write_repository(
         IntegrityError: The graph or its signature is missing or broken.
         ShortlistError: The version is no positive number, or our program is to run on a GPU.
     """
-    scoring, placement = scoring or Scoring(), placement or Placement()
+    scoring, placement = scoring or Scoring(), placement or TritonPlacement()
     signature = Signature.read(serving)
     check_version(version)
     tensors = input_tensors(signature), (SCORE, "TYPE_FP32", [1])
     config = model_config(signature.model, form, batching, version, *tensors, placement)
-    with written_whole(out) as staging:
+    with atomic_folder(out) as staging:
         if form == "python":
             config.parameters["precision"].string_value = scoring.precision
         folder = model_folder(staging, signature.model, version, as_text(config))
@@ -96,12 +96,12 @@ def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Sc
     """Write our program, and the graph as it runs it: in one piece, or cut before the trees or the network."""
     _copy_sources(_PROGRAM, folder)
     graph = serving / MODEL_FILE
-    if scoring.runtime == "onnxruntime" or not signature.border:
+    if scoring.runtime == "onnxruntime" or signature.runs_as == "graph" or not signature.border:
         _copy_graph(serving, folder)
         return
     copy_weights(serving, folder)
     write_features(graph, signature.border, folder)
-    if signature.kind in NETWORKS:
+    if signature.runs_as == "network":
         write_network(graph, signature.border, folder)
     else:
         _copy_sources(_TREE_PROGRAM, folder)

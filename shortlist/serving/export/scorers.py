@@ -37,7 +37,7 @@ class Scorer(Protocol):
         ...
 
 
-def scorer_of(folder: Path, threads: int, precision: str) -> Scorer:
+def load_scorer(folder: Path, threads: int, precision: str) -> Scorer:
     """Return what runs the files in the folder of a version.
 
     Args:
@@ -49,11 +49,11 @@ def scorer_of(folder: Path, threads: int, precision: str) -> Scorer:
         RuntimeError: It does not load here.
     """
     if (folder / NETWORK).exists():
-        return Network(folder, threads, precision)
-    return Trees(folder) if (folder / TREES).exists() else Graph(folder / WHOLE)
+        return NetworkScorer(folder, threads, precision)
+    return TreeScorer(folder) if (folder / TREES).exists() else OnnxScorer(folder / WHOLE)
 
 
-class Graph:
+class OnnxScorer:
     """A graph in ONNX Runtime."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Graph:
         return list(self._session.run(None, tensors))
 
 
-class Trees:
+class TreeScorer:
     """Features in ONNX Runtime, trees in loops of our own, which are compiled.
 
     300 trees of depth 3 take 1 024 rows 0.36 ms of processor time with the features there, in XGBoost 2.3.
@@ -86,7 +86,7 @@ class Trees:
     def __init__(self, folder: Path) -> None:
         from .compiling import compiled
 
-        self._features = Graph(folder / FEATURES)
+        self._features = OnnxScorer(folder / FEATURES)
         self.names, self.lists = self._features.names, self._features.lists
         with np.load(folder / TREES) as trees:
             self._trees = [trees[name] for name in ("columns", "tops", "thresholds", "nodes", "values", "base")]
@@ -109,7 +109,7 @@ class Trees:
         return _probabilities(log_odds)
 
 
-class Network:
+class NetworkScorer:
     """Features in ONNX Runtime, the network in OpenVINO, which is faster and multiplies bfloat16 where the CPU does."""
 
     def __init__(self, folder: Path, threads: int, precision: str) -> None:
@@ -125,7 +125,7 @@ class Network:
             # Two Tritons share a machine during a rollout, and would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
         }
-        self._features = Graph(folder / FEATURES)
+        self._features = OnnxScorer(folder / FEATURES)
         self.names, self.lists = self._features.names, self._features.lists
         # One for every thread, as one alone lets them wait for each other; large weights are mapped once for all.
         network = core.read_model(str(folder / NETWORK))

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shortlist.artefacts import IntegrityError, read_json, write_json
+from shortlist.features import columns, hashing
+from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 FOLDER: Final = "serving"
 """Folder inside a model folder that holds the exported graph and its signature."""
 MODEL_FILE: Final = "model.onnx"
 TREES_FILE: Final = "model.ubj"
-"""In a folder of an XGBoost model: its trees, in XGBoost's own UBJSON."""
-NETWORKS: Final = frozenset({"dlrm"})
-"""Kinds of models that are a network: their products may be of bf16."""
+"""In the folder of a model of boosted trees: the trees, in XGBoost's own UBJSON."""
+RunsAs = Literal["graph", "trees", "network"]
+"""What scores behind the features: ONNX Runtime the whole `graph`; our compiled loops the `trees`; or the engine of
+`serving.scoring` the `network`, whose products may be of bf16."""
 SIGNATURE_FILE: Final = "signature.json"
 
-NO_CODE: Final = -(2**63)
+NO_CODE: Final = hashing.NO_CODE
 """In a tensor of codes: null; in a list: padding, no value at all."""
-NULL_IN_LIST: Final = NO_CODE + 1
+NULL_IN_LIST: Final = hashing.NULL_IN_LIST
 """In a list: a value that is null."""
 
-SECOND_OF_DAY: Final = "clock:second"
-"""Seconds since midnight on the wall clock of the log's timezone, with fractions."""
-WEEKDAY: Final = "clock:weekday"
-"""Days since Monday on that clock, 0 to 6."""
+SECOND_OF_DAY: Final = columns.SECOND_OF_DAY
+WEEKDAY: Final = columns.WEEKDAY
 
 NUMBERS: Final = "numbers"
 CODES: Final = "codes"
@@ -73,7 +73,9 @@ class Signature(_Part):
     model: str
     """Name of the model in Triton: the spec's name."""
     kind: str
-    """Such as `xgboost`."""
+    """Kind of model."""
+    runs_as: RunsAs = "graph"
+    """What computes the score."""
     numbers: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     lists: tuple[ListInput, ...] = ()

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from shortlist.artefacts import IntegrityError
 from shortlist.contracts import ShortlistError
-from shortlist.serving.export.cut import read_graph
+from shortlist.serving.export.graph_split import read_graph
 from shortlist.serving.export.tree_walk import TOP_EXITS, TOP_NODES, TREES
+from shortlist.storage.artefacts import IntegrityError
 
 _OPERATION: Final = "TreeEnsembleRegressor"
 _TOP_LEVELS: Final = 3

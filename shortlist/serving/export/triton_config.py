@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from shortlist.config.serving import Batching, Placement
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.signature import CODES, NUMBERS, Signature
+from shortlist.spec.serving import Batching, TritonPlacement
 
 if TYPE_CHECKING:
     ModelConfig = Any  # its module has no type information
@@ -45,7 +45,7 @@ def input_tensors(signature: Signature) -> list[Tensor]:
 
 def model_config(
     name: str, backend: Backend, batching: Batching, version: int, inputs: list[Tensor], output: Tensor,
-    placement: Placement,
+    placement: TritonPlacement,
 ) -> ModelConfig:  # fmt: skip
     """Return the configuration of one version of a model that runs by itself.
 

@@ -16,7 +16,7 @@ _GRPC_STATUS: Final = {0: 200, 3: 400, 5: 404, 7: 403, 9: 400, 11: 400, 12: 404,
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClientResponse:
     """One answer; a status of 0 when there was none."""
 
     status: int

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shortlist.artefacts import write_json
 from shortlist.serving.traffic.replay import WHILE_STDIN_IS_OPEN, ReplaySettings
+from shortlist.storage.artefacts import write_json
 
 _STOP_SECONDS = 30
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.serving.online.headers import TRACK_HEADER, USER_HEADER
-from shortlist.serving.traffic.answers import Answer, http_status, read_json, read_protobuf
+from shortlist.serving.server.headers import TRACK_HEADER, USER_HEADER
+from shortlist.serving.traffic.answers import ClientResponse, http_status, read_json, read_protobuf
 from shortlist.serving.traffic.requests import HEADER_LENGTH, Array, Prepared, Protocol, prepare
 
 REQUEST_ID: Final = "x-request-id"
@@ -36,7 +36,7 @@ class Endpoint(BaseModel):
     """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
 
 
-class NotSentError(Exception):
+class ConnectionNotMadeError(Exception):
     """No connection could be made, so that the request can be tried again without being sent twice."""
 
 
@@ -50,7 +50,7 @@ class Client(ABC):
         """Return a request that `ask` can send any number of times; see `requests.prepare`."""
         return prepare(inputs, self.endpoint.protocol, self.endpoint.model)
 
-    async def ask(self, request: Prepared, request_id: str, user: str | None = None) -> Answer:
+    async def ask(self, request: Prepared, request_id: str, user: str | None = None) -> ClientResponse:
         """Return the answer to a request; nothing is raised for a server that fails.
 
         Args:
@@ -64,9 +64,9 @@ class Client(ABC):
         while True:
             try:
                 answer = await self._send(request, headers)
-            except NotSentError as error:
+            except ConnectionNotMadeError as error:
                 if loop.time() >= give_up:
-                    return Answer(0, error=f"not sent: {error}", retries=retries)
+                    return ClientResponse(0, error=f"not sent: {error}", retries=retries)
                 retries += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
@@ -83,11 +83,11 @@ class Client(ABC):
         """Close every connection."""
 
     @abstractmethod
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> Answer:
+    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
         """Send once.
 
         Raises:
-            NotSentError: There was no connection to send it over.
+            ConnectionNotMadeError: There was no connection to send it over.
         """
 
 
@@ -115,25 +115,25 @@ class HttpClient(Client):
         """Close the session."""
         await self._session.close()
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> Answer:
+    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
         import aiohttp
 
         try:
             async with self._session.post(self._url, data=request.body, headers={**request.headers, **headers}) as got:
                 body = await got.read()
         except aiohttp.ClientConnectorError as error:
-            raise NotSentError(str(error)) from None
+            raise ConnectionNotMadeError(str(error)) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Answer(0, error=f"{type(error).__name__}: {error}")
+            return ClientResponse(0, error=f"{type(error).__name__}: {error}")
         track = got.headers.get(TRACK_HEADER, "")
         if got.status != 200:
-            return Answer(got.status, track=track, error=body[:500].decode(errors="replace"))
+            return ClientResponse(got.status, track=track, error=body[:500].decode(errors="replace"))
         length = got.headers.get(HEADER_LENGTH)
         try:
             scores, version = read_json(body, None if length is None else int(length))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return Answer(0, track=track, error=f"not an answer of the protocol: {error}")
-        return Answer(200, scores, version, track)
+            return ClientResponse(0, track=track, error=f"not an answer of the protocol: {error}")
+        return ClientResponse(200, scores, version, track)
 
 
 class GrpcClient(Client):
@@ -170,7 +170,7 @@ class GrpcClient(Client):
         for channel in self._channels:
             await channel.close()
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> Answer:
+    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
         import grpc
 
         number = self._next = (self._next + 1) % len(self._calls)
@@ -180,14 +180,14 @@ class GrpcClient(Client):
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or ""
             if code == grpc.StatusCode.UNAVAILABLE and self._never_left(details):
-                raise NotSentError(details) from None
-            return Answer(http_status(code.value[0]), track=_track(error.initial_metadata()), error=details)
+                raise ConnectionNotMadeError(details) from None
+            return ClientResponse(http_status(code.value[0]), track=_track(error.initial_metadata()), error=details)
         track = _track(await call.initial_metadata())
         try:
             scores, version = read_protobuf(got)
         except ValueError as error:
-            return Answer(0, track=track, error=f"not an answer of the protocol: {error}")
-        return Answer(200, scores, version, track)
+            return ClientResponse(0, track=track, error=f"not an answer of the protocol: {error}")
+        return ClientResponse(200, scores, version, track)
 
     def _never_left(self, details: str) -> bool:
         # A server behind may pass on the same words about its own peer; they would name another address.
@@ -200,7 +200,7 @@ def connect(endpoint: Endpoint) -> Client:
     return GrpcClient(endpoint) if endpoint.protocol == "grpc" else HttpClient(endpoint)
 
 
-def _checked(answer: Answer, request: Prepared, retries: int) -> Answer:
+def _checked(answer: ClientResponse, request: Prepared, retries: int) -> ClientResponse:
     if answer.scores is not None and answer.scores.size != request.rows:
         error = f"{answer.scores.size} scores for {request.rows} rows"
         return replace(answer, status=0, scores=None, error=error, retries=retries)

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from shortlist.config.data import Data
 from shortlist.contracts import Files
-from shortlist.serving.online.headers import USER_HEADER
-from shortlist.tables import DayTable
+from shortlist.serving.server.headers import USER_HEADER
+from shortlist.spec.data import Data
+from shortlist.storage.tables import DayTable
 
 _ITEMS: Final = 3
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from shortlist.config.data import Column, Data
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.traffic.requests import Array
+from shortlist.spec.data import Column, Data
 
 _TIME = Column(name="moment", type="integer")
 

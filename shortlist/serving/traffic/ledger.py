@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.answers import ClientResponse
 
 Seconds = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Entry:
     retries: int = 0
     error: str = ""
 
-    def close(self, answer: Answer, now: float) -> None:
+    def close(self, answer: ClientResponse, now: float) -> None:
         """Write down what became of the request."""
         self.answered, self.status, self.error = now, answer.status, answer.error
         self.version, self.track, self.retries = answer.version, answer.track, answer.retries

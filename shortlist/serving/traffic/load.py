@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client
 from shortlist.serving.traffic.ledger import Entry, Ledger
 from shortlist.serving.traffic.requests import Prepared
@@ -21,7 +21,7 @@ _NAP_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class DueRequest:
     """A request that is due."""
 
     request: Prepared
@@ -34,13 +34,13 @@ class Load:
     """What is asked, of whom, until when."""
 
     client: Client
-    asks: Iterator[Ask]
+    asks: Iterator[DueRequest]
     """The load ends when it does."""
     seconds: float | None = None
     """The load ends after so long; requests under way are waited for."""
     stop: Callable[[], bool] = lambda: False
     """The load ends when it says so; asked several times a second."""
-    on_answer: Callable[[Entry, Answer], None] | None = None
+    on_answer: Callable[[Entry, ClientResponse], None] | None = None
     """Called for every request, in the order of the answers."""
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -86,14 +86,14 @@ class Load:
                 return
             await self._send(ask, self._enter(ask, now))
 
-    async def _send(self, ask: Ask, entry: Entry) -> None:
+    async def _send(self, ask: DueRequest, entry: Entry) -> None:
         entry.sent = _now()
         answer = await self.client.ask(ask.request, ask.id, ask.user)
         entry.close(answer, _now())
         if self.on_answer is not None:
             self.on_answer(entry, answer)
 
-    def _enter(self, ask: Ask, due: float) -> Entry:
+    def _enter(self, ask: DueRequest, due: float) -> Entry:
         entry = Entry(ask.id, ask.user, ask.request.rows, due)
         self.ledger.entries.append(entry)
         return entry
@@ -114,10 +114,10 @@ class Load:
         return not self.stop()
 
 
-def endless(requests: list[Prepared], name: str) -> Iterator[Ask]:
+def endless(requests: list[Prepared], name: str) -> Iterator[DueRequest]:
     """Give requests again and again, with ids `<name>-<number>` and no user."""
     for number, request in enumerate(itertools.cycle(requests)):
-        yield Ask(request, f"{name}-{number}")
+        yield DueRequest(request, f"{name}-{number}")
 
 
 def _gaps(rate: float, arrivals: Arrivals, seed: int) -> Iterator[float]:

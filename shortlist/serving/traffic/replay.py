@@ -16,18 +16,18 @@ from typing import Any, Self
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shortlist.artefacts import read_json, write_json
-from shortlist.config.data import Data
-from shortlist.config.serving import PredictionLog, ReplayTraffic
 from shortlist.contracts import ShortlistError
-from shortlist.serving.log_writer import LogWriter
-from shortlist.serving.logs import item_type, outcome_schema
-from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.log.log_writer import LogWriter
+from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import Entry, Ledger
-from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.outcomes import Outcomes
 from shortlist.serving.traffic.sessions import Session, Sessions
+from shortlist.spec.data import Data
+from shortlist.spec.serving import PredictionLog, ReplayTraffic
+from shortlist.storage.artefacts import read_json, write_json
 
 LEDGER = "ledger.parquet"
 SUMMARY = "summary.json"
@@ -127,15 +127,15 @@ class _Replay:
             self._outcomes.release(float("inf"))
         return ledger
 
-    def _asks(self, client: Client) -> Iterator[Ask]:
+    def _asks(self, client: Client) -> Iterator[DueRequest]:
         while self._settings.rounds is None or self._rounds < self._settings.rounds:
             self._rounds += 1
             for number, session in enumerate(self._sessions):
                 name = f"{self._name}-{self._rounds}-{number}"
                 self._under_way[name] = session
-                yield Ask(client.prepare(session.inputs), name, session.user)
+                yield DueRequest(client.prepare(session.inputs), name, session.user)
 
-    def _note(self, entry: Entry, answer: Answer) -> None:
+    def _note(self, entry: Entry, answer: ClientResponse) -> None:
         session = self._under_way.pop(entry.id)
         if answer.scores is not None:
             self._outcomes.expect(entry.id, session, entry.answered)

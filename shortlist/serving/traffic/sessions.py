@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from shortlist.config.data import Data
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.serving.traffic.inputs import as_array, sent_columns
 from shortlist.serving.traffic.requests import Array
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.storage.tables import DayTable
 
 
 @dataclass(frozen=True)

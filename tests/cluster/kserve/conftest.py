@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from kserve_world import World
-from kube_server import SCHEMAS, KubeServer, running
+from kube_server import KubeServer, running
 
 
 @pytest.fixture
 def kube() -> Iterator[KubeServer]:
     """A Kubernetes API server."""
-    if not SCHEMAS.is_dir():
-        pytest.skip(f"the schemas of KServe and the Gateway API are not here ({SCHEMAS})")
     with running() as server:
         yield server
 
@@ -29,4 +27,4 @@ def world(kube: KubeServer, tmp_path: Path) -> World:
 
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shortlist.serving.rollout.controller.write_page", lambda record, out: None)
+    monkeypatch.setattr("shortlist.rollout.rollouts.write_page", lambda record, out: None)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent)]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from kserve_world import Script, World  # noqa: E402
+from kserve_world import CLUSTER, Script, World  # noqa: E402
 
-from shortlist.serving.rollout.record import RolloutRecord  # noqa: E402
+from shortlist.rollout.record import RolloutRecord  # noqa: E402
 
 
 def dying(phase: str, times: int) -> Callable[[RolloutRecord], None]:
@@ -34,7 +34,10 @@ def dying(phase: str, times: int) -> Callable[[RolloutRecord], None]:
 
 
 def run(order: dict[str, Any]) -> str:
-    world = World(Path(order["folder"]), order["url"])
+    changes = order.get("changes", {})
+    if "namespace" in changes:
+        changes["cluster"] = CLUSTER.model_copy(update={"namespace": changes.pop("namespace")})
+    world = World(Path(order["folder"]), order["url"], **changes)
     world.observe = lambda _: Script(order.get("bad_step"))
     if order.get("phase"):
         world.on_change = dying(order["phase"], order.get("times", 1))

@@ -9,25 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client
+from real_cluster import configuration_of
 
-from shortlist.artefacts import folder_digest, write_manifest
-from shortlist.config.cluster import Autoscaling, Cluster, Images
-from shortlist.config.runtime import Runtime
-from shortlist.config.serving import Canary, Serving
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Measures
-from shortlist.objects_folder import FolderObjects
-from shortlist.serving.cluster.api import KubernetesAPI
-from shortlist.serving.cluster.fleet import KubeFleet
+from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.fleet import Observer
+from shortlist.rollout.kserve.api import KubernetesAPI
+from shortlist.rollout.kserve.fleet import KubeFleet
+from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.observations import Observation, Requests, Track
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import Rollouts
 from shortlist.serving.export.signature import MODEL_FILE, Signature
-from shortlist.serving.rollout.commands import RollOut
-from shortlist.serving.rollout.fleet import Observer
-from shortlist.serving.rollout.observations import Observation, Requests, Track
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import Rollouts
-from shortlist.serving.rollout.tools import Tools
-from shortlist.serving.stack.deployment import Deployment, Route
+from shortlist.spec.cluster import Autoscaling, Cluster, Images
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Canary, Serving
+from shortlist.storage.artefacts import folder_digest, write_manifest
+from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.tracking.registry import Alias, RegisteredModel
 
 SPEC = "demo"
@@ -69,7 +72,7 @@ class FolderModels:
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return self.folder / str(version) / "blessing.json"
 
-    def set_alias(self, alias: Alias, version: int) -> None:
+    def set_alias(self, alias: Alias, version: int | None) -> None:
         (self.folder / f"{alias}.json").write_text(json.dumps(version))
 
 
@@ -79,7 +82,7 @@ class Script:
     def __init__(self, bad_step: int | None = None) -> None:
         self.bad_step = bad_step
 
-    def look(self, step: int, at_step_seconds: float) -> Observation:
+    def observe_step(self, step: int, at_step_seconds: float) -> Observation:
         bad = step == self.bad_step
         return Observation(
             decision="roll_back" if bad else "proceed",
@@ -99,9 +102,15 @@ class World:
         self.folder, self.url = folder, url
         self.cluster: Cluster = changes.get("cluster", CLUSTER)
         self.patience: float = changes.get("patience", 5.0)
+        self.connection: dict[str, Any] | None = changes.get("connection")
+        """Of a real cluster; None: the fake one at the URL."""
+        self.hold_seconds: float = changes.get("hold_seconds", 15)
+        self.settling: float = changes.get("settling", 2.0)
+        self.account: str = changes.get("account", "shortlist-rollout")
+        self.accepted_seconds: float = changes.get("accepted_seconds", 1.0)
         self.ready_seconds: float = changes.get("ready_seconds", 5.0)
         self.models = FolderModels(folder / "registry")
-        self.objects = FolderObjects(folder / "objects")
+        self.objects = FolderObjectStore(folder / "objects")
         self.rollouts = Rollouts(folder / "rollouts", SPEC)
         self.observe: Callable[[RolloutRecord], Observer] = lambda _: Script()
         self.reasons: Sequence[str] = ()
@@ -113,12 +122,16 @@ class World:
             self.models.set_alias("candidate", 2)
 
     def fleet(self) -> KubeFleet:
-        configuration = client.Configuration(host=self.url)
-        api = KubernetesAPI(client.ApiClient(configuration), self.cluster.namespace, self.patience, 0.02)
-        serving = Serving(canary=POLICY)
+        if self.connection is None:
+            configuration = client.Configuration(host=self.url)
+            configuration.api_key = {"authorization": f"Bearer {self.account}"}
+        else:
+            configuration = configuration_of(self.connection)
+        api = KubernetesAPI(client.ApiClient(configuration), self.cluster.namespace, self.patience, 0.02, self.settling)
+        serving = Serving(canary=POLICY, hold_seconds=self.hold_seconds)
         return KubeFleet(
             api, self.objects, SPEC, Runtime(cluster=self.cluster), serving,
-            ready_seconds=self.ready_seconds, accepted_seconds=1.0,
+            ready_seconds=self.ready_seconds, accepted_seconds=self.accepted_seconds,
         )  # fmt: skip
 
     def deployment(self, version: int) -> Deployment:
@@ -136,16 +149,16 @@ class World:
     def name(self, version: int) -> str:
         return self.fleet().owner.version_name(version, self.deployment(version).digest)
 
-    def roll_out(self, policy: Canary = POLICY) -> RollOut:
+    def roll_out(self, policy: Canary = POLICY) -> RolloutCommands:
         """A new controller, as a new process would have."""
-        tools = Tools(
+        tools = ControllerContext(
             fleet=self.fleet(),
             models=self.models,
             observe=self.observe,
-            prove=lambda _: self.reasons,
+            load_test=lambda _: self.reasons,
             on_change=self.on_change,
             patience_seconds=0.01,
             poll_seconds=0.01,
             sleep=lambda seconds: time.sleep(min(seconds, 0.02)),
         )
-        return RollOut(self.rollouts, policy, tools)
+        return RolloutCommands(self.rollouts, policy, tools)

@@ -16,18 +16,20 @@ from test_judge_on_kserve import POLICY, Traffic, prometheus
 
 import models.cluster_deployment
 from models.cluster_deployment import ClusterDeployer
-from models.deployers import deployer_of
+from models.deployers import make_deployer
 from models.deployment import Deployer
-from models.training import Origin
-from pipelines.serving_cli import _on_target
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import BucketObjects, Runtime
-from shortlist.config.serving import Serving
+from models.training import RunContext
+from shortlist.cli.serving import _on_target
 from shortlist.contracts import ShortlistError
-from shortlist.objects_folder import FolderObjects
-from shortlist.serving.cluster.observer import KubeObserver
-from shortlist.serving.rollout.phases import Phase
-from shortlist.stores import Stores
+from shortlist.rollout.kserve.api import TOKEN_VARIABLE, connect
+from shortlist.rollout.kserve.errors import ClusterError
+from shortlist.rollout.kserve.observer import KubeObserver
+from shortlist.rollout.phases import Phase
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import BucketObjects, Runtime
+from shortlist.spec.serving import Serving
+from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.storage_config import StorageConfig
 
 __all__ = ["prometheus"]  # a fixture
 BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")
@@ -36,16 +38,20 @@ BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")
 @pytest.fixture
 def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch) -> ClusterDeployer:
     """Everything is real but the bucket, which is a folder, and the registry, which is one too."""
-    stores = Stores(folder=tmp_path / "stores", cluster="eu-1", objects=BUCKET.url, log_in_objects=True)
+    stores = StorageConfig(folder=tmp_path / "stores", cluster="eu-1", objects=BUCKET.url, log_in_objects=True)
     cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url})
     runtime = Runtime(target="kserve", objects=BUCKET, cluster=cluster)
-    objects = FolderObjects(tmp_path / "objects")
-    monkeypatch.setattr(models.cluster_deployment, "open_objects", lambda _: objects)
-    monkeypatch.setattr(models.cluster_deployment, "place_in", lambda *_: SimpleNamespace(announced=lambda: None))
+    objects = FolderObjectStore(tmp_path / "objects")
+    monkeypatch.setattr(models.cluster_deployment, "open_object_store", lambda _: objects)
+    monkeypatch.setattr(
+        models.cluster_deployment, "spec_feast_store_location", lambda *_: SimpleNamespace(announced=lambda: None)
+    )
     monkeypatch.setattr(models.cluster_deployment, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(ClusterDeployer, "_prove", lambda *_: [])
     monkeypatch.setattr(models.cluster_deployment, "KubeObserver", partial(KubeObserver, settled_seconds=0))
-    found = deployer_of(Origin(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime)
+    found = make_deployer(
+        RunContext(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime
+    )
     assert isinstance(found, ClusterDeployer)
     return found
 
@@ -55,7 +61,7 @@ def kubeconfig(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """What kubectl reads, too."""
     named = [
         ("clusters", "cluster", {"server": kube.url}),
-        ("users", "user", {"token": "of-a-test"}),
+        ("users", "user", {"token": "shortlist-rollout"}),
         ("contexts", "context", {"cluster": "here", "user": "here"}),
     ]
     config = {plural: [{"name": "here", one: value}] for plural, one, value in named}
@@ -66,15 +72,15 @@ def kubeconfig(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_spec_names_the_servers(tmp_path: Path) -> None:
-    origin = Origin(name="demo", stores=f"{tmp_path / 'stores'}#1")
-    assert isinstance(deployer_of(origin, Serving(), Gates(min_auc=0.6), Runtime()), Deployer)
+    origin = RunContext(name="demo", stores=f"{tmp_path / 'stores'}#1")
+    assert isinstance(make_deployer(origin, Serving(), Gates(min_auc=0.6), Runtime()), Deployer)
 
 
 def test_a_judge_without_a_log_is_refused(tmp_path: Path) -> None:
-    origin = Origin(name="demo", stores=f"{tmp_path / 'stores'}#1")
+    origin = RunContext(name="demo", stores=f"{tmp_path / 'stores'}#1")
     runtime = Runtime(target="kserve", objects=BUCKET)
     with pytest.raises(ShortlistError, match=r"runtime\.prediction_log: got 'files'; the judge of a cluster reads"):
-        deployer_of(origin, Serving(), Gates(min_auc=0.6), runtime)
+        make_deployer(origin, Serving(), Gates(min_auc=0.6), runtime)
 
 
 @pytest.mark.parametrize(
@@ -110,20 +116,20 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
     world = World(tmp_path, kubeconfig.url)
     world.serve(1)
     traffic = Traffic(world, prometheus)
-    monkeypatch.setattr(Origin, "tracker", property(lambda _: SimpleNamespace(registry=world.models)))
+    monkeypatch.setattr(RunContext, "tracker", property(lambda _: SimpleNamespace(registry=world.models)))
     observed: list[str] = []
     real = deployer._observer
 
     def observer(record: object) -> object:
         made = real(record)  # type: ignore[arg-type]
-        look: Callable[[int, float], object] = made.look
+        observe_step: Callable[[int, float], object] = made.observe_step
 
         def watched(step: int, seconds: float) -> object:
             traffic.on_change(deployer.rollouts.read(record.id))  # type: ignore[attr-defined]
             observed.append(f"step {step}")
-            return look(step, seconds)
+            return observe_step(step, seconds)
 
-        made.look = watched  # type: ignore[method-assign,assignment]
+        made.observe_step = watched  # type: ignore[method-assign,assignment]
         return made
 
     monkeypatch.setattr(deployer, "_observer", observer)
@@ -134,3 +140,54 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
     assert deployer.after_training("2").sentence == "Version 2 serves already"
     back = deployer.rollback()
     assert (back.state.phase, world.fleet().serving().stable) == (Phase.PROMOTED, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "text", ["clusters: [", "[]", "just words", "\x00", "apiVersion: v1\nclusters: 7\ncontexts: 3"]
+)
+def test_a_file_that_is_no_kubeconfig_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ClusterError, match=r"is no kubeconfig|no Kubernetes cluster is configured here"):
+        connect()
+
+
+def test_a_cluster_that_is_too_old_gets_no_rollout(
+    deployer: ClusterDeployer, kubeconfig: KubeServer, tmp_path: Path
+) -> None:
+    kubeconfig.deployments["kserve", "kserve-controller-manager"]["metadata"]["labels"] = {
+        "app.kubernetes.io/version": "v0.15.2"
+    }
+    ending = deployer.after_training("2")
+    assert ending.state == "not_promoted"
+    assert "version 0.15.2, and 0.20 or later is needed" in ending.sentence
+    for command in (deployer.canary, deployer.promote):
+        with pytest.raises(ClusterError, match=r"0\.15\.2, and 0\.20 or later"):
+            command()
+    assert kubeconfig.named("InferenceService") == []
+
+
+def test_the_step_that_rolls_out_has_a_token_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps of a run have one account; this token is read anew, for it may be replaced."""
+    (tmp_path / "pod").write_text("of-the-pod")
+    (tmp_path / "ca").write_text("certificate")
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_TOKEN_FILENAME", str(tmp_path / "pod"))
+    monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(tmp_path / "ca"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr(
+        "kubernetes.client.ApiClient", lambda configuration: SimpleNamespace(configuration=configuration)
+    )
+    said = connect().configuration
+    assert said.get_api_key_with_prefix("authorization").lower() == "bearer of-the-pod"
+    monkeypatch.setenv(TOKEN_VARIABLE, str(tmp_path / "own"))
+    with pytest.raises(ClusterError, match=r"SHORTLIST_KUBERNETES_TOKEN: .* runtime\.cluster\.rollout_token names"):
+        connect()
+    for token in ("first", "second"):
+        (tmp_path / "own").write_text(f"{token}\n")
+        said = connect().configuration
+        assert said.get_api_key_with_prefix("authorization") == f"Bearer {token}"
+    (tmp_path / "own").write_text("third")
+    assert said.get_api_key_with_prefix("authorization") == "Bearer third"

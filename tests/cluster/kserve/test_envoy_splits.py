@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from kserve_world import CLUSTER
 
-from shortlist.serving.cluster.owner import Owner
-from shortlist.serving.cluster.routing import http_route
-from shortlist.serving.stack.deployment import Route
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.routing import http_route
+from shortlist.rollout.local.deployment import Route
 
-OWNER = Owner(cluster="eu-1", namespace="ml", spec="demo")
+OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 USERS = 400
 ROLLOUT = "20261121-120000-demo-0007"
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kserve_world import CLUSTER, DIGEST, World
 from kube_server import Behaviour, Fault, KubeServer, Object
 
-from shortlist.artefacts import IntegrityError
-from shortlist.config.cluster import Images
-from shortlist.serving.cluster.errors import ClusterError, ForeignError
-from shortlist.serving.cluster.fetch import fetch
-from shortlist.serving.cluster.owner import DIGEST_ANNOTATION
-from shortlist.serving.cluster.published import model_key
-from shortlist.serving.stack.deployment import Route
+from shortlist.rollout.kserve.errors import ClusterError, ForeignError
+from shortlist.rollout.kserve.fetch import fetch
+from shortlist.rollout.kserve.manifests import Version, inference_service
+from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION
+from shortlist.rollout.kserve.published import model_key
+from shortlist.rollout.local.deployment import Route
+from shortlist.spec.cluster import Cluster, Images, Task
+from shortlist.storage.artefacts import IntegrityError
 
 ROLLOUT = "20261121-120000-demo-0000"
 FIVE = Route(stable=1, canary=2, percent=5, rollout=ROLLOUT, step=0)
@@ -336,7 +338,9 @@ def test_a_pod_refuses_files_that_are_not_its_own(world: World, tmp_path: Path) 
 
 def test_a_version_that_somebody_edited_is_not_routed_to(world: World, kube: KubeServer) -> None:
     both(world)
-    kube.edit("InferenceService", world.name(2), lambda one: one["spec"]["predictor"]["model"].update(image="evil:1"))
+    kube.edit(
+        "InferenceService", world.name(2), lambda one: one["spec"]["predictor"]["containers"][0].update(image="evil:1")
+    )
     with pytest.raises(IntegrityError, match="somebody changed it since it was made"):
         world.fleet().verify(2)
 
@@ -372,3 +376,134 @@ def event(name: str, reason: str, message: str) -> Object:
         "metadata": {"name": f"{name}.1", "namespace": "ml"}, "involvedObject": {"name": name}, "type": "Warning",
         "reason": reason, "message": message, "lastTimestamp": "2026-11-21T12:00:00Z",
     }  # fmt: skip
+
+
+# --- what a real cluster does and a schema does not say
+
+
+def model_of(spec: Object) -> Object:
+    """Turn the predictor's container into the `model` that it was."""
+    (container,) = spec["predictor"].pop("containers")
+    spec["predictor"]["model"] = {
+        "modelFormat": {"name": "triton"}, **{name: container[name] for name in ("image", "volumeMounts")},
+    }  # fmt: skip
+    model: Object = spec["predictor"]["model"]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda spec: model_of(spec).update(name="kserve-container"), "the 'name' field is not allowed in standard"),
+        (lambda spec: spec["predictor"].update(model={"modelFormat": {"name": "triton"}}), "exactly one of"),
+        (lambda spec: spec["predictor"].update(minReplicas=3), "MinReplicas cannot be greater than MaxReplicas"),
+    ],
+)
+def test_kserves_webhook_refuses(
+    world: World, kube: KubeServer, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Object], object], message: str
+) -> None:
+    written_with(monkeypatch, spoil)
+    with pytest.raises(ClusterError, match=rf"refused \(403\): admission webhook .* denied the request: .*{message}"):
+        world.fleet().deploy(world.deployment(2))
+    posts = [path for method, path in kube.requests if method == "POST" and "inferenceservices" in path]
+    assert len(posts) == 2  # version 1, and version 2 once: what a webhook denies is not asked for again
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (model_of, r"mountPath: Invalid value: \"/mnt/models\": must be unique"),
+        (
+            lambda spec: spec["predictor"]["containers"][0].update(name="triton"),
+            "no container is named kserve-container",
+        ),
+        (
+            lambda spec: spec["predictor"].update(tolerations=[{"key": "gpu", "operator": "Exists", "value": "a"}]),
+            "value must be empty when `operator` is 'Exists'",
+        ),
+    ],
+)
+def test_pods_that_kubernetes_refuses_never_become_ready(
+    kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Object], object], message: str
+) -> None:
+    world = World(tmp_path, kube.url, ready_seconds=0.2)
+    written_with(monkeypatch, spoil)
+    world.fleet().deploy(world.deployment(2))
+    with pytest.raises(ClusterError, match=message):
+        world.fleet().wait_ready(2)
+
+
+def test_quantities_that_the_cluster_writes_otherwise_are_no_change(kube: KubeServer, tmp_path: Path) -> None:
+    serving = Task.model_construct(**{**Task().model_dump(), "cpu": "0.5", "memory": "1.5Gi"})  # as an old release says
+    scaling = CLUSTER.autoscaling.model_copy(update={"queue_milliseconds": 0.5})
+    world = World(tmp_path, kube.url, cluster=CLUSTER.model_copy(update={"serving": serving, "autoscaling": scaling}))
+    world.serve(1)
+    world.fleet().verify(1)
+    live = kube.object("InferenceService", world.name(1))["spec"]["predictor"]["containers"][0]["resources"]
+    assert live["limits"] == {"cpu": "500m", "memory": "1536Mi"}
+    kube.edit("InferenceService", world.name(1), lambda one: limits_of(one).update(cpu="600m"))
+    with pytest.raises(IntegrityError, match="somebody changed it since it was made"):
+        world.fleet().verify(1)
+
+
+def test_a_version_that_is_being_deleted_gets_no_more_users(world: World, kube: KubeServer) -> None:
+    """A finalizer takes its time; meanwhile KServe's status still says Ready."""
+    both(world)
+    world.fleet().route(FIVE)
+    kube.edit("InferenceService", world.name(2), lambda one: one["metadata"].update(deletionTimestamp="2026-11-21"))
+    assert not world.fleet().health(2).ready
+    with pytest.raises(ClusterError, match=r"demo-v2-.*-transformer: not ready, so its share stays at 5 %"):
+        world.fleet().route(FIFTY)
+    with pytest.raises(
+        ClusterError, match=r"never becomes ready(.|\n)*somebody is deleting the InferenceService since"
+    ):
+        world.fleet().wait_ready(2)
+    assert (kube.sent[-1].weights[f"{world.name(2)}-transformer"], kube.wrong) == (5, [])
+    world.fleet().route(Route(stable=1))
+
+
+def test_everybody_goes_back_even_to_a_stable_version_that_is_not_ready(world: World, kube: KubeServer) -> None:
+    both(world)
+    world.fleet().route(FIFTY)
+    kube.behaviour[world.name(1)] = Behaviour(ready_after=1_000)
+    world.fleet().route(Route(stable=1))
+    assert (kube.sent[-1].weights, kube.wrong) == ({f"{world.name(1)}-transformer": 100}, [])
+
+
+def test_an_api_server_that_restarts_is_waited_for(world: World, kube: KubeServer) -> None:
+    """Away, then 403 until its caches of roles are filled, then 503."""
+    both(world)
+    kube.restart(away=0.2, starting=0.5)
+    world.fleet().route(FIVE)
+    assert (world.fleet().serving(), kube.wrong) == (FIVE, [])
+
+
+def test_an_account_without_the_right_is_told_so_after_a_while(kube: KubeServer, tmp_path: Path) -> None:
+    world = World(tmp_path, kube.url, settling=0.2, account="shortlist-server")
+    with pytest.raises(ClusterError, match=r"refused \(403\): .*cannot list.*accounts\.yaml says which rights"):
+        world.fleet().deploy(world.deployment(1))
+    assert len(kube.forbidden) > 1
+
+
+@pytest.mark.parametrize("hold", [15, 70, 3600, 200_000])
+def test_a_long_hold_is_a_duration_that_the_gateway_takes(kube: KubeServer, tmp_path: Path, hold: float) -> None:
+    world = World(tmp_path, kube.url, hold_seconds=hold)
+    world.serve(1)
+    assert world.fleet().serving() == Route(stable=1)
+
+
+def limits_of(service: Object) -> Object:
+    limits: Object = service["spec"]["predictor"]["containers"][0]["resources"]["limits"]
+    return limits
+
+
+def written_with(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Object], object]) -> None:
+    """Have manifests written wrongly."""
+
+    def spoilt(version: Version, cluster: Cluster) -> Object:
+        made = inference_service(version, cluster)
+        if version.version == 2:
+            spoil(made["spec"])
+        return made
+
+    monkeypatch.setattr("shortlist.rollout.kserve.fleet.inference_service", spoilt)

@@ -16,14 +16,16 @@ from kserve_world import World
 from kube_server import Behaviour, KubeServer
 from prometheus_server import PrometheusServer
 
-from shortlist.config.serving import KPI, Canary, Guardrails
 from shortlist.contracts import ShortlistError
-from shortlist.serving.cluster.observer import KubeObserver
-from shortlist.serving.cluster.prometheus import BlindError, Prometheus
-from shortlist.serving.cluster.served_requests import ServedRequests
-from shortlist.serving.places import Places
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
+from shortlist.rollout.evidence import StepEvidence, TrackEvidence
+from shortlist.rollout.kserve.gateway_metrics import GatewayMetrics, gateway_check
+from shortlist.rollout.kserve.observer import KubeObserver
+from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
+from shortlist.rollout.kserve.served_requests import ServedRequests
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.serving import KPI, Canary, Guardrails
 
 POLICY = Canary(
     steps=(50, 100), interval_seconds=0.05, deadline_seconds=60, drain_seconds=0, min_requests=100, min_users=50,
@@ -94,7 +96,7 @@ class Traffic:
 
 @pytest.fixture
 def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
-    places = Places.of(tmp_path / "runs", "demo")
+    places = ServingPaths.of(tmp_path / "runs", "demo")
     world.observe = lambda record: KubeObserver(
         world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, places, sampling=1.0, settled_seconds=0
     )
@@ -215,10 +217,10 @@ def test_a_store_that_is_away_for_a_moment_only_holds(
 
 def test_an_error_of_prometheus_is_no_number(prometheus: PrometheusServer) -> None:
     asking = Prometheus(prometheus.url, 0.1)
-    with pytest.raises(BlindError, match="does not answer"):
+    with pytest.raises(PrometheusUnavailableError, match="does not answer"):
         asking.by("le", "up")  # a question that it does not understand: 400
     prometheus.broken = '{"status": "success", "data": {"resultType": "matrix", "result": []}}'
-    with pytest.raises(BlindError, match="wanted a vector"):
+    with pytest.raises(PrometheusUnavailableError, match="wanted a vector"):
         asking.by("le", "up")
 
 
@@ -241,3 +243,13 @@ def test_rows_that_other_pods_may_still_be_shipping_are_held_back(
     held._settled = timedelta(0)  # time goes by
     (frame,) = held.read()
     assert frame.select("id", "us", "status").rows() == [("late", 1_500, 200)]
+
+
+def test_a_stable_track_that_is_as_slow_on_the_way_holds_the_rollout() -> None:
+    served = StepEvidence(TrackEvidence(requests=200), TrackEvidence(requests=200))
+    canary = GatewayMetrics(answered=200, slow=30, timed=200)
+
+    def word(slow: int) -> str:
+        return gateway_check(POLICY, 0, served, GatewayMetrics(answered=200, slow=slow, timed=200), canary).word
+
+    assert [word(slow) for slow in (0, 2, 25)] == ["breach", "breach", "wait"]

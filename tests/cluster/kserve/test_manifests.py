@@ -9,22 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from crd_schemas import problems
 from kserve_world import CLUSTER, DIGEST
-from kube_server import SCHEMAS, Object
+from kube_server import Object
 
-from shortlist.config.cluster import Cluster, Secret, Task, Toleration
-from shortlist.config.runtime import RedisOnline
-from shortlist.config.serving import Serving
-from shortlist.serving.cluster.errors import ClusterError
-from shortlist.serving.cluster.manifests import Version, inference_service
-from shortlist.serving.cluster.owner import ASKED_ANNOTATION, Owner, holds
-from shortlist.serving.cluster.routing import PLACES, SHARES, http_route, sent_to, shares
-from shortlist.serving.cluster.settings import VARIABLE, server_settings, settings_in_pod
-from shortlist.serving.stack.deployment import Deployment, Route
-from shortlist.stores import Stores
+from shortlist.features.online_stores.redis import RedisOnline
+from shortlist.rollout.kserve.errors import ClusterError
+from shortlist.rollout.kserve.manifests import Version, inference_service
+from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, ObjectOwner, holds
+from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, sent_to, shares
+from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
+from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
+from shortlist.spec.serving import Serving
+from shortlist.storage.storage_config import StorageConfig
 
-OWNER = Owner(cluster="eu-1", namespace="ml", spec="demo")
+OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 FULL = CLUSTER.model_copy(
     update={
         "secrets": (Secret(name="stores", variables={"SHORTLIST_DATABASE": "database"}),),
@@ -43,7 +43,8 @@ ROUTES = (
 
 
 def version(**changes: Any) -> Version:
-    deployment = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0123456789abcdef", store=Stores(
+    deployment = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0123456789abcdef",
+        store=StorageConfig(
         cluster="eu-1", objects="s3://models/shortlist", tracking_variable="MLFLOW_TRACKING_URI",
         database_variable="SHORTLIST_DATABASE",
     ))  # fmt: skip
@@ -57,32 +58,21 @@ def route(asked: Route, cluster: Cluster = FULL) -> Object:
     return http_route(OWNER, cluster, asked, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=15)
 
 
-def problems(name: str, body: Object) -> list[str]:
-    path = SCHEMAS / name
-    if not path.is_file():
-        pytest.skip(f"the schemas of KServe and the Gateway API are not here ({SCHEMAS})")
-    return [error.message for error in Draft202012Validator(json.loads(path.read_text())).iter_errors(body)]
-
-
-SERVICE = "serving.kserve.io_v1beta1_InferenceService.json"
-ROUTE = "gateway.networking.k8s.io_v1_HTTPRoute.json"
-
-
 @pytest.mark.parametrize("cluster", [CLUSTER, FULL])
 def test_the_inference_service_fits_kserves_schema(cluster: Cluster) -> None:
-    assert problems(SERVICE, inference_service(version(), cluster)) == []
+    assert problems(inference_service(version(), cluster)) == []
 
 
 @pytest.mark.parametrize("asked", ROUTES)
 def test_the_route_fits_the_gateway_apis_schema(asked: Route) -> None:
-    assert problems(ROUTE, route(asked)) == []
+    assert problems(route(asked)) == []
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda spec: spec["predictor"].update(minReplica=1), "minReplica"),
-        (lambda spec: spec["predictor"]["model"].update(image=7), "7 is not of type 'string'"),
+        (lambda spec: spec["predictor"]["containers"][0].update(image=7), "7 is not of type 'string'"),
         (lambda spec: spec["transformer"]["containers"][0].pop("name"), "'name' is a required property"),
         (lambda spec: spec.update(canaryTraffic=5), "canaryTraffic"),
     ],
@@ -90,7 +80,7 @@ def test_the_route_fits_the_gateway_apis_schema(asked: Route) -> None:
 def test_an_inference_service_that_is_wrong_does_not_fit(spoil: Callable[[Any], object], message: str) -> None:
     body = inference_service(version(), FULL)
     spoil(body["spec"])
-    assert message in "; ".join(problems(SERVICE, body))
+    assert message in "; ".join(problems(body))
 
 
 @pytest.mark.parametrize(
@@ -105,14 +95,14 @@ def test_an_inference_service_that_is_wrong_does_not_fit(spoil: Callable[[Any], 
 def test_a_route_that_is_wrong_does_not_fit(spoil: Callable[[Any], object], message: str) -> None:
     body = route(ROUTES[1])
     spoil(body["spec"]["rules"][0])
-    assert message in "; ".join(problems(ROUTE, body))
+    assert message in "; ".join(problems(body))
 
 
 def test_nothing_runs_with_rights_or_without_limits() -> None:
     spec = inference_service(version(), FULL)["spec"]
     for pod in (spec["predictor"], spec["transformer"]):
         assert (pod["automountServiceAccountToken"], pod["securityContext"]["runAsNonRoot"]) == (False, True)
-        for container in (*pod["initContainers"], *pod.get("containers", []), *filter(None, [pod.get("model")])):
+        for container in (*pod["initContainers"], *pod["containers"]):
             security, resources = container["securityContext"], container["resources"]
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
@@ -123,7 +113,7 @@ def test_nothing_runs_with_rights_or_without_limits() -> None:
 
 def test_gpus_go_to_triton_alone() -> None:
     spec = inference_service(version(), FULL)["spec"]
-    assert spec["predictor"]["model"]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert spec["predictor"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     others = [*spec["transformer"]["containers"], *spec["predictor"]["initContainers"]]
     assert [one["name"] for one in others if "nvidia.com/gpu" in one["resources"]["limits"]] == []
 
@@ -155,7 +145,7 @@ def test_a_pods_server_reads_what_the_manifest_tells_it(monkeypatch: pytest.Monk
     assert (settings.model, settings.version, settings.host) == ("demo", 5, "0.0.0.0")  # noqa: S104
     assert settings.predictor == "demo-v5-01234567-predictor.ml:80"
     assert settings.http_port == container["ports"][0]["containerPort"]
-    assert isinstance(settings.store, Stores)
+    assert isinstance(settings.store, StorageConfig)
     assert str(settings.model_folder) == "/mnt/shortlist/model"
 
 
@@ -177,7 +167,7 @@ def test_features_in_files_of_this_machine_are_refused() -> None:
 @pytest.mark.parametrize("spec", ["d", "demo", "a" * 41])
 @pytest.mark.parametrize("number", [1, 123_456])
 def test_names_leave_room_for_what_kserve_adds(spec: str, number: int) -> None:
-    owner = Owner(cluster="c", namespace="shortlist-production", spec=spec)
+    owner = ObjectOwner(cluster="c", namespace="shortlist-production", spec=spec)
     name = owner.version_name(number, "0123456789abcdef")
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert max(len(f"{name}-transformer"), len(f"{name}-{owner.namespace}")) <= 63
@@ -230,7 +220,7 @@ def test_what_the_cluster_adds_is_no_change_and_what_somebody_changes_is() -> No
     body = inference_service(version(), FULL)
     asked = json.loads(body["metadata"]["annotations"][ASKED_ANNOTATION])
     live = copy.deepcopy(body["spec"])
-    live["predictor"]["model"]["imagePullPolicy"] = "Always"
+    live["predictor"]["containers"][0]["imagePullPolicy"] = "Always"
     assert holds(live, asked)
     live["transformer"]["containers"].append({"name": "extra"})
     assert not holds(live, asked)

@@ -7,20 +7,23 @@ user was ever sent to a version that was not ready, and never to nobody while so
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kube_rbac
 import pytest
 from kserve_world import IMAGES, Script, World
 from kube_server import Behaviour, Fault, KubeServer
 
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import RolloutError
-from shortlist.serving.stack.deployment import Route
+from shortlist.rollout.kserve.versions import check_versions
+from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import RolloutError
 
 
 def shares_of(kube: KubeServer, service: str) -> list[int]:
@@ -132,6 +135,21 @@ def evicted(world: World, kube: KubeServer) -> None:
     world.on_change = on_change
 
 
+def going(world: World, kube: KubeServer) -> None:
+    """Somebody deletes the candidate at the first step, and a finalizer takes its time."""
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.WATCHING and record.state.step == 0:
+            kube.edit("InferenceService", world.name(2), lambda one: one["metadata"].update(deletionTimestamp="now"))
+
+    world.on_change = on_change
+
+
+def restarted(world: World, kube: KubeServer) -> None:
+    """The API server restarts when the first users are to be sent: it is away, answers 403, then 503."""
+    when(kube, "PUT", lambda: kube.restart(away=0.3, starting=0.5))
+
+
 def by_hand(world: World, kube: KubeServer) -> None:
     """Somebody moves the weights with kubectl at the first step."""
 
@@ -154,6 +172,8 @@ FAULTS: dict[str, tuple[Callable[[World, KubeServer], None], str, str]] = {
     "answers lost": (lost_answers, "promoted", ""),
     "500, 429, 503": (errors, "promoted", ""),
     "API away, within patience": (down_a_while, "promoted", ""),
+    "API restarted": (restarted, "promoted", ""),
+    "candidate being deleted": (going, "back", "its share stays at 5 %"),
     "candidate edited": (evicted, "back", "somebody changed it since it was made"),
     "weights moved by hand": (by_hand, "back", "somebody else changed it"),
 }
@@ -173,6 +193,30 @@ def test_fault_table(kube: KubeServer, tmp_path: Path, fault: str) -> None:
     else:
         assert is_back(world, kube)
     assert all(one.weights for one in kube.sent)
+    assert kube.forbidden == []
+
+
+def test_the_role_allows_each_call_of_a_rollout_and_no_other(kube: KubeServer, tmp_path: Path) -> None:
+    """Over a first release, a promotion, a candidate that never is ready and a withdrawal."""
+    world = World(tmp_path, kube.url, ready_seconds=0.3)
+    world.serve(1)
+    world.roll_out().canary()
+    world.models.add(3)
+    world.models.set_alias("candidate", 3)
+    kube.behaviour[world.name(3)] = Behaviour(ready_after=1_000)
+    assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
+    check_versions(world.fleet()._api, world.cluster)
+    world.fleet().withdraw()
+    assert kube.forbidden == []
+    used = {(kube_rbac.verb_of(method, name_in(path)), resource_in(path)) for method, path in kube.requests}
+    allowed = {
+        (verb, resource)
+        for namespace in (kube_rbac.NAMESPACE, "kserve", "envoy-gateway-system")
+        for rule in kube_rbac.rules_of("shortlist-rollout", namespace)
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert used == allowed
 
 
 def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tmp_path: Path) -> None:
@@ -185,7 +229,7 @@ def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tm
             kube.down(600)
 
     world.on_change = on_change
-    with pytest.raises(RolloutError, match=r"SendAll failed 4 times .*Nothing is forgotten") as caught:
+    with pytest.raises(RolloutError, match=r"RouteAllTraffic failed 4 times .*Nothing is forgotten") as caught:
         world.roll_out().canary()
     assert "did not answer for 0.3 s" in str(caught.value)
     assert shares_of(kube, world.name(2)) == [0, 5]
@@ -283,6 +327,15 @@ def when(kube: KubeServer, method: str, happen: Callable[[], None]) -> None:
             happen()
 
     kube.on_request = on_request
+
+
+def resource_in(path: str) -> str:
+    return re.sub(r"\?.*", "", path).partition("/namespaces/")[2].split("/")[1]
+
+
+def name_in(path: str) -> str | None:
+    parts = re.sub(r"\?.*", "", path).partition("/namespaces/")[2].split("/")
+    return parts[2] if len(parts) > 2 else None
 
 
 def wait_gone(kube: KubeServer, name: str) -> None:

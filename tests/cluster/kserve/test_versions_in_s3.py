@@ -9,18 +9,18 @@ import pytest
 from kserve_world import World
 from kube_server import KubeServer
 
-from shortlist.artefacts import IntegrityError, folder_digest
 from shortlist.contracts import ShortlistError
-from shortlist.objects import open_objects
-from shortlist.serving.cluster import fetch
-from shortlist.serving.cluster.published import model_key
-from shortlist.stores import Stores
+from shortlist.rollout.kserve import fetch
+from shortlist.rollout.kserve.published import model_key
+from shortlist.storage.artefacts import IntegrityError, folder_digest
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
 
 
 @pytest.fixture
 def in_s3(kube: KubeServer, tmp_path: Path, s3: Any) -> World:
     world = World(tmp_path, kube.url)
-    world.objects = open_objects(Stores(objects=s3.url))
+    world.objects = open_object_store(StorageConfig(objects=s3.url))
     world.serve(1)
     return world
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kfp_server import KubeflowServer, running
 
-from pipelines.cluster_compile import Compiled
-from shortlist.config.load import canonical_json, load_spec
-from shortlist.config.spec import Spec
+from shortlist.kubeflow.cluster_compile import CompiledGraphs
+from shortlist.spec.load import canonical_json, load_spec
+from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "registry.example/shortlist-pipeline@sha256:" + "0123456789abcdef" * 4
@@ -49,14 +49,14 @@ def make_spec(changes: Callable[..., list[str]]) -> MakeSpec:
 
 
 @pytest.fixture(scope="session")
-def compile_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Compiled]:
+def compile_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], CompiledGraphs]:
     """Return the compiled graphs of a spec; each is compiled once, which takes a second or two."""
     folder = tmp_path_factory.mktemp("compiled")
 
     @cache
-    def compiled(cluster: str) -> Compiled:
+    def compiled(cluster: str) -> CompiledGraphs:
         spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}"])
-        return Compiled.of(spec, folder)
+        return CompiledGraphs.of(spec, folder)
 
     return lambda spec: compiled(canonical_json(spec.runtime))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kfp_server import Fault, KubeflowServer
 
-from pipelines.cli import main
+from shortlist.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -50,7 +50,7 @@ def test_a_dry_run_asks_the_cluster_nothing(run: Run, server: KubeflowServer) ->
     assert said.startswith("would start run demo-training-")
     assert not server.asked
     code, said, _ = run("schedule", "--host", server.url, "--dry-run", schedule={"watch": "0 * * * *"})
-    assert (code, said) == (0, "new: drift-watch at '0 * * * *' UTC\n")
+    assert (code, said) == (0, "new: monitoring at '0 * * * *' UTC\n")
     assert not server.changes
 
 
@@ -58,7 +58,7 @@ def test_schedule_says_what_it_did(run: Run, server: KubeflowServer) -> None:
     both = {"watch": "0 * * * *", "retrain": "0 3 * * 0"}
     code, said, wrong = run("schedule", "--host", server.url, schedule=both)
     assert (code, wrong) == (0, "")
-    assert said.splitlines() == ["new: retraining at '0 3 * * 0' UTC", "new: drift-watch at '0 * * * *' UTC"]
+    assert said.splitlines() == ["new: scheduled-retraining at '0 3 * * 0' UTC", "new: monitoring at '0 * * * *' UTC"]
     assert run("schedule", "--host", server.url, schedule={})[1].count("no longer declared") == 2
 
 

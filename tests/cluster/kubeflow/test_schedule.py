@@ -11,13 +11,13 @@ from croniter import croniter
 from kfp_schema import check_cron
 from kfp_server import Fault, KubeflowServer
 
-from pipelines.cluster_compile import Compiled
-from pipelines.cron import six_fields
-from pipelines.kubeflow import Kubeflow
-from pipelines.kubeflow_calls import KubeflowError
-from pipelines.schedule import Clock, apply, plan, told, wanted
-from shortlist.config.spec import Spec
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.cluster_compile import CompiledGraphs
+from shortlist.kubeflow.cron import six_fields
+from shortlist.kubeflow.kubeflow_requests import KubeflowError
+from shortlist.kubeflow.schedule import Clock, apply, plan, told, wanted
+from shortlist.kubeflow.server import Kubeflow
+from shortlist.spec.spec import Spec
 
 BOTH = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
 NOON = datetime(2026, 11, 21, 12, 4, tzinfo=UTC)
@@ -51,7 +51,7 @@ def schedule(
     server: KubeflowServer,
     clock: ServerClock,
     make_spec: Callable[..., Spec],
-    compile_spec: Callable[[Spec], Compiled],
+    compile_spec: Callable[[Spec], CompiledGraphs],
 ) -> Apply:
     """Return `make schedule`."""
 
@@ -73,17 +73,20 @@ def there(server: KubeflowServer) -> dict[str, dict[str, Any]]:
 
 
 def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> None:
-    assert schedule(BOTH) == ["new: retraining at '0 3 * * *' UTC", "new: drift-watch at '*/15 * * * *' UTC"]
+    assert schedule(BOTH) == ["new: scheduled-retraining at '0 3 * * *' UTC", "new: monitoring at '*/15 * * * *' UTC"]
     made = there(server)
-    assert set(made) == {"demo-retraining", "demo-drift-watch"}
-    assert made["demo-retraining"]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
-    assert made["demo-drift-watch"]["trigger"] == {"cron_schedule": {"cron": "0 0,15,30,45 * * * *"}}
+    assert set(made) == {"demo-scheduled-retraining", "demo-monitoring"}
+    assert made["demo-scheduled-retraining"]["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *"}}
+    assert made["demo-monitoring"]["trigger"] == {"cron_schedule": {"cron": "0 0,15,30,45 * * * *"}}
     for one in made.values():
         assert (one["no_catchup"], one["max_concurrency"], one["status"]) == (True, "1", "ENABLED")
         assert one["service_account"] == "shortlist-pipeline"
         parameters = one["runtime_config"]["parameters"]
         assert (parameters["input_digest"], parameters["now"], parameters["previous"]) == ("", "", "newest")
-    assert made["demo-retraining"]["runtime_config"]["parameters"]["trigger"] == "schedule"
+    # It claims the moment that started it in the book of all retrainings: that takes the expression.
+    parameters = made["demo-scheduled-retraining"]["runtime_config"]["parameters"]
+    assert parameters["cron"] == "0 3 * * *"
+    assert not {"trigger", "reasons", "key"} & set(parameters)
 
 
 def test_nothing_that_the_clock_starts_is_answered_from_a_cache(server: KubeflowServer, schedule: Apply) -> None:
@@ -109,11 +112,11 @@ def test_what_changes_is_replaced_and_the_rest_is_not(server: KubeflowServer, sc
     schedule(BOTH)
     before = there(server)
     said = schedule({**BOTH, "retrain": "30 4 * * 7"})
-    assert said == ["changed: retraining at '30 4 * * 7' UTC", "unchanged: drift-watch at '*/15 * * * *' UTC"]
+    assert said == ["changed: scheduled-retraining at '30 4 * * 7' UTC", "unchanged: monitoring at '*/15 * * * *' UTC"]
     after = there(server)
-    assert after["demo-retraining"]["trigger"]["cron_schedule"]["cron"] == "0 30 4 * * 0"
-    assert after["demo-retraining"]["status"] == "ENABLED"
-    assert after["demo-drift-watch"] == before["demo-drift-watch"]
+    assert after["demo-scheduled-retraining"]["trigger"]["cron_schedule"]["cron"] == "0 30 4 * * 0"
+    assert after["demo-scheduled-retraining"]["status"] == "ENABLED"
+    assert after["demo-monitoring"] == before["demo-monitoring"]
 
 
 def test_new_code_or_settings_replace_it_too(server: KubeflowServer, schedule: Apply) -> None:
@@ -125,8 +128,8 @@ def test_new_code_or_settings_replace_it_too(server: KubeflowServer, schedule: A
 
 def test_what_is_no_longer_declared_goes(server: KubeflowServer, schedule: Apply) -> None:
     schedule(BOTH)
-    assert schedule({"watch": BOTH["watch"]})[1] == "no longer declared: retraining at '0 0 3 * * *'"
-    assert set(there(server)) == {"demo-drift-watch"}
+    assert schedule({"watch": BOTH["watch"]})[1] == "no longer declared: scheduled-retraining at '0 0 3 * * *'"
+    assert set(there(server)) == {"demo-monitoring"}
     schedule({})
     assert there(server) == {}
     assert schedule({}) == ["nothing is scheduled"]
@@ -144,23 +147,23 @@ def test_what_belongs_to_others_is_never_touched(server: KubeflowServer, schedul
 
 
 def test_a_dry_run_changes_nothing(server: KubeflowServer, schedule: Apply) -> None:
-    assert schedule(BOTH, dry_run=True)[0] == "new: retraining at '0 3 * * *' UTC"
+    assert schedule(BOTH, dry_run=True)[0] == "new: scheduled-retraining at '0 3 * * *' UTC"
     assert not server.changes
 
 
 def test_what_a_person_paused_stays_paused(server: KubeflowServer, schedule: Apply) -> None:
     schedule(BOTH)
-    server._change("recurring_runs", "disable", there(server)["demo-retraining"]["recurring_run_id"])
-    assert schedule(BOTH)[0] == "unchanged: retraining at '0 3 * * *' UTC; it is paused"
+    server._change("recurring_runs", "disable", there(server)["demo-scheduled-retraining"]["recurring_run_id"])
+    assert schedule(BOTH)[0] == "unchanged: scheduled-retraining at '0 3 * * *' UTC; it is paused"
     changed = {**BOTH, "retrain": "0 5 * * *"}
-    assert schedule(changed)[0] == "changed: retraining at '0 5 * * *' UTC; it stays paused"
-    assert schedule(changed)[0] == "unchanged: retraining at '0 5 * * *' UTC; it is paused"
-    assert there(server)["demo-retraining"]["status"] == "DISABLED"
+    assert schedule(changed)[0] == "changed: scheduled-retraining at '0 5 * * *' UTC; it stays paused"
+    assert schedule(changed)[0] == "unchanged: scheduled-retraining at '0 5 * * *' UTC; it is paused"
+    assert there(server)["demo-scheduled-retraining"]["status"] == "DISABLED"
 
 
 def test_one_with_a_run_in_progress_is_kept_until_that_ends(server: KubeflowServer, schedule: Apply) -> None:
     schedule(BOTH)
-    old = there(server)["demo-retraining"]
+    old = there(server)["demo-scheduled-retraining"]
     run = {"experiment_id": old["experiment_id"], "recurring_run_id": old["recurring_run_id"], "display_name": "r"}
     server._add("runs", {**run, "state": "RUNNING"})
     changed = {**BOTH, "retrain": "0 5 * * *"}
@@ -170,7 +173,7 @@ def test_one_with_a_run_in_progress_is_kept_until_that_ends(server: KubeflowServ
     server.there["runs"][0]["state"] = "SUCCEEDED"
     schedule(changed)
     assert old not in server.there["recurring_runs"]
-    assert there(server)["demo-retraining"]["status"] == "ENABLED"
+    assert there(server)["demo-scheduled-retraining"]["status"] == "ENABLED"
 
 
 STEPS = ["recurring_run_service_create_recurring_run", "recurring_run_service_disable_recurring_run"]
@@ -212,7 +215,7 @@ def test_what_is_killed_is_finished_later(server: KubeflowServer, schedule: Appl
 
 def test_one_that_runs_every_minute_is_not_waited_for(clock: ServerClock) -> None:
     before = clock.now()
-    clock.wait_for_a_quiet_moment(["0 * * * * *"])
+    clock.wait_for_idle_window(["0 * * * * *"])
     assert clock.now() == before
 
 

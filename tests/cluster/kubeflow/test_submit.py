@@ -5,19 +5,21 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kfp_server import Fault, KubeflowServer, running
 
-from pipelines.cluster import Submission, prepare, start
-from pipelines.cluster_compile import Compiled
-from pipelines.kubeflow import Kubeflow
-from pipelines.kubeflow_calls import KubeflowError
-from shortlist.config.spec import Spec
+from monitoring.records import RetrainDecision
 from shortlist.contracts import ShortlistError
-from shortlist.stores import Stores
+from shortlist.kubeflow.cluster_compile import CompiledGraphs
+from shortlist.kubeflow.kubeflow_requests import KubeflowError
+from shortlist.kubeflow.server import Kubeflow
+from shortlist.kubeflow.training_runs import Submission, prepare, start
+from shortlist.spec.spec import Spec
+from shortlist.storage.storage_config import StorageConfig
 
 TOKEN = "t0ken-that-nobody-may-see"  # noqa: S105 - of the server in this file
 
@@ -45,8 +47,8 @@ def test_it_uploads_the_version_and_starts_the_run(server: KubeflowServer, spec:
     assert version["display_name"] == f"demo-training-{submission.compiled.digest}"
     assert run["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
     assert run["service_account"] == "shortlist-pipeline"
-    stores = Stores.parse(run["runtime_config"]["parameters"]["stores"])
-    assert stores == Stores(
+    stores = StorageConfig.parse(run["runtime_config"]["parameters"]["stores"])
+    assert stores == StorageConfig(
         cluster="default",
         objects="s3://models/shortlist",
         tracking_variable="MLFLOW_TRACKING_URI",
@@ -305,4 +307,24 @@ def test_a_compiled_graph_that_kubeflow_could_not_read_is_refused(server: Kubefl
 
 
 def test_the_compiled_files_are_written_once(submission: Submission, spec: Spec) -> None:
-    assert Compiled.of(spec, submission.compiled.folder.parent) == submission.compiled
+    assert CompiledGraphs.of(spec, submission.compiled.folder.parent) == submission.compiled
+
+
+def test_a_decision_is_carried_out_once_whatever_is_said_of_it(
+    server: KubeflowServer, make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process dies after it started a run and before it noted so; the next one has other code and other words."""
+    moment = datetime(2026, 11, 21, tzinfo=UTC)
+    decision = RetrainDecision(
+        spec="demo", action="retrain", trigger="drift", key="0123456789abcdef", window=moment, until=moment,
+        reasons=("price drifted",), made=moment,
+    )  # fmt: skip
+    spec = make_spec()
+    first = start(prepare(spec, "", tmp_path, decision=decision), spec, client(server))
+    monkeypatch.setattr("shortlist.tracking.lineage.code_version", lambda: "f" * 16)
+    later = decision.model_copy(update={"reasons": ("price and clicks drifted",), "made": datetime.now(UTC)})
+    second = start(prepare(spec, "", tmp_path, decision=later), spec, client(server))
+    assert (first.new, second.new, second.run_id) == (True, False, first.run_id)
+    assert first.name == "demo-retraining-0123456789abcdef"
+    other = decision.model_copy(update={"key": "f" * 16})
+    assert start(prepare(spec, "", tmp_path, decision=other), spec, client(server)).new

@@ -20,18 +20,19 @@ import pytest
 import yaml
 from kfp_server import Fault, KubeflowServer
 
-from monitoring.book import Book, book_of
-from monitoring.receiver.retrainer import NotNowError
+from monitoring.monitoring_job import MonitoringRun
+from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.receiver.retrainer import RetryLaterError
 from monitoring.records import Finding, RetrainDecision, WindowReport
-from monitoring.trigger import decide
-from monitoring.watch import Look
-from pipelines import trigger_service, watch_job
-from pipelines.cluster import stores_of
-from pipelines.kubeflow_start import HOST_VARIABLE, read_locations, read_specs, starter
-from pipelines.watch_job import act
-from shortlist.config.monitoring import RetrainPolicy
-from shortlist.config.spec import Spec
+from monitoring.retrain_policy import decide
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow import monitoring_cronjob as watch_job
+from shortlist.kubeflow import trigger_service
+from shortlist.kubeflow.monitoring_cronjob import act
+from shortlist.kubeflow.start import HOST_VARIABLE, kubeflow_starter, read_locations, read_specs
+from shortlist.kubeflow.training_runs import storage_config
+from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.spec.spec import Spec
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -81,10 +82,10 @@ def specs(changes: Callable[..., list[str]], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def book(spec: Spec, postgres: str, monkeypatch: pytest.MonkeyPatch) -> Book:
+def book(spec: Spec, postgres: str, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
     """A book with two bad windows, in PostgreSQL."""
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
-    found = book_of(str(stores_of(spec.runtime)), "demo")
+    found = open_monitoring_store(str(storage_config(spec.runtime)), "demo")
     for number in range(2):
         found.add_report(report(number))
     return found
@@ -99,7 +100,15 @@ def two_receivers(specs: Path, server: KubeflowServer, folder: Path) -> Iterator
         found = []
         for log in (folder / "a.log", folder / "b.log"):
             port = _free_port()
-            command = [sys.executable, "-m", "pipelines.trigger_service", "--specs", str(specs), "--port", str(port)]
+            command = [
+                sys.executable,
+                "-m",
+                "shortlist.kubeflow.trigger_service",
+                "--specs",
+                str(specs),
+                "--port",
+                str(port),
+            ]
             out = stack.enter_context(log.open("w"))
             process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
             stack.callback(_end, process, log)
@@ -133,7 +142,7 @@ def _is_ready(client: httpx.Client) -> bool:
 
 
 def test_ten_webhooks_at_two_processes_start_one_run(
-    specs: Path, book: Book, server: KubeflowServer, tmp_path: Path
+    specs: Path, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     server.faults.append(Fault("run_service_create_run", after=True))  # it begins, and nobody is told
     with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(10) as everybody:
@@ -157,7 +166,7 @@ def test_ten_webhooks_at_two_processes_start_one_run(
 
 
 def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
-    specs: Path, book: Book, server: KubeflowServer, tmp_path: Path
+    specs: Path, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     server.faults.append(Fault("run_service_create_run", after=True, seconds=5))  # it begins; the answer takes its time
     with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(1) as sender:
@@ -177,38 +186,38 @@ def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
 
 
 def test_a_refusal_of_kubeflow_leaves_nothing_behind(
-    spec: Spec, book: Book, server: KubeflowServer, tmp_path: Path
+    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
-    start = starter(spec, "", server.url, tmp_path)
+    start = kubeflow_starter(spec, "", server.url, tmp_path)
     decision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
     server.faults.append(Fault("run_service_create_run", status=403, message="namespace is not yours"))
-    look = Look((), decision, book.claim(decision), "", (), "")
-    with pytest.raises(NotNowError, match=r"no training could be started: .*namespace is not yours"):
-        act(book, look, start)
+    monitoring_run = MonitoringRun((), decision, book.claim(decision), "", (), "")
+    with pytest.raises(RetryLaterError, match=r"no training could be started: .*namespace is not yours"):
+        act(book, monitoring_run, start)
     assert (book.decisions(), server.there["runs"]) == ((), [])
 
 
 def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
-    spec: Spec, book: Book, server: KubeflowServer, tmp_path: Path
+    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
-    start = starter(spec, "", server.url, tmp_path)
+    start = kubeflow_starter(spec, "", server.url, tmp_path)
     decision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
-    look = Look((), decision, book.claim(decision), "", (), "")
-    (line,) = act(book, look, start)
+    monitoring_run = MonitoringRun((), decision, book.claim(decision), "", (), "")
+    (line,) = act(book, monitoring_run, start)
     (run,) = server.there["runs"]
     assert line.startswith("started: ")
     assert run["run_id"] in line
-    again = Look((), decision, book.claim(decision), "", (), "")
+    again = MonitoringRun((), decision, book.claim(decision), "", (), "")
     assert act(book, again, start) == ()
     held = decision.model_copy(update={"action": "hold"})
-    assert act(book, Look((), held, True, "", (), ""), start) == ()
+    assert act(book, MonitoringRun((), held, True, "", (), ""), start) == ()
     assert len(server.there["runs"]) == 1
 
 
 def test_asked_again_for_one_decision_the_same_run_is_found(
-    spec: Spec, book: Book, server: KubeflowServer, tmp_path: Path
+    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
-    start = starter(spec, "", server.url, tmp_path)
+    start = kubeflow_starter(spec, "", server.url, tmp_path)
     decision: RetrainDecision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
     assert start(decision) == start(decision.model_copy(update={"made": FIRST + DAY}))
     assert len(server.there["runs"]) == 1

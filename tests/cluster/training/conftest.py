@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 _UNIT = Path(__file__).parents[2] / "unit/models/conftest.py"
 

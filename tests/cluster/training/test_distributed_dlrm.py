@@ -23,22 +23,22 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
 from models.dlrm.train import Loaders, Training
 from models.inputs import LearningTable, chosen
 from models.job import Job
-from models.local_workers import train_here
+from models.local_workers import train_locally
 from models.moments import standardisation
-from models.train import Spread, load_ranker, train
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
+from models.train import DistributedLaunch, load_ranker, train
 from shortlist.contracts import Files, ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(
     features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),
     batch_size=256, epochs=3, patience=3, precision="fp32",
 )  # fmt: skip
-STEPS = Path(__file__).parent / "steps_together.py"
+STEPS = Path(__file__).parent / "distributed_steps.py"
 
 
 class Joined:
@@ -119,7 +119,7 @@ def test_workers_go_on_from_a_champion_and_their_model_scores(table: DayTable, t
     alone = train("dlrm", section, table, runtime, tmp_path / "alone", tmp_path / "scores")
     warm = DLRMModel(**{**section.model_dump(), "retrain": "warm", "retrain_epochs": 1, "retrain_days": 0})
     outputs = tmp_path / "model", tmp_path / "new_scores"
-    record = train("dlrm", warm, table, runtime, *outputs, tmp_path / "alone", Spread(2, train_here))
+    record = train("dlrm", warm, table, runtime, *outputs, tmp_path / "alone", DistributedLaunch(2, train_locally))
     assert (record.champion, record.epochs) == ("alone", 1)
     assert record.train_rows == alone.train_rows and record.base_rate == alone.base_rate
     # It began where the champion had ended, its tables and their accumulators dealt out to the processes.
@@ -143,7 +143,7 @@ def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path:
     killer = Thread(target=kill_rank_1, daemon=True)
     killer.start()
     with pytest.raises(ShortlistError, match=r"training by 2 processes stopped: process 1 of 2 was killed by SIGKILL"):
-        train_here(job, tmp_path / "model")
+        train_locally(job, tmp_path / "model")
     killer.join()
     assert list(tmp_path.iterdir()) == []
     assert not any(_is_worker(folder, tmp_path) for folder in Path("/proc").glob("[0-9]*"))
@@ -152,7 +152,7 @@ def test_a_killed_worker_stops_all_and_leaves_nothing(table: DayTable, tmp_path:
 def test_a_users_mistake_in_one_process_is_the_message(table: DayTable, tmp_path: Path) -> None:
     section = SECTION.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(ShortlistError, match=r"models\.dlrm: the loss is .* at step \d+ of epoch 1"):
-        train_here(Job.of("dlrm", section, table, Runtime(engine="cpu"), None, 2), tmp_path / "model")
+        train_locally(Job.of("dlrm", section, table, Runtime(engine="cpu"), None, 2), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from models.job import Job
-from models.local_workers import train_here
+from models.local_workers import train_locally
 from models.train import load_ranker, ranker_class
-from models.xgboost_ranker import XGBoostRanker
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
-from shortlist.tables import DayTable
+from models.xgboost.ranker import XGBoostRanker
+from models.xgboost.section import XGBoostModel
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 RUNTIME = Runtime(engine="cpu", seed=3)
 
@@ -26,7 +26,7 @@ def trees(ranker: XGBoostRanker) -> pl.DataFrame:
 def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None:
     # Ids have few values, so every sketch is exact and both ways cut the same bins; only the additions' order differs.
     section = XGBoostModel(features=("user_id", "item_id"), rounds=15, max_depth=4, refit=True)
-    train_here(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    train_locally(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)
     assert isinstance(together, XGBoostRanker) and isinstance(alone, XGBoostRanker)
@@ -42,7 +42,7 @@ def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None
 
 def test_quantiles_of_many_values_cut_nearly_the_same_bins(table: DayTable, tmp_path: Path) -> None:
     section = XGBoostModel(features=("user_id", "age", "text"), rounds=30, max_bin=64)
-    train_here(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
+    train_locally(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)
     rows = pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crd_schemas import problems
 from kubernetes import client
-from train_job_server import SCHEMA, Object, TrainJobs, condition, problems, running
+from train_job_server import Object, TrainJobs, condition, running
 
-from models.cluster_workers import Place, job_name, train_there
+from models.cluster_workers import TrainJobContext, job_name, train_on_cluster
+from models.distributed_launch import distributed_launch_for
 from models.job import Job
-from models.ranker import MisfitError
-from models.spreading import spread_of
+from models.ranker import IncompatibleModelError
 from models.train import load_ranker
 from models.train_job import train_job
-from shortlist.config.cluster import Cluster, Workers
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.objects import open_objects
-from shortlist.progress import EVENTS_VARIABLE
-from shortlist.serving.cluster.api import KubernetesAPI
-from shortlist.stores import Stores
-from shortlist.tables import DayTable
+from shortlist.rollout.kserve.api import KubernetesAPI
+from shortlist.spec.cluster import Cluster, Workers
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.storage.tables import DayTable
+from shortlist.system.progress import EVENTS_VARIABLE
 
-pytestmark = pytest.mark.skipif(not SCHEMA.is_file(), reason="the schema of TrainJob is not here")
 IMAGE = "registry.example/shortlist@sha256:" + "a" * 64
 CLUSTER = Cluster.model_validate(
     {
@@ -116,10 +116,10 @@ def test_an_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_workers_are_used_where_they_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     said = CLUSTER.model_dump_json()
-    assert spread_of("dlrm", "", "x") is None
-    assert spread_of("logistic", said, "x") is None
-    assert spread_of("dlrm", Cluster(workers={"dlrm": Workers()}).model_dump_json(), "x") is None
-    found = spread_of("dlrm", said, "x")
+    assert distributed_launch_for("dlrm", "", "x") is None
+    assert distributed_launch_for("logistic", said, "x") is None
+    assert distributed_launch_for("dlrm", Cluster(workers={"dlrm": Workers()}).model_dump_json(), "x") is None
+    found = distributed_launch_for("dlrm", said, "x")
     assert found is not None and found.world == 32
 
 
@@ -130,10 +130,10 @@ def trainer() -> Iterator[TrainJobs]:
 
 
 @pytest.fixture
-def place(trainer: TrainJobs, s3: Any) -> Place:
+def place(trainer: TrainJobs, s3: Any) -> TrainJobContext:
     api = KubernetesAPI(client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{trainer.port}")), "shortlist", 5)
-    objects = open_objects(Stores(objects=s3.url))
-    return Place(api, objects, CLUSTER, CLUSTER.workers["xgboost"], sleep=_nap)
+    objects = open_object_store(StorageConfig(objects=s3.url))
+    return TrainJobContext(api, objects, CLUSTER, CLUSTER.workers["xgboost"], sleep=_nap)
 
 
 def _nap(seconds: float) -> None:
@@ -145,11 +145,11 @@ def job(table: DayTable, **section: Any) -> Job:
     return Job.of("xgboost", SECTION.model_copy(update=section), table, runtime, None, 2)
 
 
-def test_pods_train_the_model_once(place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
-    train_there(place, job(table), tmp_path / "model")
+def test_pods_train_the_model_once(place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
+    train_on_cluster(place, job(table), tmp_path / "model")
     assert load_ranker(tmp_path / "model").record.rounds == 4
     assert trainer.created == [job_name(job(table))]
-    train_there(place, job(table), tmp_path / "again")  # a step that runs again finds what was made
+    train_on_cluster(place, job(table), tmp_path / "again")  # a step that runs again finds what was made
     assert len(trainer.created) == 1
     assert load_ranker(tmp_path / "again").record == load_ranker(tmp_path / "model").record
     keys = place.objects.keys(f"trainings/{trainer.created[0]}/share-0/")
@@ -158,7 +158,7 @@ def test_pods_train_the_model_once(place: Place, trainer: TrainJobs, table: DayT
 
 
 def test_a_failed_training_is_made_anew_and_its_reason_told(
-    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path
+    place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
     trainer.ends = [condition("Failed", "DeadlineExceeded", "TrainJob exceeded its deadline")] * 2
     trainer.events = [
@@ -171,22 +171,22 @@ def test_a_failed_training_is_made_anew_and_its_reason_told(
     ]
     for tries in (1, 2):
         with pytest.raises(ShortlistError, match=r"DeadlineExceeded: TrainJob exceeded .*\n  OOMKilled: node-0-1 ran"):
-            train_there(place, job(table), tmp_path / "model")
+            train_on_cluster(place, job(table), tmp_path / "model")
         assert len(trainer.created) == tries
     assert not (tmp_path / "model").exists()
 
 
 def test_events_that_may_not_be_read_hide_no_reason(
-    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path
+    place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:
     trainer.ends = [condition("Failed", "DeadlineExceeded", "too slow")]
     trainer.may_read_events = False
     with pytest.raises(ShortlistError, match="DeadlineExceeded: too slow\nAll its workers were stopped"):
-        train_there(place, job(table), tmp_path / "model")
+        train_on_cluster(place, job(table), tmp_path / "model")
 
 
 def test_a_workers_own_words_come_back(
-    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = job_name(job(table))
     created = trainer._create
@@ -198,18 +198,20 @@ def test_a_workers_own_words_come_back(
 
     monkeypatch.setattr(trainer, "_create", create)
     trainer.ends = [condition("Failed", "JobsFailed", "a pod failed")]
-    with pytest.raises(MisfitError, match="the champion reads other features"):
-        train_there(place, job(table), tmp_path / "model")
+    with pytest.raises(IncompatibleModelError, match="the champion reads other features"):
+        train_on_cluster(place, job(table), tmp_path / "model")
 
 
-def test_a_deleted_training_is_noticed(place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
+def test_a_deleted_training_is_noticed(
+    place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
+) -> None:
     trainer.forget = True
     with pytest.raises(ShortlistError, match="somebody deleted it while it was training"):
-        train_there(place, job(table), tmp_path / "model")
+        train_on_cluster(place, job(table), tmp_path / "model")
 
 
 def test_progress_is_told_once_per_change(
-    place: Place, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(EVENTS_VARIABLE, str(tmp_path / "events.jsonl"))
     pods = {"name": "node", "active": 2, "ready": 1, "failed": 0, "succeeded": 0, "suspended": 0}
@@ -222,7 +224,7 @@ def test_progress_is_told_once_per_change(
             trainer.jobs[trainer.created[0]]["status"] = {"conditions": [condition("Failed", "Stopped", "enough")]}
 
     with pytest.raises(ShortlistError, match="Stopped: enough"):
-        train_there(place._replace(sleep=look), job(table), tmp_path / "model")
+        train_on_cluster(place._replace(sleep=look), job(table), tmp_path / "model")
     told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [one["text"] for one in told] == ["2 active, 1 ready"]
 

@@ -10,23 +10,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from jsonschema import Draft202012Validator
+from crd_schemas import problems
 from listening import listening
 
 Object = dict[str, Any]
-SCHEMA = Path(__file__).parents[3].parent / "shared/schemas/trainer.kubeflow.org_v1alpha1_TrainJob.json"
 _BASE = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/shortlist/trainjobs"
 _NOW = "2026-11-21T12:00:00Z"
-
-
-def problems(body: Object) -> list[str]:
-    """Return what the schema says against a TrainJob."""
-    validator = Draft202012Validator(json.loads(SCHEMA.read_text()))
-    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in validator.iter_errors(body)]
 
 
 class TrainJobs:

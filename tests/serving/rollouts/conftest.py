@@ -23,24 +23,24 @@ import psutil
 import pytest
 
 from models.deployment import Deployer
-from shortlist.artefacts import read_json
-from shortlist.config.serving import Serving
-from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import prediction_schema
-from shortlist.serving.places import Places
-from shortlist.serving.rollout.evidence_access import SCHEMA
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
-from shortlist.serving.stack.leftovers import leftovers
-from shortlist.serving.stack.lifetime import stop_stack
-from shortlist.serving.stack.stack import Stack
+from shortlist.rollout.evidence_access import SCHEMA
+from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.verdict import EVIDENCE, Verdict
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.serving.traffic.background import replay_folder
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Ledger
-from shortlist.serving.traffic.load import Ask, Load
+from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.replay import LEDGER
 from shortlist.serving.traffic.sessions import Session, Sessions
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import read_json
 
 USERS_RATE = 15
 """Requests per second of the users that are there whatever happens to a rollout's own replay."""
@@ -74,7 +74,7 @@ class Users:
         async with connect(self._endpoint) as client:
             prepared = [(client.prepare(one.inputs), one.user) for one in self._sessions]
             asks = (
-                Ask(request, f"user-{name}-{number}", user)
+                DueRequest(request, f"user-{name}-{number}", user)
                 for number, (request, user) in enumerate(itertools.cycle(prepared))
             )
             await Load(client, asks, stop=self._stop.is_set, ledger=self.ledger).open(self._rate)
@@ -114,7 +114,7 @@ class Live:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self.places = Places.of(world.runs, world.spec.name)
+        self.places = ServingPaths.of(world.runs, world.spec.name)
         self.deployer = self.deployer_with({}, {})
         self._pool = ThreadPoolExecutor(1)
         self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
@@ -166,7 +166,7 @@ class Live:
     def command(self, *words: str, runs: Path | None = None) -> subprocess.Popen[str]:
         """Start `shortlist ... SPEC --runs RUNS` in a process of its own."""
         where = str(self.world.spec_file), "--runs", str(runs or self.world.runs)
-        program = "from pipelines.cli import main; main()"
+        program = "from shortlist.cli import main; main()"
         process = subprocess.Popen(
             [sys.executable, "-c", program, words[0], *where, *words[1:]],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3],
@@ -319,7 +319,7 @@ class Live:
         assert not rollouts.is_held()
         assert set(record.versions) == {route.stable}
         programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
-        assert set(leftovers(self.places.programs)) == programs
+        assert set(orphan_processes(self.places.programs)) == programs
         assert [one for one in self.processes() if "shortlist.serving.traffic" in " ".join(one.cmdline())] == []
 
     def processes(self) -> list[psutil.Process]:
@@ -382,7 +382,7 @@ def stack_up(world: Any) -> Iterator[Live]:
     finally:
         stop_stack(live.places)
         live.close()
-        assert leftovers(live.places.programs) == {}
+        assert orphan_processes(live.places.programs) == {}
         assert live.processes() == []
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shortlist.artefacts import IntegrityError
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.verdict import Verdict
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.verdict import Verdict
+from shortlist.storage.artefacts import IntegrityError
 
 
 def rolled_back(live: Any, record: RolloutRecord, reason: str) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from shortlist.serving.rollout.phases import Phase
+from shortlist.rollout.phases import Phase
 
 
 def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(live: Any) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.rollouts import RolloutError
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.rollouts import RolloutError
 
 HALF = {"steps": [50, 100], "interval_seconds": 300, "deadline_seconds": 600}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from shortlist.serving.rollout.page import PAGE
-from shortlist.serving.rollout.phases import Phase
+from shortlist.rollout.page import PAGE
+from shortlist.rollout.phases import Phase
 
 
 def test_the_first_model_serves_everybody_once_its_servers_are_proven(stack_up: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from models.deployment import Deployer
 from shortlist.contracts import ShortlistError
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.rollouts import RolloutError
-from shortlist.serving.stack.stack import Stack
+from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.rollouts import RolloutError
 from shortlist.tracking.registry import UnknownVersionError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from components.image import PIPELINE_IMAGE, resolve
-from shortlist.config.cluster import Images
 from shortlist.contracts import ShortlistError
+from shortlist.spec.cluster import Images
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 PIPELINE = f"registry.example:5000/team/shortlist-pipeline@{DIGEST}"

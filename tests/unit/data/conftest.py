@@ -10,12 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.data.ingest import REJECTED, ingest
 from shortlist.data.validate import validate
-from shortlist.tables import DayTable
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 CLICKS: list[dict[str, Any]] = [
     {"name": "user_id", "type": "integer"},

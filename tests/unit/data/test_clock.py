@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.config.data import EventClock, RowClock
 from shortlist.contracts import Columns, DataError
-from shortlist.data.clock import check_timezone, event_days, event_times, refuse_wrong_unit, row_times
+from shortlist.data.clock import check_time_unit, check_timezone, event_days, event_times, row_times
+from shortlist.spec.data import EventClock, RowClock
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 SECONDS = 1_704_110_400
@@ -83,12 +83,12 @@ def test_times_outside_the_declared_days_are_no_times() -> None:
 def test_a_wrong_unit_stops_the_run_and_names_the_right_one(unit: str, value: Any, message: str) -> None:
     raw = pl.Series([value] * 20 + [None] * 5)
     with pytest.raises(DataError, match=r"log.csv: the unit of clock column 'time' is probably wrong: " + message):
-        refuse_wrong_unit(raw, event_times(raw, clock(unit)), clock(unit), "log.csv")
+        check_time_unit(raw, event_times(raw, clock(unit)), clock(unit), "log.csv")
 
 
 def test_a_few_wrong_times_do_not_stop_the_run() -> None:
     raw = pl.Series([SECONDS] * 30 + [0] * 30)
-    refuse_wrong_unit(raw, event_times(raw, clock("s")), clock("s"), "log.csv")
+    check_time_unit(raw, event_times(raw, clock("s")), clock("s"), "log.csv")
 
 
 def test_an_unknown_timezone_is_refused() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.config.data import Column
 from shortlist.data.convert import convert
+from shortlist.spec.data import Column
 
 
 def converted(kind: str, values: list[Any] | pl.Series, **settings: Any) -> tuple[list[Any], list[int]]:

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from shortlist.artefacts import folder_digest
-from shortlist.config.data import Drift, GeneratedSource
 from shortlist.contracts import Columns, DataError
 from shortlist.data.generate import generate
+from shortlist.spec.data import Drift, GeneratedSource
+from shortlist.storage.artefacts import folder_digest
 
 WORLD = GeneratedSource(kind="generated", rows=40_000, users=1_500, items=600, days=8)
 FROM_DAY = 5

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.tables import DayTableWriter
+from shortlist.storage.tables import DayTableWriter
 
 NOON = 1_704_110_400  # 2024-01-01 12:00 UTC
 USERS = {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shortlist.data.keys import KeySet
-from shortlist.row_digest import row_hashes
+from shortlist.storage.row_digest import row_hashes
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=20), max_size=12))

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from shortlist.config.data import Data
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.data.ingest import RAW_INDEX, ingest
 from shortlist.data.validate import validate
-from shortlist.tables import DayTable, pieces_of
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable, pieces_of
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS, ROWS, PIECE = 5, 600, 100

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.config.data import Column
 from shortlist.contracts import DataError
 from shortlist.data.layout import Layout
 from shortlist.data.read_arrays import npz_fields, read_npz
 from shortlist.data.sources import InputFile
+from shortlist.spec.data import Column
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 Declare = Callable[..., Any]

@@ -107,3 +107,15 @@ def test_broken_utf8_is_rejected(tmp_path: Path, declare: Declare, read: Read) -
     rows, rejected, _ = read(declare(TAGGED), path)
     assert rows.height == 2
     assert rejected.select("source_line", "rule").rows() == [(3, "utf8")]
+
+
+def test_an_empty_text_is_no_value_whatever_else_is_none(tmp_path: Path, declare: Declare, read: Read) -> None:
+    columns = [TAGGED[0], {"name": "page", "type": "string"}, TAGGED[1]]
+    rows = [
+        {"time": NOON, "click": number % 2, "page": page, "words": words}
+        for number, (page, words) in enumerate([("", ["a", ""]), ("NA", [""]), (" ", ["NA"]), ("home", [])])
+    ]
+    found, rejected, _ = read(declare(columns, source={"null_values": ["NA"]}), written(tmp_path, *rows))
+    assert found["page"].to_list() == [None, None, " ", "home"]
+    assert found["words"].to_list() == [["a"], [], ["NA"], []]  # within a list only an empty one is none
+    assert rejected.is_empty()

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shortlist.config.data import Column
 from shortlist.contracts import DataError
 from shortlist.data import read_text as read_text_module
 from shortlist.data import text_blocks
 from shortlist.data.layout import Layout
 from shortlist.data.read_text import read_text
 from shortlist.data.sources import InputFile
+from shortlist.spec.data import Column
 
 HEADER = "time,user_id,price,click\n"
 NOON = 1_704_110_400  # 2024-01-01 12:00 UTC

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.load import load_spec
+from shortlist.spec.data import Data
+from shortlist.spec.load import load_spec
 
 ROOT = Path(__file__).parents[3]
 KUAIRAND = ROOT / ".." / "shared" / "data" / "kuairand"

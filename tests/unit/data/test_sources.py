@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shortlist.config.data import Data, FileSource, SideTable
 from shortlist.contracts import DataError
 from shortlist.data.digest import input_digest
 from shortlist.data.sources import log_files, side_files
+from shortlist.spec.data import Data, FileSource, SideTable
 
 USERS: dict[str, Any] = {
     "name": "users",

@@ -12,7 +12,7 @@ import pytest
 
 from shortlist.contracts import DataError
 from shortlist.data.until import cut_day, until_of
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROWS = 300

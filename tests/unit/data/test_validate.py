@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError, Files
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAYS, ROWS = 5, 300

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.artefacts import folder_digest, write_json
-from shortlist.config.gates import Gates
 from shortlist.contracts import Files
-from shortlist.evaluation.proof import Agreement, Parity, Proof, UnderLoad
+from shortlist.evaluation.export_validation import ExportValidation, LoadTestResult, Parity, ScoreParity
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import folder_digest, write_json
 
 Frame = Callable[..., pl.DataFrame]
 
@@ -43,7 +43,7 @@ def frame() -> Frame:
 
 @pytest.fixture(scope="session")
 def limits() -> Gates:
-    return Gates(bootstrap_rounds=60, slices=("tab",), min_slice_rows=200)
+    return Gates(bootstrap_rounds=60, slices=("tab",), min_slice_rows=200, baseline="popularity")
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ def write(tmp_path: Path) -> Callable[[str, pl.DataFrame], Path]:
 
 def good_proof(model: Path, out: Path, limits: Gates, candidate: str = "") -> None:
     """Write the proof of a model that keeps every limit."""
-    same = Agreement(rows=3_000, max_difference=1e-7)
+    same = ScoreParity(rows=3_000, max_difference=1e-7)
     load = limits.infra
-    infra = UnderLoad(
+    infra = LoadTestResult(
         rows_per_request=load.rows_per_request, requests_per_second=load.requests_per_second, seconds=load.seconds,
         requests=60, failed=0, p50_ms=3.0, p99_ms=9.0, memory_mib=120.0, cold_start_seconds=1.0,
     )  # fmt: skip
     parity = Parity(test_rows=3_000, exported=same, triton=same)
     out.mkdir(exist_ok=True)
-    proof = Proof(candidate=candidate or folder_digest(model), parity=parity, infra=infra)
+    proof = ExportValidation(candidate=candidate or folder_digest(model), parity=parity, infra=infra)
     write_json(out / Files.PROOF, proof.model_dump(mode="json"))
 
 
 @pytest.fixture(scope="session")
-def prove() -> Callable[..., None]:
+def validate_export() -> Callable[..., None]:
     return good_proof

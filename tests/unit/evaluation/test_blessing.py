@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 from shortlist.evaluation.blessing import bless, read_blessing, verify_blessing, write_blessing
-from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Interval, Measures
+from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json, write_manifest
 
 
 def report(model: str, held: str = "", folder: Path | None = None) -> GateReport:
@@ -66,10 +68,18 @@ def test_nothing_is_blessed_when_all_are_held_or_there_is_nobody() -> None:
 
 
 @pytest.mark.parametrize("known", [[], [measures("dlrm", None)]])
-def test_an_unknown_validation_log_loss_is_not_chosen(known: list[Measures]) -> None:
+def test_a_candidate_that_passes_alone_is_chosen_whatever_its_validation_log_loss(known: list[Measures]) -> None:
+    """Trees grown anew on all days (`retrain: refit`) may leave no validation day to measure them on."""
     blessing = bless([report("dlrm")], known)
-    assert blessing.blessed is None
-    assert "validation log loss is unknown" in blessing.reasons["dlrm"][0]
+    assert blessing.blessed is not None
+    assert (blessing.blessed.model, blessing.blessed.validation_log_loss) == ("dlrm", None)
+    assert "validation log loss is unknown, and no candidate with a known one passes" in blessing.reasons["dlrm"][0]
+
+
+def test_a_known_validation_log_loss_is_preferred_to_an_unknown_one() -> None:
+    blessing = bless([report("dlrm"), report("xgboost")], [measures("dlrm", None), measures("xgboost", 0.6)])
+    assert blessing.blessed is not None and blessing.blessed.model == "xgboost"
+    assert "its validation log loss is unknown; that of 'xgboost' is known" in blessing.reasons["dlrm"][0]
 
 
 def test_a_blessed_folder_is_verified(path: Path, model: Path) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from shortlist.artefacts import write_json
 from shortlist.contracts import Files
-from shortlist.evaluation.assembly import summary_of
 from shortlist.evaluation.embeddings import EmbeddingNumbers, embeddings_of
-from shortlist.evaluation.page import RunPage
-from shortlist.evaluation.report import render
+from shortlist.report.assembly import summary_of
+from shortlist.report.page import RunPage
+from shortlist.report.report import render
+from shortlist.storage.artefacts import write_json
 
 HASHED = {
     "user_hash": {"buckets": 1_000, "occupied": 632, "admitted": 200, "values": 999.2, "collision_rate": 0.3675},

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from shortlist.artefacts import IntegrityError, write_manifest
 from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.storage.artefacts import IntegrityError, write_manifest
 
 
 @pytest.fixture

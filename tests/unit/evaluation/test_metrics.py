@@ -95,3 +95,13 @@ def test_histogram_holds_every_row_even_of_a_constant_score() -> None:
     edges, shares = score_histogram(np.full(10, 0.3), bins=5)
     assert len(edges) == 6
     assert sum(shares) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "scores", [[0.0] * 50, [1.0] * 50, [0.3, 0.3 + 1e-9] * 25, [0.0, 1.0] * 25, [1e-7] * 999 + [1.0]]
+)
+def test_the_bins_of_a_histogram_have_a_width(scores: list[float]) -> None:
+    edges, shares = score_histogram(np.array(scores))
+    assert min(np.diff(edges)) > 1e-5
+    assert 0 <= edges[0] < edges[-1] <= 1
+    assert sum(shares) == pytest.approx(1)

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Files
-from shortlist.evaluation.page_facts import broken_rules, feature_facts, split_rows
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.report.page_facts import broken_rules, feature_facts, split_rows
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 COLUMNS = [
     {"name": "rate", "kind": "dense", "size": None, "width": None},

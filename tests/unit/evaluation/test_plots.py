@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 
-from shortlist.config.gates import Gates
-from shortlist.evaluation.figures import GRID, INK, MUTED, SERIES, Plot, write_plots
 from shortlist.evaluation.measure import measure
-from shortlist.evaluation.plots import (
+from shortlist.evaluation.records import Measures, Scores
+from shortlist.report.figures import GRID, INK, MUTED, SERIES, Plot, write_plots
+from shortlist.report.plots import (
     auc_plot,
     calibration_plot,
     days_plot,
@@ -21,7 +21,7 @@ from shortlist.evaluation.plots import (
     roc_plot,
     scores_plot,
 )
-from shortlist.evaluation.records import Measures, Scores
+from shortlist.spec.gates import Gates
 
 DAYS = [(date(2026, 1, 5) + timedelta(n), 100 + n, 20) for n in range(4)]
 SPLIT = {"train": [DAYS[1][0], DAYS[2][0]], "test": [DAYS[3][0]]}
@@ -116,3 +116,10 @@ def test_many_days_and_days_without_rows_can_be_drawn() -> None:
     drawn = days_plot(days, {})
     assert drawn is not None
     assert len(drawn.svg) < 200_000
+
+
+def test_names_are_neither_formulas_nor_markup() -> None:
+    drawn = importance_plot({"$a^$": 0.5, "</text><script>alert(1)</script>": 0.5}, "xgboost")
+    assert drawn is not None
+    texts = [element.text for element in ElementTree.fromstring(drawn.svg).iter() if element.tag.endswith("text")]  # noqa: S314
+    assert {"$a^$", "</text><script>alert(1)</script>"} <= set(texts)

@@ -12,15 +12,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shortlist.artefacts import IntegrityError, write_json, write_manifest
-from shortlist.config.gates import Gates
 from shortlist.contracts import Files
-from shortlist.evaluation.judge import Candidate, judge
-from shortlist.evaluation.page import PageStep, RunPage
+from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.records import Measures
-from shortlist.evaluation.report import render, write_report
-from shortlist.evaluation.summary import EngineNumbers, Failure
-from shortlist.tables import DayTableWriter
+from shortlist.report.page import PageStep, RunPage
+from shortlist.report.report import render, write_report
+from shortlist.report.summary import EngineNumbers, Failure
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.tables import DayTableWriter
 
 Frame = Callable[..., pl.DataFrame]
 SKEW = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0, "row_count_ok": True, "columns": {}}
@@ -62,7 +62,7 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture
-def page(tmp_path: Path, frame: Frame, limits: Gates, prove: Callable[..., None]) -> RunPage:
+def page(tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[..., None]) -> RunPage:
     """A finished run with one candidate."""
     rows = pl.DataFrame({"label": [0, 1, 0], "day": [date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)]})
     folders = {name: tmp_path / name for name in ("log", "table", "quarantine", "skew", "champion", "model")}
@@ -89,13 +89,13 @@ def page(tmp_path: Path, frame: Frame, limits: Gates, prove: Callable[..., None]
     record = {"kind": "xgboost", "history": history, "importance": {"rate": 1.0}, "train_rows": 700}
     write_json(folders["model"] / Files.MODEL, {**record, "train_seconds": 1.5, "train_rows_per_s": 466.7})
     write_manifest(folders["model"])
-    prove(folders["model"], tmp_path / "proof", limits)
+    validate_export(folders["model"], tmp_path / "proof", limits)
     for name, scores in (("xgboost", frame()), ("popularity", frame().with_columns(score=pl.lit(0.25)))):
         (tmp_path / name).mkdir()
         scores.write_parquet(tmp_path / name / Files.SCORES)
     candidates = {"xgboost": Candidate(folders["model"], tmp_path / "xgboost", tmp_path / "proof")}
     evidence = folders["log"], folders["skew"], folders["champion"], tmp_path / "popularity"
-    judge(limits.model_copy(update={"min_slice_rows": 700}), 1, candidates, *evidence, tmp_path / "verdict")
+    evaluate_gates(limits.model_copy(update={"min_slice_rows": 700}), 1, candidates, *evidence, tmp_path / "verdict")
     return RunPage(
         spec="demo",
         started="2026-11-21T09:14:00+00:00",
@@ -190,12 +190,44 @@ def test_a_held_run_does_not_look_blessed(page: RunPage, tmp_path: Path, limits:
     write_json(tmp_path / "skew/skew.json", {**SKEW, "online_mismatches": 4})
     candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
     evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
-    judge(limits, 1, candidates, *evidence, tmp_path / "verdict")
+    evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict")
     text = Outline(render(page)).text
     assert "Nothing blessed" in text
     assert "✕ hold" in text
     assert "4 answers differ from Feast's online ones" in text
     assert "may ship" not in text
+
+
+@pytest.mark.parametrize(
+    ("score", "why"),
+    [
+        (pl.lit(0.25), "AUC"),  # as a network that learnt nothing gives
+        (pl.when(pl.col("impression_id") % 2 == 0).then(0.2).otherwise(0.7), "AUC"),
+        (pl.when(pl.col("impression_id") % 2 == 0).then(1e-7).otherwise(1 - 1e-7), "AUC"),
+        (pl.lit(float("nan")), "scores are missing (NaN)"),
+    ],
+    ids=["constant", "two-valued", "saturated", "NaN"],
+)
+def test_scores_without_information_are_held_with_a_page(
+    score: pl.Expr, why: str, page: RunPage, tmp_path: Path, limits: Gates, frame: Frame
+) -> None:
+    bad = frame().with_columns(score=score.cast(pl.Float32))
+    bad.write_parquet(tmp_path / "xgboost" / Files.SCORES)
+    candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
+    evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
+    assert evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict") is None
+    outline = Outline(render(page))
+    assert "Nothing blessed" in outline.text and why in outline.text
+    assert ("Score distribution" in outline.text) == (why == "AUC")
+
+
+def test_a_training_that_diverged_says_so_on_the_page(page: RunPage, tmp_path: Path, limits: Gates) -> None:
+    (tmp_path / "xgboost" / Files.SCORES).unlink()
+    write_json(tmp_path / "xgboost" / Files.PROBLEM, {"problem": "the loss is nan at step 3"})
+    candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
+    evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
+    assert evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict") is None
+    assert "the loss is nan at step 3" in Outline(render(page)).text
 
 
 def test_an_edited_verdict_is_not_shown(page: RunPage, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shortlist.config.gates import Gates
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import Difference, SliceComparison
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.evaluation.slices import compare_slices, corrected, holm
+from shortlist.spec.gates import Gates
 
 Frame = Callable[..., pl.DataFrame]
 Write = Callable[[str, pl.DataFrame], Path]

@@ -7,9 +7,10 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from shortlist.evaluation.gate_report import GateReport, GateResult
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.records import Interval, Measures, Scores
-from shortlist.evaluation.summary import (
+from shortlist.report.summary import (
     BlessedVersion,
     EngineNumbers,
     Failure,
@@ -29,11 +30,17 @@ MEASURES = Measures(
     log_loss=Interval(low=0.4, value=0.5, high=0.6),
 )
 REPORT = GateReport.of("xgboost", "ab", [GateResult(name="data", passed=True, reason="9 990 valid rows")])
+HISTORY = [
+    {"round": 1, "validation_log_loss": 0.6, "validation_auc": 0.72},
+    {"round": 2, "validation_log_loss": 0.45, "validation_auc": 0.74},
+    {"round": 3, "validation_log_loss": 0.47, "validation_auc": 0.75},
+]
+RECORD = {"train_rows_per_s": 120_000.0, "history": HISTORY}
 SUMMARY = Summary(
     spec="demo",
     rows=Rows(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
     best_possible=Scores(auc=0.75, log_loss=0.45),
-    models={"xgboost": model_numbers(MEASURES, 120_000.0)},
+    models={"xgboost": model_numbers(MEASURES, "xgboost", RECORD)},
     gates=gate_lines((REPORT,)),
     blessed=BlessedVersion(model="xgboost", version="1"),
     steps={"ingest": StepNumbers(seconds=1.5, cached=False, peak_mib=200.0)},
@@ -67,6 +74,7 @@ def test_programs_find_the_promised_names() -> None:
     }  # fmt: skip
     assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}
+    numbers |= {"validation_log_loss": 0.45, "validation_auc": 0.74}  # of the kept line
     assert content["models"]["xgboost"].items() >= numbers.items()
     gate = {"name": "data", "passed": True, "reason": "9 990 valid rows"}
     assert content["gates"][0].items() >= gate.items()
@@ -101,9 +109,9 @@ def test_numbers_that_cannot_be_are_refused() -> None:
 
 
 def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
-    unmeasured = model_numbers(Measures(model="dlrm", role="candidate", problem="one class"), None)
-    assert unmeasured.model_dump(exclude={"role"}) == dict.fromkeys(
-        ("auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s")
+    unmeasured = model_numbers(Measures(model="dlrm", role="candidate", problem="one class"), "dlrm", None)
+    assert unmeasured.model_dump(exclude={"role", "kind"}) == dict.fromkeys(
+        ("auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s", "validation_auc", "validation_log_loss")
     )
 
 

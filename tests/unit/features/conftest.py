@@ -8,16 +8,16 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import pytest
 
-from shortlist import artefacts
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Files
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage import artefacts
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 FIRST_DAY = date(2026, 3, 2)  # a Monday
 

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shortlist.artefacts import folder_digest
-from shortlist.config.declared import Declared
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import DataError, Files
-from shortlist.features.fan_out import count_group, merge_groups, share_counting
+from shortlist.features.fan_out import count_group, group_uncounted_days, merge_groups
 from shortlist.features.fit import fit
 from shortlist.features.groups import groups_of, read, written
 from shortlist.features.table import build_table, join_tables
-from shortlist.tables import DayPart, DayTable
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.tables import DayPart, DayTable
 
 COLUMNS = [
     {"kind": "numeric", "each": "price", "log": True, "standardise": True},
@@ -78,11 +78,11 @@ class Wide:
     """A fit over groups of days."""
 
     def __init__(self, world: Any, columns: Sequence[dict[str, Any]], name: str) -> None:
-        self.declared = Declared(world.data, Features.model_validate({"columns": list(columns)}), Gates())
+        self.declared = DeclaredSections(world.data, Features.model_validate({"columns": list(columns)}), Gates())
         self.folder = world.folder / name
 
     def share(self, log: Path, partitions: int, previous: Path | None = None) -> tuple[list[str], str]:
-        return share_counting(self.declared, RUNTIME, log, partitions, str(previous or ""))
+        return group_uncounted_days(self.declared, RUNTIME, log, partitions, str(previous or ""))
 
     def count(self, log: Path, groups: Sequence[str]) -> list[Path]:
         folders = [self.folder / f"group-{number}" for number in range(len(groups))]
@@ -235,7 +235,7 @@ def test_tables_of_different_fits_are_refused(world: Any) -> None:
     log = world.log([*plain(world, 4), world.row(0, words=["b"]), world.row(0, words=["b"])])
     parts = []
     for number, columns in enumerate(([WORDS], [{**WORDS, "max_size": 2}])):
-        declared = Declared(world.data, Features.model_validate({"columns": columns}), Gates())
+        declared = DeclaredSections(world.data, Features.model_validate({"columns": columns}), Gates())
         fit(*declared, RUNTIME, log, world.folder / f"fitted-{number}")
         parts.append(world.folder / f"part-{number}")
         days = frozenset(date(2026, 3, 2 + 2 * number + more) for more in (0, 1))
@@ -264,7 +264,7 @@ def test_the_files_of_a_day_do_not_depend_on_the_days_before(world: Any) -> None
     log = world.log(
         rows_of(world, [[{"user_id": user} for user in range(height)] for height in heights]), chunk_rows=700
     )
-    declared = Declared(world.data, Features.model_validate({"columns": [COUNT]}), Gates())
+    declared = DeclaredSections(world.data, Features.model_validate({"columns": [COUNT]}), Gates())
     fitted, small = world.fit(log, [COUNT]), Runtime(engine="cpu", chunk_rows=1_000)
     whole = build_table(*declared, small, log, fitted, world.folder / "whole")
     assert [len(part.files) for part in whole.days] == [1, 1, 1, 1]

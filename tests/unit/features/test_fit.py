@@ -7,15 +7,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.artefacts import folder_digest
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import DataError
-from shortlist.features.earlier import MisfitError, newest_fit
-from shortlist.features.fit import fit_onto
-from shortlist.features.publish import point_servers_at
+from shortlist.features.columns import IncompatibleFitError
+from shortlist.features.fit import fit_incrementally
+from shortlist.features.previous_fit import newest_fit
+from shortlist.features.publish import announce_views
 from shortlist.features.views import start_of
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import folder_digest
 
 COUNT = {"kind": "count", "key": ["user_id", "page"], "name": "n"}
 WORDS = {"kind": "vocabulary", "each": "words", "min_rows": 2}
@@ -76,7 +77,9 @@ def test_a_day_that_changed_since_is_refused(world: Any) -> None:
 def test_a_day_whose_values_changed_since_is_refused(world: Any) -> None:
     world.fit(world.log(rows(world, 4)), [COUNT], "before")
     relabelled = [{**row, "label": 1 - row["label"]} if place == 2 else row for place, row in enumerate(rows(world, 5))]
-    with pytest.raises(MisfitError, match=r"before: 2026-03-03 has other values now\. Fit without the previous"):
+    with pytest.raises(
+        IncompatibleFitError, match=r"before: 2026-03-03 has other values now\. Fit without the previous"
+    ):
         world.fit(world.log(relabelled, "late"), [COUNT], "after", previous="before")
 
 
@@ -97,8 +100,18 @@ def test_a_last_day_that_was_cut_short_is_counted_again(world: Any) -> None:
 
 def test_days_beyond_the_log_are_never_taken_over(world: Any) -> None:
     world.fit(world.log(rows(world, 6)), [COUNT], "before")
-    with pytest.raises(MisfitError, match="before: it has seen 2026-03-07, the log ends on 2026-03-05"):
+    with pytest.raises(IncompatibleFitError, match="before: it has seen 2026-03-07, the log ends on 2026-03-05"):
         world.fit(world.log(rows(world, 4), "cut"), [COUNT], "after", previous="before")
+
+
+def test_a_counted_day_that_the_log_has_lost_is_refused(world: Any) -> None:
+    """The split would be that of all days ever seen: features fitted on a day that validates."""
+    every = rows(world, 7)
+    world.fit(world.log(every[:-2]), [COUNT], "before")
+    lost = every[-3]["day"]
+    after = world.log([row for row in every if row["day"] != lost], "after")
+    with pytest.raises(IncompatibleFitError, match=f"before: it has seen {lost}, which is no longer in the log"):
+        world.fit(after, [COUNT], "fitted", previous="before")
 
 
 MAKER = {"kind": "target", "key": "maker", "name": "maker_rate"}
@@ -114,7 +127,7 @@ def test_a_side_table_that_changed_for_counted_rows_is_refused(world: Any) -> No
     world.fit(world.log(rows(world, 4)), [MAKER], "before")
     moved = pl.when(pl.col("item_id") == 10).then(8).otherwise(pl.col("maker")).alias("maker")
     log = with_items(world.log(rows(world, 5), "later"), lambda items: items.with_columns(moved))
-    with pytest.raises(MisfitError, match="before: side table 'items' says other things of old rows now"):
+    with pytest.raises(IncompatibleFitError, match="before: side table 'items' says other things of old rows now"):
         world.fit(log, [MAKER], "after", previous="before")
 
 
@@ -142,7 +155,7 @@ def test_a_previous_fit_that_does_not_fit_is_told_and_done_without(world: Any, m
     events.unlink()
     reasons = {"before": "2026-03-03 had 2 rows then and has 3 now", "torn": "not valid JSON", "gone": "missing"}
     for name in reasons:
-        assert not fit_onto(str(world.folder / name), *declared, log, world.folder / f"onto-{name}")
+        assert not fit_incrementally(str(world.folder / name), *declared, log, world.folder / f"onto-{name}")
         assert folder_digest(world.folder / f"onto-{name}") == whole
     notes = [
         event["text"] for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "note"
@@ -150,7 +163,7 @@ def test_a_previous_fit_that_does_not_fit_is_told_and_done_without(world: Any, m
     assert len(notes) == 3
     for said, reason in zip(notes, reasons.values(), strict=True):
         assert said.startswith("Every day was counted again, for the earlier features do not fit: ") and reason in said
-    assert fit_onto(str(world.folder / "whole"), *declared, log, world.folder / "again")
+    assert fit_incrementally(str(world.folder / "whole"), *declared, log, world.folder / "again")
     assert folder_digest(world.folder / "again") == whole
 
 
@@ -160,7 +173,7 @@ def test_the_newest_fit_is_the_one_that_the_store_was_filled_from(world: Any) ->
     store.mkdir()
     log = world.log(rows(world, 4))
     fitted = world.fit(log, [COUNT])
-    point_servers_at(fitted / "views", store, start_of(rows(world, 4)[-1]["day"], "UTC"), log)
+    announce_views(fitted / "views", store, start_of(rows(world, 4)[-1]["day"], "UTC"), log)
     assert newest_fit(store) == str(fitted)
 
 

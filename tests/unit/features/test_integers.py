@@ -16,21 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.config.features import Features, Vocabulary
-from shortlist.config.gates import Gates
-from shortlist.config.load import load_spec
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
 from shortlist.features.integer_count import IntegerCount, is_large
-from shortlist.features.integers import LARGE, MANY, IdTable, Tally
+from shortlist.features.integers import LARGE, MANY, IdTable, ValueCounts
 from shortlist.features.keyed import KeyedView, Total
+from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import plan
 from shortlist.features.ranges import key_ranges, read_range, write_frames
 from shortlist.features.statistics import KeyCount, count, countable
-from shortlist.features.tabulated import Tabulated
-from shortlist.features.vocabulary import VALUE, ValueIds, build_vocabulary
+from shortlist.features.vocabulary import VALUE, ValueIds, VocabularyLimits, build_vocabulary
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.load import load_spec
+from shortlist.spec.runtime import Runtime
 
 EDGES = [-(2**63), -(2**63) + 1, -(2**32), -1, 0, 1, 2**32 - 1, 2**32, 2**63 - 1]
 integers = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3))
@@ -46,7 +46,7 @@ def column(values: list[int | None], cut: int = 0) -> pl.Series:
 @settings(deadline=None)
 @given(parts=st.lists(columns, max_size=4), cut=st.integers(0, 20))
 def test_rows_are_counted_as_by_a_dictionary_and_come_in_order(parts: list[list[int | None]], cut: int) -> None:
-    tally = Tally()
+    tally = ValueCounts()
     for _ in range(2):  # a cleared table begins anew
         tally.clear()
         for values in parts:
@@ -60,7 +60,7 @@ def test_rows_are_counted_as_by_a_dictionary_and_come_in_order(parts: list[list[
 @pytest.mark.parametrize("step", [1, 2**20, 2**40, 2**50, 11_400_714_819_323_198_485])
 def test_a_table_grows_with_its_values(step: int) -> None:
     numbers = np.array([number * step % 2**63 for number in range(5_000)], dtype=np.int64)
-    tally = Tally()
+    tally = ValueCounts()
     for _ in range(2):
         tally.add(pl.Series(np.concatenate([numbers, numbers[::-1]])))
     found, rows = tally.in_order()
@@ -74,7 +74,7 @@ def test_a_table_grows_with_its_values(step: int) -> None:
 def test_values_are_told_once_on_the_day_that_brings_them_to_the_least_rows(
     days: list[dict[int, int]], least: int
 ) -> None:
-    tally, sums = Tally(), Counter[int]()
+    tally, sums = ValueCounts(), Counter[int]()
     for day in days:
         values, rows = (pl.Series(each, dtype=pl.Int64) for each in (list(day), list(day.values())))
         found, reached = tally.reaching(values, rows, least)
@@ -166,7 +166,7 @@ def test_integer_keys_are_counted_as_other_keys_are(world: Any, tmp_path: Path, 
 
 
 def test_what_is_more_than_rows_of_an_integer_is_counted_by_queries(world: Any) -> None:
-    declared = Declared(world.data)
+    declared = DeclaredColumns(world.data)
     assert IntegerCount.suits(KeyedView(("item_id",)), declared, "cpu")
     for other in (
         KeyedView(("item_id", "user_id")),
@@ -179,7 +179,7 @@ def test_what_is_more_than_rows_of_an_integer_is_counted_by_queries(world: Any) 
 
 def test_a_gpu_counts_by_queries(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shortlist.features.integer_count.resolve", lambda engine: engine)
-    assert not IntegerCount.suits(KeyedView(("item_id",)), Declared(world.data), "gpu")
+    assert not IntegerCount.suits(KeyedView(("item_id",)), DeclaredColumns(world.data), "gpu")
 
 
 def test_the_key_of_a_narrow_type_keeps_it(tmp_path: Path) -> None:
@@ -203,14 +203,14 @@ def test_a_number_by_table_has_the_same_bits(fill: float | None, nulls: bool) ->
     number = ((number.clip(0.0, None) + 1.0).log() / 3.0).cast(pl.Float32)
     for column_ in (values, values[3:], values[:11].append(values[11:])):
         expected = column_.to_frame().select(number).to_series()
-        assert Tabulated("x", number).of(column_).equals(expected, null_equal=True, check_dtypes=True)
+        assert LookupTable("x", number).of(column_).equals(expected, null_equal=True, check_dtypes=True)
 
 
 def test_a_table_is_for_many_integers_on_the_cpu() -> None:
     many = pl.Series(np.zeros(MANY, np.int64))
-    assert Tabulated.suits(many, "cpu")
-    assert not Tabulated.suits(many[1:], "cpu")
-    assert not Tabulated.suits(many.cast(pl.Float64), "cpu")
+    assert LookupTable.suits(many, "cpu")
+    assert not LookupTable.suits(many[1:], "cpu")
+    assert not LookupTable.suits(many.cast(pl.Float64), "cpu")
 
 
 def test_a_range_of_a_file_is_read_as_the_whole_of_it(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_countable_keys_need_no_other_column(world: Any) -> None:
     log = world.log([world.row(0, 1.0, item_id=10)])
     rows = pl.read_parquet(list(log.glob("day=*/*.parquet")), columns=["item_id"], hive_partitioning=False)
     view = KeyedView(("item_id",))
-    assert countable(rows, [view], Declared(world.data)).to_dict(as_series=False) == {"item_id": [10]}
+    assert countable(rows, [view], DeclaredColumns(world.data)).to_dict(as_series=False) == {"item_id": [10]}
 
 
 @pytest.mark.parametrize("rows", [1_000_000, 400])
@@ -239,7 +239,7 @@ def test_a_large_log_has_the_vocabulary_that_a_small_one_has(tmp_path: Path, row
         values, counts = np.unique(random.zipf(1.3, 3_000) % 2_000, return_counts=True)
         days.append(tmp_path / f"{day}.parquet")
         write_frames(days[-1], [pl.DataFrame({"x": values, Columns.ROWS: counts})])
-    setting = Vocabulary(kind="vocabulary", each=("x",), min_rows=5, max_size=100)
+    setting = VocabularyLimits("x", min_rows=5, max_size=100)
     large, small = (build_vocabulary(days, "x", setting, rows, "cpu", compiled=each) for each in (True, False))
     assert large.equals(small)
     assert large.height > 50

@@ -11,14 +11,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist import frames
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Gpu, Runtime
-from shortlist.execution import EXECUTION
-from shortlist.features.dense import _limit, _limit_by_comparison
 from shortlist.features.fit import fit
+from shortlist.features.kinds.base import limit_by_clip, limit_by_comparison
 from shortlist.features.table import build_table
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Gpu, Runtime
+from shortlist.system import query_engine as frames
+from shortlist.system.execution import EXECUTION
 
 COLUMNS = [
     {"kind": "numeric", "each": "price", "fill": 1.0, "clip": (-1, 9), "log": True, "standardise": True},
@@ -85,6 +85,8 @@ def test_what_stays_on_the_cpu_is_counted_and_nothing_changes(world: Any, refusi
 @pytest.mark.parametrize("bounds", [(0.0, None), (-1.5, 2.0), (0.0, 0.0)])
 def test_bounds_by_comparison_give_the_same_bits(bounds: tuple[float, float | None]) -> None:
     values = pl.DataFrame({"x": [None, -3.0, -1.5, -0.0, 0.0, 1e-300, 2.0, 2.0000001, 1e300]})
-    kept, compared = (values.select(each(pl.col("x"), *bounds).alias("x")) for each in (_limit, _limit_by_comparison))
+    kept, compared = (
+        values.select(each(pl.col("x"), *bounds).alias("x")) for each in (limit_by_clip, limit_by_comparison)
+    )
     assert compared.equals(kept)
     assert compared.to_series().null_count() == 1

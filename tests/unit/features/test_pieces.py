@@ -12,14 +12,14 @@ import yaml
 from polars.testing import assert_frame_equal
 
 from benchmarks.criteo import write_tsv
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
-from shortlist.tables import DayTable, pieces_of
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable, pieces_of
 
 SPEC = Path(__file__).parents[3] / "pipelines" / "specs" / "criteo.yaml"
 ROWS, PIECE = 6_000, 97
@@ -54,7 +54,7 @@ def cut(log: Path, out: Path) -> None:
 def test_features_of_pieces_are_those_of_whole_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
-    for module, name in (("vocabulary", "MANY"), ("tabulated", "MANY"), ("integer_count", "LARGE")):
+    for module, name in (("vocabulary", "MANY"), ("lookup_table", "MANY"), ("integer_count", "LARGE")):
         monkeypatch.setattr(f"shortlist.features.{module}.{name}", many)
     spec = criteo(tmp_path)
     cut(tmp_path / "whole", tmp_path / "cut")

@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
 from shortlist.features.columns import PlanError
 from shortlist.features.keyed import Total
 from shortlist.features.plan import Output, Plan, plan
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
 
 
 def planned(world: Any, *columns: dict[str, Any], slices: tuple[str, ...] = (), data: Data | None = None) -> Plan:

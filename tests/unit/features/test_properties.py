@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shortlist.artefacts import folder_digest
-from shortlist.config.runtime import Runtime
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import folder_digest
 
 COLUMNS = [
     {"kind": "numeric", "each": "price", "log": True, "standardise": True},

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from shortlist.artefacts import read_json
-from shortlist.config.features import Features
-from shortlist.config.runtime import Runtime, SQLiteOnline
 from shortlist.contracts import Files, ShortlistError
-from shortlist.features.place import SERVING
+from shortlist.features.feast_store_location import SERVING
+from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.publish import publish
 from shortlist.features.store import user_reader
 from shortlist.features.table import build_table
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from shortlist.artefacts import write_json
-from shortlist.config.runtime import SQLiteOnline
 from shortlist.contracts import ShortlistError
+from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.skew import SkewReport, check_skew
 from shortlist.features.store import Store, apply, connect
 from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
+from shortlist.storage.artefacts import write_json
 
 FIRST, SECOND, NEWEST = date(2026, 1, 5), date(2026, 1, 6), date(2026, 1, 7)
 

@@ -2,9 +2,9 @@ from datetime import date
 
 import pytest
 
-from shortlist.config.data import Split
 from shortlist.contracts import DataError
 from shortlist.features.split import split_days
+from shortlist.spec.data import Split
 
 DAYS = [date(2026, 3, day) for day in range(1, 9)]
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import DataError
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.statistics import KeyCount, count, countable, refuse_large_sums
+from shortlist.features.statistics import KeyCount, check_sum_range, count, countable
 
 VIEW = KeyedView(
     ("user_id", "words"),
@@ -37,7 +37,7 @@ def statistics(frames: list[pl.DataFrame], world: Any, path: Path, spill_every: 
     path.parent.mkdir(exist_ok=True)
     kept = KeyCount(VIEW, path.parent / "scratch", "cpu")
     for number, frame in enumerate(frames):
-        kept.add(*count(countable(frame, [VIEW], Declared(world.data)), [VIEW], "cpu"))
+        kept.add(*count(countable(frame, [VIEW], DeclaredColumns(world.data)), [VIEW], "cpu"))
         if spill_every and number % spill_every == 0:
             kept.spill()
     kept.finish(path, rows=4)
@@ -73,12 +73,12 @@ def test_spilled_files_are_gone_at_the_end(world: Any, rows: pl.DataFrame, tmp_p
 
 
 def test_sums_that_leave_64_bits_are_refused(world: Any) -> None:
-    declared = Declared(world.data)
-    refuse_large_sums({"sum_seconds": 2.0**56, "sum_likes": 2.0**56}, declared)
+    declared = DeclaredColumns(world.data)
+    check_sum_range({"sum_seconds": 2.0**56, "sum_likes": 2.0**56}, declared)
     with pytest.raises(
         DataError, match=r"'seconds' add up to 2.2e\+12, more than 2.2e\+12. Declare the column in a larger"
     ):
-        refuse_large_sums({"sum_seconds": 2.0**57}, declared)
+        check_sum_range({"sum_seconds": 2.0**57}, declared)
 
 
 def test_fit_refuses_sums_that_leave_64_bits(world: Any) -> None:

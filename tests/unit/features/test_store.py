@@ -10,19 +10,24 @@ import textwrap
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from shortlist.artefacts import write_json
-from shortlist.config.runtime import RedisOnline, SQLiteOnline
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.features import store as store_module
 from shortlist.features.answers import ROW, with_answers
-from shortlist.features.feast_environment import FEATURE_REPO, environment, variables
-from shortlist.features.store import Store, apply, connect, kept_online
+from shortlist.features.feast_environment import environment, quiet, variables
+from shortlist.features.online_stores.redis import RedisOnline
+from shortlist.features.online_stores.registry import ONLINE_STORES
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.store import Store, apply, connect, is_online_view, user_reader
 from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
+from shortlist.spec.runtime import FileOf, OnlineStore, Runtime
+from shortlist.storage.artefacts import write_json
+from shortlist.system.project import project_root
 
 ZONE = "Asia/Shanghai"  # eight hours ahead: a day begins at 16:00 UTC of the day before
 BIG = 2**53 + 1  # a float cannot hold it
@@ -257,10 +262,10 @@ def test_connecting_to_nothing_says_what_to_run(views: Path, tmp_path: Path) -> 
 def test_feast_itself_finds_the_same_definitions(views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_module._feast()
     parse_repo = importlib.import_module("feast.repo_operations").parse_repo
-    monkeypatch.chdir(FEATURE_REPO)
-    monkeypatch.syspath_prepend(FEATURE_REPO)
+    monkeypatch.chdir(project_root() / "feature_repo")
+    monkeypatch.syspath_prepend(project_root() / "feature_repo")
     with environment(variables(views, tmp_path / "store", "my-spec", SQLiteOnline(), "user")):
-        found = parse_repo(FEATURE_REPO)
+        found = parse_repo(project_root() / "feature_repo")
     sys.modules.pop("definitions")
     assert {entity.name for entity in found.entities} == {"everything", "tab", "user", "__dummy"}  # Feast adds its own
     assert sorted(one.name for one in found.feature_views) == ["clicks", "overall", "pairs", "users"]
@@ -284,10 +289,10 @@ def test_a_spec_that_looks_nothing_up_has_an_empty_store(store: Store, tmp_path:
 
 def test_a_large_view_is_kept_online_only_when_its_key_is_the_user() -> None:
     large = VIEWS[0].model_copy(update={"newest_keys": 50_001})
-    assert kept_online(large, "user")
-    assert not kept_online(large, "item")
-    assert not kept_online(VIEWS[1].model_copy(update={"newest_keys": 50_001}), "user")
-    assert kept_online(VIEWS[1].model_copy(update={"newest_keys": 50_000}), "user")
+    assert is_online_view(large, "user")
+    assert not is_online_view(large, "item")
+    assert not is_online_view(VIEWS[1].model_copy(update={"newest_keys": 50_001}), "user")
+    assert is_online_view(VIEWS[1].model_copy(update={"newest_keys": 50_000}), "user")
 
 
 def test_a_large_view_is_refused_online_and_read_from_its_snapshot(tmp_path: Path) -> None:
@@ -369,7 +374,7 @@ def test_a_materialisation_killed_half_way_can_be_run_again(store: Store, views:
         import os, signal
         from datetime import datetime
         from pathlib import Path
-        from shortlist.config.runtime import SQLiteOnline
+        from shortlist.features.online_stores.sqlite import SQLiteOnline
         from shortlist.features import store as module
         store = module.connect(Path({str(views)!r}), Path({str(tmp_path / "store")!r}), "my-spec", SQLiteOnline())
         written = store._feast._get_provider().online_store.online_write_batch
@@ -392,3 +397,54 @@ def test_feast_does_not_speak(store: Store, capfd: pytest.CaptureFixture[str]) -
     store.materialize(start(8))
     store.historical(pl.DataFrame({"user": [1], "event_time": moments(8)}), ["clicks"])
     assert capfd.readouterr() == ("", "")
+
+
+class ElsewhereOnline(OnlineStore):
+    """An online store that only this file knows: Feast's SQLite store in a file that the spec names."""
+
+    kind: Literal["elsewhere"]
+    """A file."""
+    path: Path
+    """The file."""
+
+    is_shared: ClassVar[bool] = False
+
+    def configuration(self, file: FileOf) -> dict[str, Any]:
+        return {"type": "feast.infra.online_stores.sqlite.SqliteOnlineStore", "path": str(self.path)}
+
+    def files(self, file: FileOf) -> tuple[Path, ...]:
+        return (self.path,)
+
+    def prepare(self, file: FileOf) -> None:
+        self.path.with_suffix(".prepared").touch()
+
+    @classmethod
+    def explained(cls, error: Exception) -> str:
+        return f"the file says: {error}" if isinstance(error, sqlite3.OperationalError) else ""
+
+
+def test_an_online_store_of_ones_own_is_filled_and_answers(
+    views: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ONLINE_STORES, "elsewhere", ElsewhereOnline)
+    path, place = tmp_path / "mine.db", tmp_path / "own"
+    runtime = Runtime.model_validate({"online_store": {"kind": "elsewhere", "path": str(path)}})
+    online = Runtime.model_validate_json(runtime.model_dump_json()).online_store  # as steps and servers are told of it
+    store = apply(views, place, "my-spec", online, user="user")
+    assert path.with_suffix(".prepared").exists()
+    assert not (place / "online.db").exists()
+    assert store.materialize(start(8)) == {"clicks": 2, "pairs": 2, "overall": 1, "users": 2}
+    answers = connect(views, place, "my-spec", online).online(pl.DataFrame({"user": [2, 1, 3]}), ["clicks"])
+    assert answers["clicks:rows"].to_list() == [2, 3, None]
+    assert user_reader(place, "my-spec", online, "user").rows([1], ["clicks:last_time"]) == {
+        "clicks:last_time": [BIG + 2]
+    }
+    path.unlink()
+    with pytest.raises(ShortlistError, match=r"mine\.db: not there; run the features step first"):
+        user_reader(place, "my-spec", online, "user")
+
+
+def test_an_online_store_of_ones_own_explains_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ONLINE_STORES, "elsewhere", ElsewhereOnline)
+    with pytest.raises(ShortlistError, match=r"runtime\.online_store: the file says: database is locked"), quiet():
+        raise sqlite3.OperationalError("database is locked")

@@ -4,11 +4,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.config.features import Features
-from shortlist.config.gates import Gates
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import DataError
 from shortlist.features.table import build_table
+from shortlist.spec.features import Features
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
 
 NUMBER = {"kind": "numeric", "each": "price"}
 

@@ -25,7 +25,7 @@ def test_answers_from_elsewhere_do_as_well_as_its_own(world: Any, log: Any) -> N
     rows = pl.read_parquet(list(log.glob("day=2026-03-04/*.parquet")), hive_partitioning=False)
     looked_up = rows
     for view in transformer.plan.views:  # as a store would be asked: key by key
-        asked = transformer.asking(view, looked_up)
+        asked = transformer.lookup_keys(view, looked_up)
         answers = [transformer.answer(view.name, asked[at : at + 1], THIRD) for at in range(asked.height)]
         looked_up = transformer.gather(view, looked_up, asked, pl.concat(answers))
     assert transformer.compute(looked_up).equals(transformer.compute(transformer.look_up(rows, THIRD)))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from shortlist.features import lookup
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.lookup import ViewFile
 from shortlist.features.statistics import KeyCount, count, countable
@@ -109,7 +109,7 @@ def counted(world: Any, tmp_path: Path) -> Path:
         seconds = None if number % 7 == 0 else number / 4
         values = {"user_id": number % 23, "page": "abc"[number % 3], "likes": number % 5, "seconds": seconds}
         rows.append(world.row(number % 5, number / 20, **values))
-    declared = Declared(world.data)
+    declared = DeclaredColumns(world.data)
     frame = pl.read_parquet(list((world.log(rows)).glob("day=*/*.parquet")))
     for (day,), part in frame.group_by("day"):
         kept = KeyCount(VIEW, tmp_path / "scratch", "cpu")

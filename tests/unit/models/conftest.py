@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once, when a test module imports it
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 FIRST_DAY = date(2026, 1, 5)
 USERS, ITEMS, TAGS = 40, 30, 10

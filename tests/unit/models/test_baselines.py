@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 
 from models.inputs import FeatureColumn
-from models.logistic import LogisticRanker
+from models.logistic.ranker import LogisticRanker
+from models.logistic.section import LogisticModel
 from models.one_hot import OneHot, bucket_of
-from models.popularity import PopularityRanker
-from shortlist.config.base import Section
-from shortlist.config.models import LogisticModel
-from shortlist.config.runtime import Runtime
+from models.popularity.ranker import PopularityRanker
+from models.popularity.section import PopularityModel
 from shortlist.contracts import DataError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 
 def without_items(table: DayTable, folder: Path) -> DayTable:
@@ -28,7 +28,7 @@ def without_items(table: DayTable, folder: Path) -> DayTable:
 def test_popularity_is_the_smoothed_click_rate_of_the_training_days(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame
 ) -> None:
-    ranker = PopularityRanker(Section())
+    ranker = PopularityRanker(PopularityModel())
     rate = ranker.fit(table, runtime).base_rate
     train = table.scan({table.days[1].day, table.days[2].day}).filter(pl.col("item") == "item-3").collect()
     expected = (int(train["label"].sum()) + 20 * rate) / (train.height + 20)
@@ -39,7 +39,7 @@ def test_popularity_is_the_smoothed_click_rate_of_the_training_days(
 def test_popularity_without_items_is_the_overall_rate(
     table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
 ) -> None:
-    ranker = PopularityRanker(Section())
+    ranker = PopularityRanker(PopularityModel())
     rate = ranker.fit(without_items(table, tmp_path / "table"), runtime).base_rate
     ranker.save(tmp_path / "model")
     loaded = PopularityRanker.load(tmp_path / "model")
@@ -47,7 +47,7 @@ def test_popularity_without_items_is_the_overall_rate(
 
 
 def test_popularity_of_items_refuses_rows_without(table: DayTable, runtime: Runtime, test_rows: pl.DataFrame) -> None:
-    ranker = PopularityRanker(Section())
+    ranker = PopularityRanker(PopularityModel())
     ranker.fit(table, runtime)
     with pytest.raises(DataError, match="the rows have no column 'item'; the popularity model needs it"):
         ranker.predict(test_rows.drop("item"))
@@ -86,7 +86,7 @@ def test_logistic_regression_keeps_the_best_epoch(
     table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([0.6, 0.5, 0.55])
-    monkeypatch.setattr("models.logistic.quality", lambda *_: {"validation_log_loss": next(losses)})
+    monkeypatch.setattr("models.logistic.ranker.quality", lambda *_: {"validation_log_loss": next(losses)})
     ranker = LogisticRanker(LogisticModel(features=("*",)))
     after_epoch: list[np.ndarray] = []
     record = ranker.fit(table, runtime, on_epoch=lambda line: after_epoch.append(ranker._coefficients))

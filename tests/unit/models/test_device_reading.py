@@ -16,8 +16,8 @@ from models.device_reading import CudfColumns, float_frame, reads_on_device
 from models.inputs import FeatureColumn
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import DataError
-from shortlist.execution import EXECUTION
-from shortlist.frames import EngineError
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import EngineError
 
 AGE = FeatureColumn(name="age", kind="dense")
 TEXT = FeatureColumn(name="text", kind="vector", width=2)

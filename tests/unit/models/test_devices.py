@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from models.devices import torch_device, xgboost_device
-from shortlist.execution import EXECUTION
-from shortlist.frames import EngineError
+from models.devices import torch_device
+from models.xgboost.device import xgboost_device
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import EngineError
 
 Machine = Callable[..., None]
 H200 = {"name": "NVIDIA H200", "total_mib": 143_771}

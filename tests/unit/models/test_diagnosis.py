@@ -7,10 +7,10 @@ import pytest
 
 from models.diagnosis import Diagnosis, diagnose, diagnose_table
 from models.dlrm.chunks import Batch, Chunk
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
+from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=100)
 
@@ -28,11 +28,11 @@ class Fabricated:
     """Steps that take the milliseconds they are told; a batch that was seen before takes `again`."""
 
     def __init__(self, clock: Clock, whole: float, embeddings: float, network: float, again: float) -> None:
-        self._clock, self._took, self._again = clock, {"e": embeddings, "n": network, "w": whole}, again
+        self._clock, self._took, self._retry = clock, {"e": embeddings, "n": network, "w": whole}, again
         self._seen: set[int] = set()
 
     def whole(self, batch: Batch) -> None:
-        self._clock.now += (self._again if id(batch) in self._seen else self._took["w"]) / 1_000
+        self._clock.now += (self._retry if id(batch) in self._seen else self._took["w"]) / 1_000
         self._seen.add(id(batch))
 
     def embeddings(self, batch: Batch) -> None:
@@ -65,7 +65,7 @@ def diagnosed(wait: float, whole: float, embeddings: float, network: float, agai
         ((30, 10, 4, 6, 10), "loader", r"The loader bounds .* 75% of the time .* Raise runtime\.memory_budget_mib"),
         ((1, 10, 7, 2, 10), "embeddings", r"alone they take 7\.0 ms, the network 2\.0 ms\. Lower .*embedding_dim"),
         ((1, 10, 7, 2, 5), "embeddings", r"2\.0 ms; the same rows again are quicker, so fetching"),
-        ((1, 10, 2, 7, 10), "network", r"alone it takes 7\.0 ms, the embeddings 2\.0 ms\. Narrow models\.dlrm\.bottom"),
+        ((1, 10, 2, 7, 10), "network", r"alone it takes 7\.0 ms, the embeddings 2\.0 ms\. Narrow the model's bottom"),
     ],
 )
 def test_what_is_slow_is_named(milliseconds: tuple[float, ...], bound: str, advice: str) -> None:

@@ -9,9 +9,9 @@ import torch
 
 from models.dlrm.export import export_torchscript
 from models.dlrm.ranker import DLRMRanker
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
-from shortlist.tables import DayTable
+from models.dlrm.section import DLRMModel
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 import xgboost as xgb
 
-from models.xgboost_export import tree_attributes
-from shortlist.serving.export.nodes import ML, ExportError, Nodes, tensor_info
+from models.xgboost.export import tree_attributes
+from shortlist.serving.export.graph_builder import ML, ExportError, GraphBuilder, tensor_info
 
 PARAMS: dict[str, Any] = {"objective": "binary:logistic", "max_depth": 5, "min_child_weight": 0, "nthread": 1}
 
@@ -30,7 +30,7 @@ def boosted(folder: Path, trees: int = 30, **params: Any) -> tuple[xgb.Booster, 
 
 
 def margins(weights: Path, data: np.ndarray) -> np.ndarray:
-    nodes = Nodes()
+    nodes = GraphBuilder()
     found = nodes.add("TreeEnsembleRegressor", "x", domain=ML, **tree_attributes(weights))
     model = nodes.model([tensor_info("x", np.float32, 4)], [tensor_info(found, np.float32, 1)])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

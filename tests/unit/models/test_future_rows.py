@@ -13,17 +13,17 @@ import pytest
 import yaml
 
 from models.train import train
-from shortlist.artefacts import folder_digest, sha256
-from shortlist.config.declared import Declared
-from shortlist.config.gates import Gates
-from shortlist.config.load import parse_spec
-from shortlist.config.spec import Spec
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
-from shortlist.tables import DayTable
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.gates import Gates
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import folder_digest, sha256
+from shortlist.storage.tables import DayTable
 
 ROOT = Path(__file__).parents[3]
 FIRST = 1_760_054_400  # 2025-10-10T00:00:00Z
@@ -69,8 +69,8 @@ def declared() -> Spec:
         {"kind": "count", "key": "user_id", "name": "user_seen"},
     ]
     raw["models"] = {
-        "xgboost": {"features": ["*"], "rounds": 10, "refit": True},
-        "dlrm": {"features": ["*"], "epochs": 1, "embedding_dim": 4, "bottom_mlp": [8], "top_mlp": [8]},
+        "xgboost": {"kind": "xgboost", "features": ["*"], "rounds": 10, "refit": True},
+        "dlrm": {"kind": "dlrm", "features": ["*"], "epochs": 1, "embedding_dim": 4, "bottom_mlp": [8], "top_mlp": [8]},
     }
     return parse_spec(yaml.safe_dump(raw))
 
@@ -81,11 +81,11 @@ def made_of(lines: Sequence[str], folder: Path, until: datetime | None) -> Made:
     (folder / "log.csv").write_text("\n".join([HEADER, *lines]) + "\n")
     ingest(spec.data, folder, folder / "raw", spec.runtime)
     validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, UNTIL, until)
-    sections = Declared(spec.data, spec.features, Gates())
+    sections = DeclaredSections(spec.data, spec.features, Gates())
     fit(*sections, spec.runtime, folder / "log", folder / "fitted")
     table = build_table(*sections, spec.runtime, folder / "log", folder / "fitted", folder / "table")
     for kind in ("xgboost", "dlrm"):
-        train(kind, getattr(spec.models, kind), table, spec.runtime, folder / kind, folder / f"{kind}_scores")
+        train(kind, spec.models[kind], table, spec.runtime, folder / kind, folder / f"{kind}_scores")
     return Made(folder, DayTable.open(folder / "log", Files.LOG), table)
 
 
@@ -138,7 +138,7 @@ def test_the_planted_rows_would_have_been_learnt_without_a_limit(tmp_path: Path,
     (tmp_path / "log.csv").write_text("\n".join([HEADER, *lines]) + "\n")
     ingest(spec.data, tmp_path, tmp_path / "raw", spec.runtime)
     log = validate(spec.data, tmp_path / "raw", tmp_path / "log", tmp_path / "quarantine", spec.runtime, UNTIL)
-    fit(*Declared(spec.data, spec.features, Gates()), spec.runtime, tmp_path / "log", tmp_path / "fitted")
+    fit(*DeclaredSections(spec.data, spec.features, Gates()), spec.runtime, tmp_path / "log", tmp_path / "fitted")
     assert log.rows == ROWS + 1_001
     items = pl.read_parquet(tmp_path / "fitted/views/by_item_id.parquet")["item_id"]
     assert PLANTED_ITEM in items.to_list()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -12,27 +13,28 @@ import polars as pl
 import pytest
 import yaml
 
+from models.base import DeclaredModel
 from models.champion import score_champion
-from models.registry import promote, register_blessed
-from models.release import ReleaseForm, release
-from models.training import Origin, train_and_track
+from models.registration import promote, record_verdict, register_blessed
+from models.release import release
+from models.training import RunContext, train_and_track
 from monitoring.versions import Versions
-from shortlist.artefacts import IntegrityError, folder_digest
-from shortlist.config.declared import Declared
-from shortlist.config.gates import Gates, Infra
-from shortlist.config.load import canonical_json, parse_spec
-from shortlist.config.serving import Serving
-from shortlist.config.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.blessing import verify_blessing
-from shortlist.evaluation.judge import Candidate, judge
+from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
 from shortlist.serving.export.repository import verify_repository
-from shortlist.serving.proof.prove import prove
+from shortlist.serving.validation.validate_export import validate_export
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.gates import Gates, Infra
+from shortlist.spec.load import parse_spec
+from shortlist.spec.serving import Serving
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import IntegrityError, folder_digest
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,12 +44,12 @@ class World(NamedTuple):
 
     spec: Spec
     folder: Path
-    origin: Origin
+    origin: RunContext
     run_id: str
 
     @property
-    def declared(self) -> Declared:
-        return Declared(self.spec.data, self.spec.features, Gates())
+    def declared(self) -> DeclaredSections:
+        return DeclaredSections(self.spec.data, self.spec.features, Gates())
 
 
 def clicks(path: Path) -> None:
@@ -70,24 +72,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     ingest(spec.data, folder, folder / "raw", spec.runtime)
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, moment)
-    declared = Declared(spec.data, spec.features, Gates())
+    declared = DeclaredSections(spec.data, spec.features, Gates())
     fit(*declared, spec.runtime, folder / "log", folder / "fitted")
     build_table(*declared, spec.runtime, folder / "log", folder / "fitted", folder / "table")
-    origin = Origin(name="minimal", stores=f"{folder / 'stores'}#1", input_digest="log", code="code")
+    origin = RunContext(name="minimal", stores=f"{folder / 'stores'}#1", input_digest="log", code="code")
     run_id = trained(spec, folder, origin, "xgboost")
     trained(spec, folder, origin, "popularity")
     return World(spec, folder, origin, run_id)
 
 
-def trained(spec: Spec, folder: Path, origin: Origin, kind: str) -> str:
-    section = canonical_json(spec.models.xgboost) if kind == "xgboost" and spec.models.xgboost else "{}"
+def trained(spec: Spec, folder: Path, origin: RunContext, kind: str) -> str:
+    declared = DeclaredModel(name=kind, section=spec.models[kind].model_dump(mode="json"))
     inputs = folder / "fitted", folder / "table"
     outputs = folder / kind, folder / f"{kind}_scores"
-    return train_and_track(kind, section, spec.runtime, origin, *inputs, *outputs).run
+    return train_and_track(declared, spec.runtime, origin, *inputs, *outputs).run
 
 
 def champion_scores(world: World, version: str, spec: Spec, fitted: str, out: str) -> dict[str, str]:
-    declared = Declared(spec.data, spec.features, Gates())
+    declared = DeclaredSections(spec.data, spec.features, Gates())
     paths = world.folder / "log", world.folder / fitted, world.folder / out
     score_champion(version, world.origin, declared, spec.runtime, *paths)
     return dict(json.loads((world.folder / out / "champion.json").read_text()))
@@ -103,16 +105,22 @@ def version(world: World) -> str:
     )
     load = Infra(seconds=0.5)
     limits = Gates(
-        min_auc=0.52, min_test_rows=200, bootstrap_rounds=60, skew_rows=40, max_calibration_error=0.2, infra=load
+        min_auc=0.52,
+        min_test_rows=200,
+        bootstrap_rounds=60,
+        skew_rows=40,
+        max_calibration_error=0.2,
+        infra=load,
+        baseline="popularity",
     )
     candidate = Candidate(folder / "xgboost", folder / "xgboost_scores", folder / "proof")
-    prove(candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Serving(), 1, candidate.proof)
+    validate_export(
+        candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Serving(), 1, candidate.proof
+    )
     candidates = {"xgboost": candidate}
     evidence = folder / "log", skew, folder / "no_champion", folder / "popularity_scores"
-    assert judge(limits, 1, candidates, *evidence, folder / "verdict") == "xgboost"
-    return register_blessed(
-        world.origin, folder / "verdict", {"xgboost": folder / "xgboost"}, {"xgboost": world.run_id}
-    )
+    assert evaluate_gates(limits, 1, candidates, *evidence, folder / "verdict") == "xgboost"
+    return register_blessed(world.origin, folder / "verdict", {"xgboost": world.run_id})
 
 
 def test_the_first_blessed_model_is_candidate_and_champion(world: World, version: str) -> None:
@@ -133,7 +141,7 @@ def test_a_registered_version_carries_the_blessing_of_its_files(world: World, ve
 
 def test_a_version_that_came_without_a_reference_cannot_be_watched(world: World, version: str, tmp_path: Path) -> None:
     watched = Versions(world.origin.tracker.registry, tmp_path)[int(version)]
-    assert (watched.kind, watched.preprocessing.plan.declared.data.label) == ("xgboost", world.spec.data.label)
+    assert (watched.model, watched.preprocessing.plan.declared.data.label) == ("xgboost", world.spec.data.label)
     with pytest.raises(ShortlistError, match=r"version 1 was registered without a reference .*; train again"):
         _ = watched.quality
 
@@ -166,29 +174,37 @@ def test_a_champion_whose_column_is_gone_is_a_problem_and_no_crash(world: World,
     assert not (world.folder / "champion_without" / Files.SCORES).exists()
 
 
-def test_an_undeclared_model_leaves_empty_folders(world: World, tmp_path: Path) -> None:
-    inputs = world.folder / "fitted", world.folder / "table"
-    done = train_and_track("dlrm", "", world.spec.runtime, world.origin, *inputs, tmp_path / "m", tmp_path / "s")
-    assert done == (None, "", "")
-    assert [list(folder.iterdir()) for folder in (tmp_path / "m", tmp_path / "s")] == [[], []]
+def test_a_network_that_diverges_is_a_held_candidate_and_no_stopped_run(world: World, tmp_path: Path) -> None:
+    section = {"kind": "dlrm", "features": ["*"], "epochs": 1, "learning_rate": 1e30, "embedding_learning_rate": 1e30}
+    declared = DeclaredModel(name="dlrm", section=section)
+    inputs, outputs = (world.folder / "fitted", world.folder / "table"), (tmp_path / "model", tmp_path / "scores")
+    done = train_and_track(declared, world.spec.runtime, world.origin, *inputs, *outputs)
+    assert done.run and not done.rows
+    limits = Gates(bootstrap_rounds=60, skew_rows=40)
+    validate_export(*outputs, world.folder / "log", world.folder / "fitted", limits, Serving(), 1, tmp_path / "proof")
+    evidence = world.folder / "log", tmp_path / "skew", tmp_path / "champion", world.folder / "popularity_scores"
+    candidates = {"dlrm": Candidate(*outputs, tmp_path / "proof")}
+    assert evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict") is None
+    record_verdict(world.origin, tmp_path / "verdict", {"dlrm": done.run})
+    tags = world.origin.tracker._client.get_run(done.run).data.tags
+    assert tags["gates"] == "held"
+    assert re.search(r"models\.dlrm: the loss is nan at .* Lower models\.dlrm\.learning_rate", tags["gate.data"])
 
 
 def test_a_model_that_was_changed_after_the_blessing_is_not_registered(world: World, version: str) -> None:
-    weights = world.folder / "xgboost" / "model.ubj"
+    weights = world.origin.tracker.fetch_model(world.run_id) / "model.ubj"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + b"\x00")
     try:
         with pytest.raises(IntegrityError, match=r"model\.ubj"):
-            register_blessed(
-                world.origin, world.folder / "verdict", {"xgboost": world.folder / "xgboost"}, {"xgboost": world.run_id}
-            )
+            register_blessed(world.origin, world.folder / "verdict", {"xgboost": world.run_id})
     finally:
         weights.write_bytes(whole)
 
 
 def test_promotion_moves_the_champion_and_needs_a_candidate(world: World, version: str) -> None:
     assert promote(world.origin) == int(version)
-    nobody = Origin(name="nobody", stores=world.origin.stores)
+    nobody = RunContext(name="nobody", stores=world.origin.stores)
     with pytest.raises(ShortlistError, match="spec 'nobody' has no candidate yet; make run SPEC=nobody"):
         promote(nobody)
 
@@ -209,7 +225,7 @@ def test_a_changed_value_in_the_feature_table_is_skew(world: World, tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", ["python", "onnxruntime", "fil"])
-def test_a_version_leaves_for_other_servers(world: World, version: str, form: ReleaseForm, tmp_path: Path) -> None:
+def test_a_version_leaves_for_other_servers(world: World, version: str, form: str, tmp_path: Path) -> None:
     out = tmp_path / "new" / form
     assert release(world.origin, None, form, Serving(), out) == int(version)
     assert any(name.endswith(f"/{version}/model.onnx") for name in verify_repository(out))
@@ -218,6 +234,8 @@ def test_a_version_leaves_for_other_servers(world: World, version: str, form: Re
 
 
 def test_a_form_that_a_model_has_not_is_refused(world: World, version: str, tmp_path: Path) -> None:
-    with pytest.raises(ShortlistError, match="of kind xgboost; the form 'torchscript' is for dlrm"):
+    with pytest.raises(
+        ShortlistError, match="of kind xgboost; it has no form 'torchscript', only python, onnxruntime, fil"
+    ):
         release(world.origin, int(version), "torchscript", Serving(), tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from models.inputs import LearningTable, chosen, features_of, split_of
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.tables import DayPart, DayTable
+from shortlist.storage.tables import DayPart, DayTable
 
 
 def changed(table: DayTable, **notes: Any) -> DayTable:

@@ -18,16 +18,17 @@ from models.accelerators import ACCELERATORS, accelerator
 from models.dlrm.chunks import Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
+from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
-from models.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roof, step_bytes
+from models.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roofline, step_bytes
 from models.plan_inputs import Shape, Table, shape_of
-from models.sharding import misfits, row_wise_devices, smallest_sharding, too_many_ids
-from pipelines.cli import app
-from pipelines.plan_sizes import fitted_sizes, given_cardinalities
-from shortlist.config.load import load_spec, parse_spec
-from shortlist.config.models import DLRMModel
+from models.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from shortlist.cli.commands import app
+from shortlist.cli.plan import plan
+from shortlist.cli.plan_sizes import fitted_sizes, given_cardinalities
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.load import load_spec, parse_spec
+from shortlist.storage.tables import DayTable
 
 ROOT = Path(__file__).parents[3]
 TERABYTE = ROOT / "pipelines/specs/criteo_terabyte.yaml"
@@ -43,7 +44,7 @@ def published() -> Shape:
 
 
 def terabyte() -> Shape:
-    return shape_of(load_spec(TERABYTE), given_cardinalities(TERABYTE, None), {})
+    return shape_of(load_spec(TERABYTE), "dlrm", given_cardinalities(TERABYTE, None), {})
 
 
 def test_published_configuration_costs_what_is_published() -> None:
@@ -51,7 +52,7 @@ def test_published_configuration_costs_what_is_published() -> None:
     assert found.training_flops / 1e6 == pytest.approx(14.8, abs=0.05)
     assert found.training_bytes / 1e3 == pytest.approx(53, abs=0.5)
     assert found.table_bytes / 2**30 == pytest.approx(15.6, abs=0.05)  # NVIDIA's table of model sizes
-    a100 = roof(published(), ACCELERATORS["A100-80"], "bf16")
+    a100 = roofline(published(), ACCELERATORS["A100-80"], "bf16")
     assert a100 is not None
     assert a100.expected == pytest.approx(4.02e6)
     assert (4.02e6 / a100.memory, 4.02e6 / a100.compute) == pytest.approx((0.10, 0.19), abs=0.01)
@@ -115,7 +116,7 @@ def test_a_narrow_table_too_large_for_one_device_is_cut_by_rows() -> None:
 
 
 def test_a_table_that_does_not_fit_says_what_would() -> None:
-    (sentence,) = misfits(terabyte(), ACCELERATORS["L4"], "bf16")
+    (sentence,) = unplaceable_tables(terabyte(), ACCELERATORS["L4"], "bf16")
     usable = 24e9 * 0.85 - step_bytes(terabyte(), 65_536, "bf16")
     missing = (40_000_000 * 129 * 4 - usable) / 1e9
     assert (
@@ -134,25 +135,25 @@ def test_more_ids_than_the_fused_table_can_number_are_told() -> None:
 
 def test_nothing_holds_a_step_that_is_larger_than_any_device() -> None:
     huge = replace(terabyte(), batch=2**42)
-    with pytest.raises(ShortlistError, match=r"4096 x L4 do not hold .* lower models\.dlrm\.batch_size"):
+    with pytest.raises(ShortlistError, match=r"4096 x L4 do not hold .* lower the model's batch_size"):
         smallest_sharding(huge, ACCELERATORS["L4"], "bf16")
 
 
 def test_an_unfitted_vocabulary_is_an_upper_bound_and_a_fitted_one_is_not(table: DayTable) -> None:
     spec = load_spec(TERABYTE)
-    assert {one.source for one in shape_of(spec, {}, {}).tables} == {"bound"}
-    assert shape_of(spec, {}, {"C1_id": 7}).tables[0] == Table("C1_id", 7, 1, "fitted")
-    assert shape_of(spec, {"C1": 9}, {"C1_id": 7}).tables[0] == Table("C1_id", 10, 1, "given")
+    assert {one.source for one in shape_of(spec, "dlrm", {}, {}).tables} == {"bound"}
+    assert shape_of(spec, "dlrm", {}, {"C1_id": 7}).tables[0] == Table("C1_id", 7, 1, "fitted")
+    assert shape_of(spec, "dlrm", {"C1": 9}, {"C1_id": 7}).tables[0] == Table("C1_id", 10, 1, "given")
 
 
 def test_lists_vectors_and_buckets(make_spec: Callable[..., str]) -> None:
-    shape = shape_of(parse_spec(make_spec()), {}, {"text_vector": 12})
+    shape = shape_of(parse_spec(make_spec()), "dlrm", {}, {"text_vector": 12})
     assert [(one.name, one.rows, one.lookups, one.source) for one in shape.tables] == [
         ("tags_id", 1_000, 5, "bound"), ("viewer_hash", 100, 1, "declared"), ("pair", 50, 1, "declared"),
     ]  # fmt: skip
     assert shape.floats == 12 + 1 + 2  # vector, number, sine and cosine
     assert "'tags_id' is a list: every sample counts 5 look-ups" in shape.assumed[0]
-    assert "Vector 'text_vector' counts 64 floats" in shape_of(parse_spec(make_spec()), {}, {}).assumed[0]
+    assert "Vector 'text_vector' counts 64 floats" in shape_of(parse_spec(make_spec()), "dlrm", {}, {}).assumed[0]
 
 
 def test_sizes_come_from_the_newest_table_with_these_features(table: DayTable, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_bad_cardinalities_are_refused(text: str, message: str, tmp_path: Path) 
     file = tmp_path / "sizes.json"
     file.write_text(text)
     with pytest.raises(ShortlistError, match=message):
-        shape_of(load_spec(TERABYTE), given_cardinalities(TERABYTE, file), {})
+        shape_of(load_spec(TERABYTE), "dlrm", given_cardinalities(TERABYTE, file), {})
 
 
 def test_a_missing_file_of_cardinalities_is_named(tmp_path: Path) -> None:
@@ -184,11 +185,13 @@ def test_a_missing_file_of_cardinalities_is_named(tmp_path: Path) -> None:
         given_cardinalities(TERABYTE, tmp_path / "nowhere.json")
 
 
-def test_trees_have_no_plan() -> None:
+def test_trees_have_no_plan(tmp_path: Path) -> None:
     text = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
     del text["models"]["dlrm"]
-    with pytest.raises(ShortlistError, match=r"models\.dlrm: not declared"):
-        shape_of(parse_spec(json.dumps(text)), {}, {})
+    spec = tmp_path / "trees.yaml"
+    spec.write_text(json.dumps(text))
+    with pytest.raises(ShortlistError, match=r"trees\.yaml: declares no model with embedding tables"):
+        plan(str(spec))
 
 
 def test_what_is_exchanged_is_what_is_not_at_hand() -> None:
@@ -257,6 +260,8 @@ def make_spec() -> Callable[..., str]:
             "source": {"kind": "files"}, "columns": columns, "label": "label", "clock": {"kind": "row_order"},
         },
         "features": {"columns": features},
-        "models": {"dlrm": {"features": ["*_id", "*_hash", "pair", "*_number", "hour_*", "*_vector"]}},
+        "models": {
+            "dlrm": {"kind": "dlrm", "features": ["*_id", "*_hash", "pair", "*_number", "hour_*", "*_vector"]},
+        },
     }  # fmt: skip
     return lambda: json.dumps(spec)

@@ -12,20 +12,23 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from models.dlrm.section import DLRMModel
+from models.logistic.section import LogisticModel
+from models.popularity.section import PopularityModel
 from models.ranker import Ranker
 from models.train import load_ranker, ranker_class
-from shortlist.artefacts import IntegrityError, folder_digest, read_json, sha256, write_manifest
-from shortlist.config.base import Section
-from shortlist.config.models import DLRMModel, LogisticModel, XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.models import ModelSection
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError, folder_digest, read_json, sha256, write_manifest
+from shortlist.storage.tables import DayTable
 
-SECTIONS: dict[str, Section] = {
+SECTIONS: dict[str, ModelSection] = {
     "xgboost": XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, subsample=0.8, max_depth=4),
     "dlrm": DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=64, dropout=0.1),
     "logistic": LogisticModel(features=("*",)),
-    "popularity": Section(),
+    "popularity": PopularityModel(),
 }
 LEAST_AUC = {"xgboost": 0.7, "dlrm": 0.7, "logistic": 0.75, "popularity": 0.6}
 
@@ -154,7 +157,7 @@ def test_an_unknown_kind_is_refused(table: DayTable, saved: Saved, tmp_path: Pat
     record = (folder / "model.json").read_text().replace('"kind": "popularity"', '"kind": "oracle"')
     (folder / "model.json").write_text(record)
     write_manifest(folder)
-    with pytest.raises(IntegrityError, match="holds a model of kind 'oracle'; this version knows xgboost, dlrm"):
+    with pytest.raises(IntegrityError, match=r"model: no kind of model 'oracle'; there are xgboost, dlrm"):
         load_ranker(folder)
 
 

@@ -7,18 +7,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.popularity import PopularityRanker
+from models.popularity.ranker import PopularityRanker
+from models.popularity.section import PopularityModel
 from models.scores import score
 from models.train import load_ranker, train
-from shortlist.config.base import Section
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 
 def test_scores_hold_every_validation_and_test_row_once(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
-    ranker = PopularityRanker(Section())
+    ranker = PopularityRanker(PopularityModel())
     ranker.fit(table, runtime)
     path = score(ranker, table, tmp_path / "scores")
     scores = pl.read_parquet(path)
@@ -53,7 +53,7 @@ class FailsOnTheTestDay(PopularityRanker):
 
 
 def test_a_scoring_that_fails_half_way_leaves_nothing(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
-    ranker = FailsOnTheTestDay(Section())
+    ranker = FailsOnTheTestDay(PopularityModel())
     ranker.fit(table, runtime)
     with pytest.raises(OSError, match="no space left on device"):
         score(ranker, table, tmp_path / "scores")
@@ -61,7 +61,7 @@ def test_a_scoring_that_fails_half_way_leaves_nothing(table: DayTable, runtime: 
 
 
 def test_a_table_without_later_days_has_nothing_to_score(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
-    ranker = PopularityRanker(Section())
+    ranker = PopularityRanker(PopularityModel())
     ranker.fit(table, runtime)
     with pytest.raises(DataError, match="no rows on the validation and test days"):
         score(ranker, table.model_copy(update={"days": table.days[:3]}), tmp_path / "scores")
@@ -79,4 +79,4 @@ def test_train_writes_the_model_and_its_scores_and_records_every_epoch(
 
 def test_train_needs_no_section_for_popularity(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
     record = train("popularity", None, table, runtime, tmp_path / "model", tmp_path / "scores")
-    assert (record.params, record.features) == ({}, ())
+    assert (record.params, record.features) == ({"kind": "popularity", "role": "baseline"}, ())

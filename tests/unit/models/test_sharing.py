@@ -8,16 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.group import current
+from models.dlrm.section import DLRMModel
 from models.inputs import LearningTable, chosen
 from models.job import Failure, Job, first_failure
 from models.moments import merged, moments, scaling, standardisation
-from models.ranker import MisfitError
-from shortlist.config.cluster import Workers
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
+from models.process_group import current
+from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.cluster import Workers
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(features=("*",))
 
@@ -61,11 +61,11 @@ def test_a_job_is_read_as_it_was_written(table: DayTable, runtime: Runtime, tmp_
 
 def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
     assert first_failure(tmp_path) is None
-    Failure.of(MisfitError("other features")).write(tmp_path, 1)
+    Failure.of(IncompatibleModelError("other features")).write(tmp_path, 1)
     Failure.of(ShortlistError("a follower")).write(tmp_path, 0)
     found = first_failure(tmp_path)
     assert found is not None
-    with pytest.raises(MisfitError, match="other features"):
+    with pytest.raises(IncompatibleModelError, match="other features"):
         raise found.error()
 
 

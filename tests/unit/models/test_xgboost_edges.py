@@ -8,15 +8,15 @@ import polars as pl
 import pytest
 import xgboost
 
-from models.group import Group
 from models.inputs import FeatureColumn, LearningTable, chosen
-from models.xgboost_edges import quantile_edges, sampled_edges
-from models.xgboost_matrices import binned_matrices
-from models.xgboost_ranker import XGBoostRanker
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.process_group import ProcessGroup
+from models.xgboost.edges import quantile_edges, sampled_edges
+from models.xgboost.matrices import binned_matrices
+from models.xgboost.ranker import XGBoostRanker
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 AGE = FeatureColumn(name="age", kind="dense")
 TEXT = FeatureColumn(name="text", kind="vector", width=2)
@@ -149,10 +149,10 @@ def test_xgboost_sketches_all_rows_of_several_processes_and_on_a_gpu(
 ) -> None:
     """Processes that cut their own samples would add up histograms of different bins."""
     if where == "a GPU":
-        monkeypatch.setattr("models.xgboost_matrices.xgboost_device", lambda engine: "cuda")
-        monkeypatch.setattr("models.xgboost_matrices.reads_on_device", lambda engine, device: False)
+        monkeypatch.setattr("models.xgboost.matrices.xgboost_device", lambda engine: "cuda")
+        monkeypatch.setattr("models.xgboost.matrices.reads_on_device", lambda engine, device: False)
     else:
-        monkeypatch.setattr("models.xgboost_matrices.current", lambda: Group(0, 2, frozenset()))
+        monkeypatch.setattr("models.xgboost.matrices.current", lambda: ProcessGroup(0, 2, frozenset()))
     learning = LearningTable(table, chosen(table, ("age",)))
     found = []
     for rows in (None, 1_000):

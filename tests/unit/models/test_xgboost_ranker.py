@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 import xgboost
 
-from models.ranker import MisfitError
-from models.xgboost_ranker import XGBoostRanker
-from shortlist.config.models import XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.ranker import IncompatibleModelError
+from models.xgboost.ranker import XGBoostRanker
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import DataError, ShortlistError
-from shortlist.frames import EngineError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+from shortlist.system.query_engine import EngineError
 
 SECTION = XGBoostModel(features=("user_id", "item_id", "age", "text"), rounds=30, max_depth=3, early_stopping_rounds=5)
 # Overfits within a few trees.
@@ -49,7 +49,7 @@ def test_trees_of_columns_are_those_of_a_matrix(
 ) -> None:
     narrow = ("user_id", "item_id", "age")  # with nulls among the ages
     by_columns = fitted(table, runtime, features=narrow)
-    monkeypatch.setattr("models.xgboost_matrices.float_columns", lambda frame, features: None)
+    monkeypatch.setattr("models.xgboost.matrices.float_columns", lambda frame, features: None)
     by_rows = fitted(table, runtime, features=narrow)
     assert by_columns.record.rounds == by_rows.record.rounds
     np.testing.assert_array_equal(by_columns.predict(test_rows), by_rows.predict(test_rows))
@@ -149,7 +149,7 @@ def test_rows_beyond_memory_cannot_be_gone_on_from(table: DayTable, runtime: Run
     fitted(table, runtime, rounds=2).save(tmp_path / "champion")
     small = runtime.model_copy(update={"memory_budget_mib": 0})
     with pytest.raises(
-        MisfitError, match=r"4,500 rows of 6 floats are more than runtime\.memory_budget_mib \(0\) holds"
+        IncompatibleModelError, match=r"4,500 rows of 6 floats are more than runtime\.memory_budget_mib \(0\) holds"
     ):
         fitted(table, small, champion=tmp_path / "champion")
 
@@ -164,6 +164,27 @@ def test_as_many_trees_are_grown_anew(
     np.testing.assert_array_equal(
         again.predict(test_rows), searched.predict(test_rows)
     )  # the same days, the same trees
+
+
+def test_trees_grown_anew_record_how_well_the_champion_did_on_days_it_never_saw(
+    table: DayTable, runtime: Runtime, tmp_path: Path
+) -> None:
+    """Without it a candidate with `retrain: refit` has no validation log loss, by which candidates are chosen."""
+    split = table.notes["split"]
+    days = [day.day.isoformat() for day in table.days]
+    earlier = {**split, "train": split["train"][:-1], "validation": split["train"][-1:], "test": split["validation"]}
+    before = table.model_copy(update={"notes": {**table.notes, "split": earlier}})
+    searched = fitted(before, runtime, refit=True, **FAST)
+    searched.save(tmp_path / "champion")
+    again = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
+    validation = table.scan({table.days[days.index(split["validation"][0])].day}).collect()
+    scores, labels = searched.predict(validation), validation["label"].to_numpy()
+    expected = -np.log(np.where(labels == 1, scores, 1 - scores)).mean()
+    assert [line["validation_log_loss"] for line in again.record.history] == pytest.approx([expected], abs=1e-5)
+    same = fitted(table, runtime, champion=tmp_path / "champion", refit=True, retrain="refit", **FAST)
+    same.save(tmp_path / "same")
+    seen = fitted(table, runtime, champion=tmp_path / "same", refit=True, retrain="refit", **FAST)
+    assert seen.record.history == ()  # the days were learnt by the champion too
 
 
 def test_lists_of_ids_are_refused(table: DayTable, runtime: Runtime) -> None:
@@ -185,7 +206,8 @@ def test_infinite_values_are_refused_by_name(table: DayTable, runtime: Runtime, 
 def test_a_declared_gpu_that_is_not_there_is_refused(kind: str, table: DayTable) -> None:
     import torch
 
-    from models.devices import torch_device, xgboost_device
+    from models.devices import torch_device
+    from models.xgboost.device import xgboost_device
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

@@ -9,7 +9,7 @@ import pytest
 from monitoring.alert import Alert
 from monitoring.alerts import decision_alerts, retraining_alerts
 from monitoring.records import RetrainDecision, Retraining
-from monitoring.trigger import key_of
+from monitoring.retrain_policy import key_of
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -12,7 +12,7 @@ from monitoring.distributions import Bins, Kind
 from monitoring.live_window import LiveWindow
 from monitoring.records import Problem, WindowReport
 from monitoring.reference import ColumnReference, Reference
-from shortlist.config.monitoring import Checks, Monitoring
+from shortlist.spec.monitoring import Checks, Monitoring
 
 START = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)

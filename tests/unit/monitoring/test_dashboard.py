@@ -13,13 +13,16 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitoring.book import Book
 from monitoring.exposition import metrics_text
+from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
-from shortlist.serving.online.metrics import Metrics
-from shortlist.serving.online.server import Parts
+from shortlist.serving.log.log_shipper import LogShipper
+from shortlist.serving.server.metrics import Metrics
+from shortlist.serving.server.server import ServerComponents
+from shortlist.storage.objects_folder import FolderObjectStore
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
 RULES = yaml.safe_load((DEPLOY / "alert_rules.yaml").read_text())
@@ -65,7 +68,7 @@ def samples(text: str) -> Known:
 
 def told_by_the_watcher(folder: Path) -> Known:
     """Everything that a book can tell, from one in which everything happened."""
-    book = Book(folder / "demo")
+    book = MonitoringStore(folder / "demo")
     finding = Finding(column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0, drifted=True, reason="moved")
     measures = tuple(
         Measure(name=name, value=0.5, low=0.4, high=0.6, reference=0.5, limit=0.4)
@@ -98,7 +101,7 @@ def told_by_the_watcher(folder: Path) -> Known:
     )
     book.add_report(report)
     book.claim(decision)
-    book.looked()
+    book.record_run_time()
     return samples(metrics_text(book))
 
 
@@ -106,10 +109,11 @@ def told_by_a_server() -> Known:
     """What a server tells; its scrape adds which spec and version it serves."""
     metrics = Metrics()
     metrics.count("http", 200, 0.001)
-    parts: Any = object.__new__(Parts)  # only its names and numbers are wanted, not the server behind them
+    parts: Any = object.__new__(ServerComponents)  # only its names and numbers are wanted, not the server behind them
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, problem=None)
     parts.users = None
+    parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0))
     parts._watch(metrics)
     found = samples(metrics.text().decode())
     return {
@@ -118,9 +122,18 @@ def told_by_a_server() -> Known:
     }
 
 
+def told_by_a_log_shipper(folder: Path) -> Known:
+    """What the process beside a server tells; its scrape adds the spec and the pod."""
+    registry = CollectorRegistry()
+    registry.register(LogShipper(folder, FolderObjectStore(folder / "objects"), "logs/demo/predictions", "pod", 1.0))
+    found = samples(generate_latest(registry).decode())
+    return {name: {label: set[str]() for label in {*labels, "spec", "pod"}} for name, labels in found.items()}
+
+
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    return {**told_by_the_watcher(tmp_path_factory.mktemp("book")), **told_by_a_server()}
+    folder = tmp_path_factory.mktemp("book")
+    return {**told_by_the_watcher(folder), **told_by_a_server(), **told_by_a_log_shipper(folder / "log")}
 
 
 def asked(expression: str) -> list[tuple[str, dict[str, str]]]:

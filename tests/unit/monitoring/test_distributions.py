@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.distributions import Bins, bins_of, compared_columns
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.load import load_spec
-from shortlist.config.monitoring import DriftLimits
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.load import load_spec
+from shortlist.spec.monitoring import DriftLimits
 
 LIMITS = DriftLimits(bins=4, top_values=2)
 SPECS = Path(__file__).parents[3] / "pipelines" / "specs"

@@ -11,12 +11,12 @@ from monitoring.distributions import Bins
 from monitoring.drift import find_drift
 from monitoring.records import Finding
 from monitoring.reference import ColumnReference, Reference
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.monitoring import DriftLimits
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ValueIds
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import DriftLimits
 
 LIMITS = DriftLimits()
 SURFACES = Bins(kind="categorical", values=("home", "search"))

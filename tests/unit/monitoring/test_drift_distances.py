@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.distances import Distance, distance, population_stability_index
+from monitoring.drift_statistics import Distance, distance, population_stability_index
 from monitoring.sampling import ClusteredCounts
 
 

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from monitoring.clustered_auc import clustered_auc
-from monitoring.sampling import ClusteredCounts, Spread, clusters_of
+from monitoring.sampling import ClusteredCounts, NullDistribution, clusters_of
 
 
 def counted(table: np.ndarray) -> ClusteredCounts:
@@ -48,7 +48,7 @@ def test_weights_are_the_eigenvalues_of_the_covariance_between_users() -> None:
 
 def test_rows_that_a_user_spreads_evenly_are_not_worth_more_than_independent_ones() -> None:
     slates = np.full((100, 5), 2)  # every user sees every position twice
-    assert counted(slates).spread(np.full(5, 0.2)) == Spread(scale=1.0, df=4.0, effect=1.0, clusters=100)
+    assert counted(slates).spread(np.full(5, 0.2)) == NullDistribution(scale=1.0, df=4.0, effect=1.0, clusters=100)
 
 
 def test_one_user_proves_nothing() -> None:
@@ -58,11 +58,11 @@ def test_one_user_proves_nothing() -> None:
 
 
 def test_bound_is_the_statistic_whose_chance_is_alpha() -> None:
-    spread = Spread(scale=3.0, df=12.5, effect=2.0, clusters=200)
+    spread = NullDistribution(scale=3.0, df=12.5, effect=2.0, clusters=200)
     assert spread.p_value(spread.bound(0.01)) == pytest.approx(0.01)
-    many = Spread(scale=1.0, df=1.0, effect=1.0, clusters=10**6)
+    many = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=10**6)
     assert many.bound(0.05) == pytest.approx(1.96**2, rel=1e-3)  # chi-square with many users
-    few = Spread(scale=1.0, df=1.0, effect=1.0, clusters=3)
+    few = NullDistribution(scale=1.0, df=1.0, effect=1.0, clusters=3)
     assert few.bound(0.05) == pytest.approx(4.303**2, rel=1e-3)  # Student's t with two degrees of freedom, squared
 
 

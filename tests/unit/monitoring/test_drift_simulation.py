@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from monitoring.drift_simulation import KINDS, Shift, Simulation, World
-from shortlist.config.monitoring import DriftLimits
+from monitoring.drift_simulation import KINDS, Shift, SimulatedTraffic, Simulation
+from shortlist.spec.monitoring import DriftLimits
 
 Build = Callable[..., Simulation]
 
 # The classifier takes most of a comparison's time; it plays where it is what is looked at.
-COLUMNS = World(sample=0)
-CLASSIFIER = World(sample=300)
+COLUMNS = SimulatedTraffic(sample=0)
+CLASSIFIER = SimulatedTraffic(sample=300)
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     built: dict[object, Simulation] = {}
 
-    def build(world: World, limits: DriftLimits | None = None) -> Simulation:
+    def build(world: SimulatedTraffic, limits: DriftLimits | None = None) -> Simulation:
         if (world, limits) not in built:
             built[world, limits] = Simulation(world, tmp_path_factory.mktemp("vocabulary"), limits)
         return built[world, limits]

@@ -15,7 +15,7 @@ from rich.console import Console
 from monitoring.drill_page import Drill, Kpi, Scenario, drill_table, headline, render_drill, time_to_alarm, write_drill
 from monitoring.drill_plot import drill_plot
 from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
-from shortlist.serving.rollout.page import NOTHING
+from shortlist.rollout.page import NOTHING
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from datetime import UTC, date, datetime
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.distances import population_stability_index
 from monitoring.distributions import Bins, Kind, bins_of
-from monitoring.evidently_columns import DrawnColumn, drawn_columns, scores_of_one_version, whole_requests
+from monitoring.drift_statistics import population_stability_index
+from monitoring.evidently_columns import DrawnColumn, drawn_columns, sample_requests, scores_of_one_version
 from monitoring.evidently_pages import write_pages
 from monitoring.live_window import LiveWindow
 from monitoring.records import Finding
 from monitoring.reference import ColumnReference, ModelReference, Reference
-from shortlist.config.monitoring import DriftLimits
 from shortlist.contracts import ShortlistError
+from shortlist.spec.monitoring import DriftLimits
 
 KINDS: dict[str, Kind] = {
     "item_id": "categorical", "device": "categorical", "duration": "numeric", "age": "numeric", "tags": "tags",
@@ -63,7 +65,7 @@ def column_reference(values: pl.Series, kind: Kind) -> ColumnReference:
 def reference_of(rows: pl.DataFrame) -> Reference:
     scores = column_reference(rows["score"], "numeric")
     model = ModelReference(
-        kind="xgboost", scores=scores, mean_score=0.25, label_rate=0.25, auc=0.78, log_loss=0.45, hit_rate=0.5,
+        model="xgboost", scores=scores, mean_score=0.25, label_rate=0.25, auc=0.78, log_loss=0.45, hit_rate=0.5,
         rows=rows.height,
     )  # fmt: skip
     columns = {name: column_reference(rows[name], kind) for name, kind in KINDS.items()}
@@ -105,6 +107,42 @@ def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
         assert f"<title>{title}</title>" in html
         assert f">{title}</p>" in html
     assert "ROC AUC" in pages["quality.html"]
+
+
+class Scripts(HTMLParser):
+    """What a browser would run or build of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.handlers: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+HOSTILE = (
+    "</script><script>alert(1)</script>", "<!--<script>",
+    "]]><img src=x onerror=alert(1)>", "'\"`${alert(1)}", "\u2028</style>",
+    "&lt;b&gt;", "$a^$",
+)  # fmt: skip
+
+
+def test_values_of_a_log_are_never_markup(tmp_path: Path, pages: dict[str, str]) -> None:
+    """A category ended Evidently's script and began one of its own."""
+    hostile = pl.Series("device", HOSTILE)
+    rows, then = (
+        traffic(600, seed=seed).with_columns(device=hostile.sample(600, with_replacement=True, seed=seed))
+        for seed in (7, 8)
+    )
+    written = write_pages(window_of(rows), reference_of(then), "xgboost", KINDS, tmp_path)
+    for path in written:
+        found, usual = Scripts(path.read_text(encoding="utf-8")), Scripts(pages[path.name])
+        assert (found.tags, found.handlers) == (usual.tags, usual.handlers)
+    drift = written[0].read_text(encoding="utf-8")
+    assert "alert(1)" in drift and "<script>alert" not in drift  # it is shown, as text
 
 
 def test_pages_load_nothing_from_elsewhere(pages: dict[str, str]) -> None:
@@ -182,12 +220,12 @@ def test_values_without_a_name_of_their_own_are_other() -> None:
 
 def test_a_sample_keeps_requests_whole() -> None:
     rows = traffic(1_000, seed=5)
-    sample = whole_requests(rows, 333, seed=1)
+    sample = sample_requests(rows, 333, seed=1)
     assert sample.height == 330  # 66 requests of 5
     assert set(sample.group_by("request_id").len()["len"]) == {5}
-    assert whole_requests(rows, 333, seed=1).equals(sample)
-    assert not whole_requests(rows, 333, seed=2).equals(sample)
-    assert whole_requests(rows, 1_000, seed=1).equals(rows)
+    assert sample_requests(rows, 333, seed=1).equals(sample)
+    assert not sample_requests(rows, 333, seed=2).equals(sample)
+    assert sample_requests(rows, 1_000, seed=1).equals(rows)
 
 
 def test_scores_are_those_of_the_version_that_most_rows_come_from() -> None:

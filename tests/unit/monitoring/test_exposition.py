@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.alert import Alert
-from monitoring.book import Book
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
+from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
-from monitoring.trigger import key_of
+from monitoring.retrain_policy import key_of
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
@@ -80,11 +80,11 @@ def numbers(text: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
-    return Book(tmp_path / "demo")
+def book(tmp_path: Path) -> MonitoringStore:
+    return MonitoringStore(tmp_path / "demo")
 
 
-def test_the_newest_window_is_told_in_numbers(book: Book) -> None:
+def test_the_newest_window_is_told_in_numbers(book: MonitoringStore) -> None:
     book.add_report(report(0, rows=5))
     book.add_report(report(1))
     told = numbers(metrics_text(book))
@@ -115,7 +115,7 @@ def test_the_newest_window_is_told_in_numbers(book: Book) -> None:
     assert sum(value for name, value in told.items() if name.startswith("verdict{")) == 1
 
 
-def test_what_is_not_known_is_left_out_and_never_a_nought(book: Book) -> None:
+def test_what_is_not_known_is_left_out_and_never_a_nought(book: MonitoringStore) -> None:
     book.add_report(report(0, champion=None))
     told = numbers(metrics_text(book))
     assert "volume_ratio" not in told
@@ -124,7 +124,7 @@ def test_what_is_not_known_is_left_out_and_never_a_nought(book: Book) -> None:
     assert "quality_limit{measure=label_rate,slice=all,version=3}" not in told
 
 
-def test_problems_are_told_by_kind_and_column(book: Book) -> None:
+def test_problems_are_told_by_kind_and_column(book: MonitoringStore) -> None:
     problems = (
         Problem(kind="nulls", column="brand", reason="many nulls"),
         Problem(kind="volume", reason="few"),
@@ -137,7 +137,7 @@ def test_problems_are_told_by_kind_and_column(book: Book) -> None:
     assert told["verdict{verdict=broken}"] == 1
 
 
-def test_decisions_and_retrainings_are_counted(book: Book) -> None:
+def test_decisions_and_retrainings_are_counted(book: MonitoringStore) -> None:
     for number, action in enumerate(("hold", "retrain", "retrain", "page")):
         book.claim(decision(number, action, alarm=action == "page"))
     for number, state in ((1, "failed"), (2, None)):
@@ -159,14 +159,14 @@ def test_decisions_and_retrainings_are_counted(book: Book) -> None:
     assert {name: told[name] for name in expected} == expected
 
 
-def test_what_the_schedule_decides_says_nothing_of_the_alarm(book: Book) -> None:
+def test_what_the_schedule_decides_says_nothing_of_the_alarm(book: MonitoringStore) -> None:
     book.claim(decision(0, "page", alarm=True))
     book.claim(decision(1, "retrain", trigger="schedule"))
     told = numbers(metrics_text(book))
     assert (told["alarm"], told["decision{action=page}"]) == (1, 1)
 
 
-def test_alerts_that_were_not_delivered_are_counted(book: Book) -> None:
+def test_alerts_that_were_not_delivered_are_counted(book: MonitoringStore) -> None:
     outbox = book.outbox
     alert = Alert(id="0" * 16, labels={"alertname": "ShortlistPage", "spec": "demo"}, annotations={}, starts=FIRST)
     outbox.put(alert, ["http://one.example/", "http://two.example/", "http://three.example/"], FIRST)
@@ -177,7 +177,7 @@ def test_alerts_that_were_not_delivered_are_counted(book: Book) -> None:
     assert [told[name] for name in ("outbox_waiting", "outbox_lost_total", "outbox_sent_total")] == [1, 1, 1]
 
 
-def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(book: Book) -> None:
+def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(book: MonitoringStore) -> None:
     told = numbers(metrics_text(book))
     assert told["retrainings_total{state=failed}"] == 0
     assert told["outbox_lost_total"] == 0
@@ -186,8 +186,8 @@ def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(boo
     assert not book.folder.exists()
 
 
-def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: Book) -> None:
-    book.looked()
+def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: MonitoringStore) -> None:
+    book.record_run_time()
     book.add_report(report(0))
     book.claim(decision(0, "page"))
     (path,) = (book.folder / "windows").iterdir()
@@ -199,7 +199,7 @@ def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: Book) -> No
     assert "window_rows" not in told
 
 
-def test_the_textfile_is_written_whole(book: Book, tmp_path: Path) -> None:
+def test_the_textfile_is_written_whole(book: MonitoringStore, tmp_path: Path) -> None:
     path = tmp_path / "textfiles" / "demo.prom"
     book.add_report(report(0))
     write_metrics(book, path)
@@ -208,7 +208,7 @@ def test_the_textfile_is_written_whole(book: Book, tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["demo.prom"]
 
 
-def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_alone(book: Book) -> None:
+def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_alone(book: MonitoringStore) -> None:
     with serve_metrics(book, 0) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         assert "window_rows" not in numbers(httpx.get(url).text)
@@ -222,7 +222,7 @@ def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_al
         httpx.get(url)
 
 
-def test_a_port_that_somebody_has_is_refused_with_what_to_do(book: Book) -> None:
+def test_a_port_that_somebody_has_is_refused_with_what_to_do(book: MonitoringStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ShortlistError, match="choose another port") as caught, serve_metrics(book, port):
@@ -230,7 +230,7 @@ def test_a_port_that_somebody_has_is_refused_with_what_to_do(book: Book) -> None
         assert f"127.0.0.1:{port}" in str(caught.value)
 
 
-def test_odd_names_survive_the_format(book: Book) -> None:
+def test_odd_names_survive_the_format(book: MonitoringStore) -> None:
     odd = 'a "quoted" \\ name\nof two lines'
     finding = Finding(
         column=odd, kind="tags", effect=0.1, critical=0.2, p_value=1.0, drifted=False, reason="nothing moved"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from monitoring.kpi import hit_rate, measure_rates
 from shortlist.evaluation.metrics import UnmeasurableError
-from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 
 
 def rows_of(*requests: tuple[str, list[float], list[int]]) -> pl.DataFrame:

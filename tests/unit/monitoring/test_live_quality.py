@@ -12,8 +12,8 @@ from monitoring.live_quality import MAX_SLICES, measure_quality, warnings
 from monitoring.live_window import LiveWindow
 from monitoring.records import Measure, Quality
 from monitoring.reference import ColumnReference, ModelReference
-from shortlist.config.monitoring import QualityLimits
 from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.spec.monitoring import QualityLimits
 
 LIMITS = QualityLimits()
 
@@ -45,7 +45,7 @@ def reference_of(rows: pl.DataFrame) -> ModelReference:
     labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in ("label", "score"))
     nothing = ColumnReference(bins=Bins(kind="numeric"), counts=((1,),), nulls=0, rows=1)
     return ModelReference(
-        kind="xgboost", scores=nothing, mean_score=scores.mean(), label_rate=labels.mean(), auc=auc(labels, scores),
+        model="xgboost", scores=nothing, mean_score=scores.mean(), label_rate=labels.mean(), auc=auc(labels, scores),
         log_loss=log_loss(labels, scores), hit_rate=hit_rate(rows, 1), rows=rows.height,
     )  # fmt: skip
 

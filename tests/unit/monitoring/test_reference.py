@@ -15,16 +15,16 @@ import pytest
 
 from monitoring import model_quality, reference_log
 from monitoring.reference import Reference, build_reference
-from shortlist import artefacts
-from shortlist.artefacts import IntegrityError, write_json, write_manifest
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.monitoring import Monitoring
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.fit import fit
 from shortlist.serving.traffic.sessions import Sessions
-from shortlist.tables import DayTableWriter
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import Monitoring
+from shortlist.spec.runtime import Runtime
+from shortlist.storage import artefacts
+from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.tables import DayTableWriter
 
 DAYS = [date(2026, 3, 2) + timedelta(days=number) for number in range(5)]  # warm-up, training twice, validation, test
 DECLARED: dict[str, Any] = {
@@ -222,7 +222,7 @@ def test_models_are_measured_on_the_test_day(tmp_path: Path) -> None:
     days[3] = [row(score=0.9)]
     days[4] = [row(1, label=1, score=0.8), row(1, score=0.4), row(2, label=1, score=0.2), row(2, score=0.6)]
     model = Training(tmp_path, days).build(bins=2).models["xgboost"]
-    assert (model.kind, model.rows) == ("xgboost", 4)
+    assert (model.model, model.rows) == ("xgboost", 4)
     assert model.mean_score == pytest.approx(2.0 / 4)
     assert (model.label_rate, model.auc) == (0.5, 0.5)  # of four pairs, 0.8 beats both and 0.2 none
     assert model.log_loss == pytest.approx(-(math.log(0.8) + math.log(0.6) + math.log(0.2) + math.log(0.4)) / 4)

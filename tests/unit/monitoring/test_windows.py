@@ -17,12 +17,12 @@ import pytest
 from monitoring.live_window import LiveWindow
 from monitoring.spans import Span
 from monitoring.windows import Windows
-from shortlist.config.data import Data
-from shortlist.config.monitoring import Monitoring
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.serving.log_writer import is_sampled
-from shortlist.serving.logs import PART, item_type, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
+from shortlist.serving.log.log_writer import is_sampled
+from shortlist.serving.log.logs import PART, item_type, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.monitoring import Monitoring
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 NOON = DAY + timedelta(hours=12)
@@ -81,8 +81,8 @@ class Traffic:
     declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.folder / "runs", "shop")
+    def places(self) -> ServingPaths:
+        return ServingPaths.of(self.folder / "runs", "shop")
 
     @property
     def data(self) -> Data:
@@ -205,10 +205,30 @@ def test_windows_follow_the_moments_that_requests_are_about(traffic: Traffic) ->
         {"request_id": "e"},  # about the time of the answer
         {"request_id": "f", "status": 500},
     )
-    windows = traffic.windows()
+    windows = traffic.windows(max_age_hours=None)
     days = {span.start: windows.read(span).requests for span in windows.find().mature}
     assert days == {DAY - timedelta(days=9): 1, DAY - timedelta(days=1): 1, DAY: 3}
     assert windows.find().waiting == ""
+
+
+def test_clients_cannot_open_windows_in_the_past(traffic: Traffic) -> None:
+    """A request names its moment; one that lies too long before its answer counts when it was answered."""
+    traffic.answer(
+        *({"request_id": f"a{days}", "event_time": [NOON - timedelta(days=days)]} for days in range(2, 400)),
+        {"request_id": "late", "event_time": [NOON - timedelta(hours=23)]},
+        {"request_id": "longest", "event_time": [NOON - timedelta(hours=24)]},
+    )
+    windows = traffic.windows()
+    spans = windows.find().mature
+    assert [(span.start, windows.read(span).requests) for span in spans] == [(DAY - timedelta(days=1), 2), (DAY, 398)]
+    assert len(traffic.windows(max_age_hours=None).find().mature) == 399  # as a log is replayed
+    assert len(traffic.windows(max_age_hours=72.5).find().mature) == 4  # another bound is another index
+
+
+def test_a_generated_log_is_replayed_whatever_its_days(traffic: Traffic) -> None:
+    traffic.declared = {**DECLARED, "source": {"kind": "generated"}}
+    traffic.answer({"request_id": "a", "event_time": [NOON - timedelta(days=9)]})
+    assert [span.start for span in traffic.windows().find().mature] == [DAY - timedelta(days=9)]
 
 
 def test_windows_begin_at_midnight_of_the_clocks_timezone(traffic: Traffic) -> None:
@@ -339,7 +359,7 @@ def test_outcomes_of_a_replayed_log_are_not_late(traffic: Traffic) -> None:
     played = NOON + timedelta(days=200)
     traffic.answer({"request_id": "a", "time": played, "event_time": [NOON]})
     traffic.outcome(("a", 0, 1, played + minutes(1)), ("a", 1, 1, played + timedelta(hours=14)))
-    window = traffic.read()
+    window = traffic.read(max_age_hours=None)
     assert (window.late, window.requests, window.rows.height) == (1, 1, 2)  # 12 h to the end, 1 h to be mature
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipelines.cli import find_spec, main
+from shortlist.cli import main
+from shortlist.cli.options import find_spec
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,3 +80,24 @@ def test_without_runs_they_say_what_to_do(
 ) -> None:
     assert shortlist(monkeypatch, *words, "--runs", str(tmp_path / "none")) == 2
     assert "no runs yet; make run first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "runs/stores"),
+        OSError(errno.EDQUOT, "Disk quota exceeded", "runs/stores"),
+        sqlite3.OperationalError("database or disk is full"),
+    ],
+)
+def test_a_full_disk_is_words_and_exit_code_2(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("shortlist.runs.submit.RunsFolder.open", fail)
+    assert shortlist(monkeypatch, "run", "demo", "--runs", str(tmp_path)) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("The disk is full (") and "Make room and run again" in said
+    assert "Traceback" not in said

@@ -9,10 +9,10 @@ from kfp import kubernetes as k8s
 from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
 from components.image import References
-from pipelines.cluster_graph import configure, refuse_unknown_steps, steps_of
 from pipelines.compile import pipelines
-from shortlist.config.cluster import Cluster
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.cluster_graph import check_step_names, configure, steps_of
+from shortlist.spec.cluster import Cluster
 
 CPU, GPU = (f"registry/{name}@sha256:{digit * 64}" for name, digit in (("cpu", "a"), ("gpu", "b")))
 IMAGES = References(pipeline=CPU, gpu=GPU, triton="")
@@ -118,10 +118,12 @@ def test_nothing_is_cached_where_that_is_asked() -> None:
     assert all(not task.get("cachingOptions") for task in steps)
 
 
-@pytest.mark.parametrize("name", ["training", "drift_watch"])
+@pytest.mark.parametrize("name", ["training", "monitoring"])
 def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
     graph = pipelines()[name]
-    spec, platform = configured(graph, Cluster.model_validate({"tasks": {"train": {"cpu": "7"}, "look": {"cpu": "3"}}}))
+    spec, platform = configured(
+        graph, Cluster.model_validate({"tasks": {"train": {"cpu": "7"}, "check_live_traffic": {"cpu": "3"}}})
+    )
     executors = spec["deploymentSpec"]["executors"]
     assert {one["container"]["image"] for one in executors.values()} == {CPU}
     assert set(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == set(executors)
@@ -130,7 +132,7 @@ def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
         label for label in cpu if label.startswith("exec-train")
     }
     titles = {step.title for step in steps_of(graph.pipeline_spec)}
-    assert {"train_dlrm", "ingest", "close_run", "roll_out"} <= titles
+    assert {"train", "ingest", "finalize_run", "roll_out"} <= titles
 
 
 def test_a_gpu_without_an_image_is_refused() -> None:
@@ -147,6 +149,81 @@ def test_cores_that_are_no_number_are_refused() -> None:
 
 def test_a_step_that_does_not_exist_is_refused() -> None:
     graphs = {"g": plain().pipeline_spec}
-    refuse_unknown_steps(CLUSTER, graphs)
+    check_step_names(CLUSTER, graphs)
     with pytest.raises(ShortlistError, match=r"no step is called 'train_dlmr'; did you mean 'train_dlrm'\?"):
-        refuse_unknown_steps(Cluster.model_validate({"tasks": {"train_dlmr": {}}}), graphs)
+        check_step_names(Cluster.model_validate({"tasks": {"train_dlmr": {}}}), graphs)
+
+
+def of_train(cluster: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of the step that trains models."""
+    spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
+    graph = pipelines()["training"]
+    spec.CopyFrom(graph.pipeline_spec)
+    platform.CopyFrom(graph.platform_spec)
+    models = ["trees", "network"]
+    configure(spec, platform, Cluster.model_validate({"tasks": cluster}), IMAGES, cached=True, models=models)
+    executors = json_format.MessageToDict(spec)["deploymentSpec"]["executors"]
+    return {"loops": loops_of(spec), **executors["exec-train"]["container"]}
+
+
+def loops_of(spec: Any) -> list[Any]:
+    tasks = [task for group in (spec.root, *spec.components.values()) for task in group.dag.tasks.values()]
+    return [task for task in tasks if task.HasField("iterator_policy")]
+
+
+def test_the_steps_of_models_get_the_most_that_any_of_them_declares() -> None:
+    container = of_train(
+        {
+            "train": {"cpu": "2", "memory": "8Gi"},
+            "train_network": {"cpu": "1500m", "memory": "64Gi", "gpus": 1, "node_selector": {"pool": "gpu"}},
+        }
+    )
+    resources = container["resources"]
+    assert (resources["resourceCpuLimit"], resources["resourceMemoryLimit"]) == ("2", "64Gi")
+    assert resources["accelerator"]["resourceCount"] == "1"
+    assert container["image"] == GPU
+
+
+def test_models_take_turns_here_and_none_waits_on_a_cluster() -> None:
+    assert len(loops_of(pipelines()["training"].pipeline_spec)) == 1
+    assert of_train({})["loops"] == []
+
+
+def test_models_that_want_different_nodes_are_told() -> None:
+    asked = {f"train_{name}": {"node_selector": {"pool": name}} for name in ("trees", "network")}
+    with pytest.raises(
+        ShortlistError, match=r"models' steps share one pod template and want different .*node_selector"
+    ):
+        of_train(asked)
+
+
+def test_a_step_of_a_model_that_is_not_declared_is_refused() -> None:
+    graphs = {"g": pipelines()["training"].pipeline_spec}
+    own = Cluster.model_validate({"tasks": {"train_trees": {}, "validate_export_trees": {}}})
+    check_step_names(own, graphs, ["trees"])
+    with pytest.raises(ShortlistError, match=r"no step is called 'train_trees'; did you mean 'train_tree'\?"):
+        check_step_names(own, graphs, ["tree"])
+
+
+@pytest.mark.parametrize("name", ["training", "training_wide"])
+def test_only_the_step_that_rolls_out_sees_the_token_for_it(name: str) -> None:
+    """Kubeflow has one account for all steps of a run, so the right travels as a file."""
+    graph = pipelines()[name]
+    spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
+    spec.CopyFrom(graph.pipeline_spec)
+    platform.CopyFrom(graph.platform_spec)
+    configure(spec, platform, CLUSTER, IMAGES, cached=True)
+    executors = json_format.MessageToDict(spec.deployment_spec)["executors"]
+    given = platform.platforms["kubernetes"].deployment_spec.executors
+    seeing = {}
+    for step in steps_of(spec):
+        names = {one["name"]: one["value"] for one in executors[step.executor]["container"].get("env", [])}
+        mounts = json_format.MessageToDict(given[step.executor]).get("secretAsVolume", [])
+        if mounts or "SHORTLIST_KUBERNETES_TOKEN" in names:
+            seeing[step.function] = (
+                names["SHORTLIST_KUBERNETES_TOKEN"],
+                mounts[0]["secretName"],
+                mounts[0]["mountPath"],
+            )
+    folder = "/var/run/shortlist/rollout"
+    assert seeing == {"roll_out": (f"{folder}/token", "shortlist-rollout-token", folder)}

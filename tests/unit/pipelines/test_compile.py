@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.compile import COMPILED, compile_all, out_of_date, training_pipeline, watching_pipeline
-from pipelines.runner import task_titles
-from shortlist.config.load import load_spec
-from shortlist.evaluation.titles import TITLES
+from pipelines.compile import (
+    COMPILED,
+    compile_all,
+    monitoring_pipeline,
+    out_of_date,
+    scheduled_pipeline,
+    training_pipeline,
+)
+from shortlist.report.titles import TITLES
+from shortlist.runs.runner import task_titles
+from shortlist.spec.load import load_spec
 
-NAMES = ("training", "training_wide", "drift_watch", "drift_watch_wide")
-OF_GROUPS = {"group_days", "count_days", "merge_features", "build_days", "join_table"}
+GRAPHS = ("training", "monitoring", "scheduled_retraining")
+NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS))
+OF_GROUPS = {"partition_days", "count_days", "merge_features", "build_days", "join_table"}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
 
 
@@ -31,17 +39,22 @@ def test_a_changed_file_is_found(tmp_path: Path) -> None:
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
     tasks = {name: set(task_titles(COMPILED / f"{name}.yaml").values()) for name in NAMES}
-    assert set(TITLES) - tasks["drift_watch"] == OF_GROUPS
-    assert set(TITLES) - tasks["drift_watch_wide"] == {"fit_features", "build_table"}
+    assert set(TITLES) - tasks["monitoring"] == OF_GROUPS
+    assert set(TITLES) - tasks["monitoring_wide"] == {"fit_features", "build_table"}
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
-        assert (tasks[f"drift_watch{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {"look"}
+        assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {"check_live_traffic"}
+        assert tasks[f"scheduled_retraining{suffix}"] ^ tasks[f"monitoring{suffix}"] == {
+            "check_live_traffic",
+            "claim_moment",
+        }
 
 
 def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
     demo = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
     one, four = load_spec(demo), load_spec(demo, ["runtime.cluster.partitions=4"])
-    assert (training_pipeline(one), watching_pipeline(one)) == ("training", "drift_watch")
-    assert (training_pipeline(four), watching_pipeline(four)) == ("training_wide", "drift_watch_wide")
+    assert (training_pipeline(one), monitoring_pipeline(one)) == ("training", "monitoring")
+    assert (training_pipeline(four), monitoring_pipeline(four)) == ("training_wide", "monitoring_wide")
+    assert (scheduled_pipeline(one), scheduled_pipeline(four)) == ("scheduled_retraining", "scheduled_retraining_wide")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,10 +11,11 @@ import polars as pl
 import pytest
 
 from models.diagnosis import Diagnosis
-from pipelines import diagnose_cli
-from pipelines.cli import main
+from shortlist.cli import diagnose as diagnose_cli
+from shortlist.cli import main
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.tables import DayTableWriter
+from shortlist.spec.load import load_spec
+from shortlist.storage.tables import DayTableWriter
 
 
 def write_table(folder: Path, names: tuple[str, ...], rows: int) -> None:
@@ -51,6 +52,25 @@ def test_without_a_run_the_user_is_told_to_make_one(
 
 
 def test_figures_come_before_the_advice() -> None:
-    lines = diagnose_cli.told(Diagnosis(wait_ms=30, step_ms=10, constant_ms=9, embeddings_ms=4, network_ms=6))
+    lines = Diagnosis(wait_ms=30, step_ms=10, constant_ms=9, embeddings_ms=4, network_ms=6).lines
     assert [line.split()[-5:] for line in lines[1:2]] == [["ms", "(75%", "of", "the", "time)"]]
     assert lines[-1].startswith("The loader bounds this training: 75% of the time")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (None, "no declared model can be diagnosed; there is a diagnosis for kind dlrm"),
+        ("xgboost", r"models\.xgboost cannot be diagnosed; there is a diagnosis for kind dlrm"),
+        ("xgbost", r"--model: no model is called 'xgbost'; did you mean 'xgboost'\?"),
+    ],
+)
+def test_a_model_without_a_diagnosis_is_told(name: str | None, message: str) -> None:
+    trees = load_spec(Path(__file__).parents[3] / "pipelines/specs/drill.yaml")
+    with pytest.raises(ShortlistError, match=message):
+        diagnose_cli.diagnosed(trees, name)
+
+
+def test_the_first_model_with_a_diagnosis_is_taken() -> None:
+    demo = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
+    assert diagnose_cli.diagnosed(demo, None)[0] == "dlrm"

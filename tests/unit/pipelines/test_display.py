@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.compile import COMPILED
-from pipelines.display import Display
+from shortlist.runs.display import Display
 
 
 def display_of(folder: Path, *events: dict[str, Any]) -> Display:
@@ -62,3 +62,31 @@ def test_an_interrupted_run_says_that_it_can_go_on(tmp_path: Path, capsys: pytes
     display.interrupted = True
     display.conclude(tmp_path, 130, Path("runs"))
     assert "run again and the finished steps are reused" in capsys.readouterr().out
+
+
+def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def model(test_auc: float, validation_log_loss: float) -> dict[str, Any]:
+        test = {"auc": test_auc, "auc_low": test_auc - 0.01, "auc_high": test_auc + 0.01, "log_loss": 0.5}
+        validation = {"validation_auc": 0.77, "validation_log_loss": validation_log_loss}
+        return {**test, **validation, "train_rows_per_s": 1_000.0, "role": "candidate"}
+
+    reasons = {
+        "xgboost": ["passes every gate, lowest validation log loss 0.5100"],
+        "dlrm": ["passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'"],
+    }
+    summary = {
+        "spec": "demo", "rows": {"test": 2_000}, "best_possible": None, "gates": [], "reasons": reasons,
+        "models": {"xgboost": model(0.75, 0.51), "dlrm": model(0.76, 0.52)},
+        "blessed": {"model": "xgboost", "version": "3"},
+    }  # fmt: skip
+    display = display_of(tmp_path)
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    display.conclude(tmp_path, 0, Path("runs"))
+    shown = capsys.readouterr().out
+    assert all(heading in " ".join(shown.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
+    assert "dlrm: passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'" in shown
+    assert "Tune by the validation numbers" in shown

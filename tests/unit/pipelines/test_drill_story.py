@@ -10,9 +10,9 @@ import pytest
 
 from monitoring.drill_page import Drill
 from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
-from pipelines.drill_story import Day, told
-from pipelines.drill_world import DrillWorld
-from shortlist.config.data import Drift, GeneratedSource
+from shortlist.drill.drill_report import Day, told
+from shortlist.drill.world import DrillWorld
+from shortlist.spec.data import Drift, GeneratedSource
 
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 DRIFTS = (

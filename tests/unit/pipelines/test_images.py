@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from components.image import resolve
-from pipelines.images import build, find_builder, told
-from shortlist.config.cluster import Images
 from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.images import build, find_builder, plan, told
+from shortlist.spec.cluster import Images
 from shortlist.tracking.lineage import code_version
 
 BASE = "sha256:" + "a" * 64
@@ -103,3 +103,17 @@ def test_a_build_that_fails_is_said(path: Path) -> None:
     builder(path, "docker", builds=False)
     with pytest.raises(ShortlistError, match=r"building shortlist-gpu:\w+ failed: step 3 went wrong"):
         build(["gpu"])
+
+
+def test_what_would_be_built_is_said_without_a_builder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_DIGEST")
+    monkeypatch.setattr("shortlist.kubeflow.images.BASES", path / "bases.env")
+    (path / "bases.env").write_text("TRITON_DIGEST=\n")
+    said = plan(["pipeline", "triton"], "registry.example/team")
+    tag = f"registry.example/team/shortlist-pipeline:{code_version()}"
+    assert said[:2] == [f"would build {tag} from deploy/docker/pipeline.Dockerfile", f"would push {tag}"]
+    assert said[2].endswith("triton.Dockerfile; TRITON_DIGEST is not known: make lock-images asks for it")
+    assert said[-1].startswith("images: nothing here builds container images")
+    builder(path, "podman")
+    assert plan(["pipeline"])[-1] == f"with {path / 'podman'}"
+    assert not [command for command in asked(path) if command[0] in ("build", "push")]

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from models.base import DeclaredModel
 from monitoring.records import RetrainDecision
 from pipelines.compile import COMPILED
-from pipelines.submit import training_arguments
-from shortlist.config.cluster import Cluster
-from shortlist.config.load import load_spec
 from shortlist.contracts import ShortlistError
+from shortlist.runs.submit import training_arguments
+from shortlist.spec.cluster import Cluster
+from shortlist.spec.load import load_spec
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 SPEC = load_spec(DEMO)
@@ -76,7 +77,15 @@ def fed(task: dict[str, Any], parameter: str) -> bool:
 
 @pytest.mark.parametrize("parameter", ["trigger", "reasons", "key"])
 def test_why_a_training_was_started_makes_no_data_anew(parameter: str) -> None:
-    made = ("ingest", "validate", "fit-features", "build-table", "store-features", "score-champion", "judge")
+    made = (
+        "ingest",
+        "validate",
+        "fit-features",
+        "build-table",
+        "materialize-features",
+        "score-champion",
+        "evaluate-gates",
+    )
     found = tasks()
     assert set(made) <= set(found)
     assert not [name for name in made if fed(found[name], parameter)]
@@ -106,11 +115,12 @@ def test_what_kubernetes_is_asked_for_makes_no_data_anew() -> None:
 
 
 def test_a_model_trained_by_many_processes_is_told_of_them() -> None:
-    assert training_arguments(SPEC, "", "stores")["distributed"] == ""
+    assert not any(DeclaredModel.read(one).cluster for one in training_arguments(SPEC, "", "stores")["models"])
     many = load_spec(DEMO, ["runtime.cluster.workers={dlrm: {nodes: 2}}"])
     told = training_arguments(many, "", "stores")
-    assert Cluster.model_validate_json(told["distributed"]).workers["dlrm"].nodes == 2
-    assert steps_fed("distributed") == {"train", "train-2"}  # the baselines train alone
+    declared = {one.name: one.cluster for one in map(DeclaredModel.read, told["models"])}
+    assert [name for name, cluster in declared.items() if cluster] == ["dlrm"]
+    assert Cluster.model_validate_json(declared["dlrm"]).workers["dlrm"].nodes == 2
 
 
 def steps_fed(parameter: str) -> set[str]:

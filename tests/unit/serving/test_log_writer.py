@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shortlist.config.data import Data
-from shortlist.config.serving import PredictionLog
-from shortlist.serving import log_writer
-from shortlist.serving.log_reader import read_log, read_new
-from shortlist.serving.log_writer import LogWriter, is_sampled, process_folder
-from shortlist.serving.logs import outcome_schema, prediction_schema
-from shortlist.serving.online.logged import as_column
+from shortlist.serving.log import log_writer
+from shortlist.serving.log.log_reader import read_log, read_new
+from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
+from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.server.logged_columns import as_column
+from shortlist.spec.data import Data
+from shortlist.spec.serving import PredictionLog
 
 DATA = Data.model_validate(
     {
@@ -44,7 +44,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
     scores = np.full(rows, 0.5, np.float32)
-    answer = (NOW, request_id, "7", "stable", None, None, 3, 200, "0" * 16, 1.5, False, np.arange(rows), scores)
+    answer = (NOW, request_id, "7", True, "stable", None, None, 3, 200, "0" * 16, 1.5, False, np.arange(rows), scores)
     return (*answer, None, ["home"])
 
 
@@ -77,7 +77,7 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
     nothing = (None, np.array([np.nan], np.float32), None, None)
-    assert log.add((NOW, "b", None, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, *nothing))
+    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW
@@ -188,9 +188,9 @@ def test_a_killed_process_keeps_all_up_to_the_last_flush(tmp_path: Path) -> None
         from pathlib import Path
         import numpy as np, pyarrow as pa
         from datetime import datetime, UTC
-        from shortlist.config.serving import PredictionLog
-        from shortlist.serving.log_writer import LogWriter
-        from shortlist.serving.logs import outcome_schema
+        from shortlist.spec.serving import PredictionLog
+        from shortlist.serving.log.log_writer import LogWriter
+        from shortlist.serving.log.logs import outcome_schema
         log = LogWriter(Path(sys.argv[1]) / "one", outcome_schema(pa.int64()), PredictionLog(flush_seconds=600))
         for number in range(100):
             log.add((datetime.now(UTC), str(number), number, 0, 1))

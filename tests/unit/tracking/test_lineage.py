@@ -4,14 +4,15 @@ import pytest
 
 from shortlist.contracts import ShortlistError
 from shortlist.tracking import lineage
-from shortlist.tracking.lineage import Cause, Continued, Lineage, code_version, git_commit
+from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, code_version, git_commit
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "ranker.py").write_text("a = 1\n")
-    monkeypatch.setattr(lineage, "_ROOT", tmp_path)
+    monkeypatch.setattr(lineage, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(lineage, "_FRAMEWORK", tmp_path / "shortlist")
     return tmp_path
 
 
@@ -35,7 +36,7 @@ def test_the_repository_above_is_not_ours(root: Path, monkeypatch: pytest.Monkey
     (root / ".git" / "refs").mkdir()
     (root / ".git" / "HEAD").write_text("4" * 40)
     assert git_commit.__wrapped__() == "4" * 40
-    monkeypatch.setattr(lineage, "_ROOT", root / "models")
+    monkeypatch.setattr(lineage, "project_root", lambda: root / "models")
     assert git_commit.__wrapped__() is None
 
 
@@ -50,8 +51,10 @@ def test_tags_leave_an_unknown_commit_out() -> None:
 
 
 def test_tags_say_why_a_training_began_and_as_what() -> None:
-    cause = Cause.parse("drift", "0123456789abcdef", ["surface drifted", "auc fell"], "2026-01-15T00:00:00+00:00")
-    continued = Continued(run="r1", version="3", how="warm", learnt="2026-01-12..2026-01-13")
+    cause = TrainingTrigger.parse(
+        "drift", "0123456789abcdef", ["surface drifted", "auc fell"], "2026-01-15T00:00:00+00:00"
+    )
+    continued = ContinuedFrom(run="r1", version="3", how="warm", learnt="2026-01-12..2026-01-13")
     tags = Lineage(spec_digest="s", data_digest="d", days={}, code_version="c", cause=cause, continued=continued).tags()
     assert tags == {
         "spec_digest": "s",
@@ -67,11 +70,11 @@ def test_tags_say_why_a_training_began_and_as_what() -> None:
         "days.learnt": "2026-01-12..2026-01-13",
     }
     assert str(continued) == "warm from version 3, learnt from 2026-01-12..2026-01-13"
-    assert Cause().tags() == {"trigger": "manual"}
+    assert TrainingTrigger().tags() == {"trigger": "manual"}
 
 
 def test_an_unknown_trigger_names_the_near_one() -> None:
     with pytest.raises(
         ShortlistError, match=r"trigger: got 'drfit', wanted manual, schedule, drift; did you mean 'drift'"
     ):
-        Cause.parse("drfit", "", [], "")
+        TrainingTrigger.parse("drfit", "", [], "")

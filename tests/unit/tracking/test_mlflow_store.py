@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.registry import UnknownVersionError
@@ -224,6 +224,14 @@ def test_aliases_move(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     champion = tracker.registry.champion()
     assert champion is not None
     assert champion.version == 2
+
+
+def test_an_alias_may_point_at_nothing(tracker: Tracker, model: Path) -> None:
+    tracker.registry.set_alias("champion", None)  # there is no version yet
+    tracker.registry.set_alias("champion", tracker.registry.register(log(tracker, model)))
+    for _ in range(2):
+        tracker.registry.set_alias("champion", None)
+        assert tracker.registry.version_of("champion") is None
 
 
 def test_a_run_has_one_version(tracker: Tracker, model: Path) -> None:

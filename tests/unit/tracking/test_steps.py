@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.execution import EXECUTION, on_cpu
+from shortlist.system.execution import EXECUTION, on_cpu
 from shortlist.tracking.steps import step
 
 
@@ -27,7 +27,7 @@ def test_a_step_records_where_it_ran_and_forgets_the_step_before() -> None:
         EXECUTION.runs_on("gpu", device="NVIDIA H200")
         on_cpu("ids of texts")
     assert this.record["engine"] == {"name": "gpu", "device": "NVIDIA H200", "on_cpu": {"ids of texts": 1}}
-    with step("judge") as after:
+    with step("evaluate_gates") as after:
         pass
     assert "engine" not in after.record
 
@@ -56,8 +56,7 @@ def test_our_own_fault_keeps_its_traceback() -> None:
 def test_a_process_ends_without_a_search_for_garbage_and_without_a_word(module: str, frozen: bool) -> None:
     """DuckDB takes what is not collected for a leak, and would say so at length."""
     ends = "atexit.register(lambda: print(gc.get_freeze_count() > 0))"  # called after those that come later
-    program = (
-        f"import atexit, gc, {module}; {ends}\nfrom shortlist.tracking.steps import step\nwith step('judge'): pass"
-    )
+    program = f"import atexit, gc, {module}; {ends}\nfrom shortlist.tracking.steps import step\n"
+    program += "with step('evaluate_gates'): pass"
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == (f"{frozen}\n", "")

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.dlrm.admission import Admission
-from models.dlrm.cached import CachedTable
+from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM, FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.section import DLRMModel
 from models.dlrm.step import Step, StepOptions
 from models.inputs import FeatureColumn
 from models.record import TrainedModel
-from shortlist.artefacts import write_json, write_manifest
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import Files
+from shortlist.storage.artefacts import write_json, write_manifest
 
 DAY = date(2026, 3, 10)
 WIDTH = 4

@@ -14,7 +14,7 @@ from models.dlrm.chunks import Batch, Chunk
 from models.dlrm.layout import Layout
 from models.dlrm.ragged import Ragged
 from models.inputs import LearningTable, chosen
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 BIG = 2**40
 MakeTable = Callable[..., DayTable]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.dlrm.cache_policy import HALF_LIFE, WINDOW, CacheError, Exchange, Residents
+from models.dlrm.cache_policy import HALF_LIFE, WINDOW, CacheError, CacheState, CacheUpdate
 
 Batches = list[list[int]]
 
@@ -21,7 +21,7 @@ class SlowResidents:
         self.looked_up: list[list[int]] = []
         """When each slot's row was looked up since it came, by number of the batch."""
 
-    def follow(self, batch: list[int], got: Exchange) -> None:
+    def follow(self, batch: list[int], got: CacheUpdate) -> None:
         """Check that an exchange is what the policy says, and make it."""
         self.batch += 1
         missing = sorted(set(batch) - set(self.row))
@@ -75,7 +75,7 @@ def traffic(draw: st.DrawFn) -> tuple[int, int, Batches]:
 @given(traffic())
 def test_it_does_what_the_slow_policy_does(drawn: tuple[int, int, Batches]) -> None:
     rows, slots, batches = drawn
-    fast, slow = Residents(rows, slots), SlowResidents(slots)
+    fast, slow = CacheState(rows, slots), SlowResidents(slots)
     for batch in batches:
         slow.follow(batch, fast.exchange(np.array(batch, np.int32)))
         assert fast.rows.tolist() == slow.row
@@ -84,7 +84,7 @@ def test_it_does_what_the_slow_policy_does(drawn: tuple[int, int, Batches]) -> N
 @given(traffic())
 def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple[int, int, Batches]) -> None:
     rows, slots, batches = drawn
-    residents = Residents(rows, slots)
+    residents = CacheState(rows, slots)
     device = np.full(slots, -1)
     for batch in batches:
         got = residents.exchange(np.array(batch, np.int32))
@@ -97,7 +97,7 @@ def test_every_look_up_finds_its_row_and_no_row_of_the_batch_leaves(drawn: tuple
 
 
 def test_the_frequent_row_stays_and_the_rare_ones_leave() -> None:
-    residents = Residents(rows=100, slots=4)
+    residents = CacheState(rows=100, slots=4)
     for rare in range(1, 60):
         got = residents.exchange(np.array([0, rare], np.int32))
         assert 0 not in got.evicted_K
@@ -105,7 +105,7 @@ def test_the_frequent_row_stays_and_the_rare_ones_leave() -> None:
 
 
 def test_what_was_frequent_long_ago_leaves_in_the_end() -> None:
-    residents = Residents(rows=2_000, slots=8)
+    residents = CacheState(rows=2_000, slots=8)
     for _ in range(20):
         residents.exchange(np.array([0], np.int32))
     left_after = next(row for row in range(1, 2_000) if 0 in residents.exchange(np.array([row], np.int32)).evicted_K)
@@ -114,7 +114,7 @@ def test_what_was_frequent_long_ago_leaves_in_the_end() -> None:
 
 
 def test_a_row_counts_once_per_batch() -> None:
-    residents = Residents(rows=10, slots=2)
+    residents = CacheState(rows=10, slots=2)
     residents.exchange(np.array([3] * 50, np.int32))
     for _ in range(2):
         residents.exchange(np.array([4], np.int32))
@@ -122,7 +122,7 @@ def test_a_row_counts_once_per_batch() -> None:
 
 
 def test_frequencies_stay_comparable_over_many_batches() -> None:
-    residents = Residents(rows=10, slots=3)
+    residents = CacheState(rows=10, slots=3)
     often, once = np.array([1], np.int32), np.array([2], np.int32)
     for batch in range(600 * HALF_LIFE):  # worth of a look-up doubled 600 times; a float64 holds 2 ** 1023
         residents.exchange(once if batch == 599 * HALF_LIFE else often)
@@ -132,7 +132,7 @@ def test_frequencies_stay_comparable_over_many_batches() -> None:
 
 
 def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> None:
-    residents = Residents(rows=10, slots=3)
+    residents = CacheState(rows=10, slots=3)
     residents.exchange(np.array([1, 2], np.int32))
     message = (
         r"models\.dlrm\.cached_rows: a batch looks up 4 distinct rows, the cache has 3 slots;"
@@ -145,7 +145,7 @@ def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> Non
 
 
 def test_a_forgotten_cache_is_an_empty_one() -> None:
-    residents = Residents(rows=10, slots=3)
+    residents = CacheState(rows=10, slots=3)
     residents.exchange(np.array([1, 2, 3], np.int32))
     residents.forget()
     assert residents.rows.tolist() == []
@@ -157,7 +157,7 @@ def test_it_keeps_more_of_what_is_asked_for_than_the_least_recently_used_does() 
     random = np.random.default_rng(0)
     popularity = 1 / np.arange(1, 20_001)
     weights = popularity / popularity.sum()
-    residents, recent = Residents(rows=20_000, slots=1_000), OrderedDict[int, None]()
+    residents, recent = CacheState(rows=20_000, slots=1_000), OrderedDict[int, None]()
     hits = recent_hits = 0
     for _ in range(150):
         batch = random.choice(20_000, size=400, p=weights).astype(np.int32)

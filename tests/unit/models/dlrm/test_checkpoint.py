@@ -11,19 +11,19 @@ import polars as pl
 import pytest
 import torch
 
-from models.checkpoints import CheckpointPlace, checkpoint_place, kept_at
+from models.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
 from models.dlrm import train as training_module
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import Checkpoint
 from models.dlrm.chunks import Batch
-from models.dlrm.losses import LossLog, NotFiniteError
-from models.dlrm.lost import DeviceLostError
+from models.dlrm.gpu_failure import GpuFailureError
+from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
 from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
 from models.dlrm.train import Training, TrainingError
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
-from shortlist.objects_folder import FolderObjects
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=300, epochs=4, patience=4, dropout=0.3,
@@ -33,8 +33,8 @@ LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encounte
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> CheckpointPlace:
-    return CheckpointPlace(FolderObjects(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
+def place(tmp_path: Path) -> CheckpointLocation:
+    return CheckpointLocation(FolderObjectStore(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
 
 
 @pytest.fixture
@@ -63,12 +63,12 @@ def fitted(table: DayTable, runtime: Runtime, section: DLRMModel = SECTION) -> D
 @pytest.mark.usefixtures("every_epoch")
 @pytest.mark.parametrize("epoch", [2, 4])
 def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
-    epoch: int, table: DayTable, runtime: Runtime, place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch
+    epoch: int, table: DayTable, runtime: Runtime, place: CheckpointLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fitted(table, runtime)
     with monkeypatch.context() as patched:
         fail_in(epoch, 4, KeyboardInterrupt(), patched)
-        with pytest.raises(KeyboardInterrupt), kept_at(place):
+        with pytest.raises(KeyboardInterrupt), checkpoint_to(place):
             fitted(table, runtime)
     content = place.load()
     assert content is not None
@@ -76,7 +76,7 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
     assert kept is not None and len(kept.history) == epoch - 1
     lines: list[dict[str, Any]] = []
     resumed = DLRMRanker(SECTION)
-    with kept_at(place):
+    with checkpoint_to(place):
         resumed.fit(table, runtime, on_epoch=lines.append)
     assert [line["epoch"] for line in lines] == list(range(epoch, 5))  # what was learnt is not learnt again
     assert resumed.record.best_epoch == whole.record.best_epoch
@@ -92,7 +92,11 @@ def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
 
 @pytest.mark.usefixtures("every_epoch")
 def test_a_lost_gpu_is_told_with_the_checkpoint_to_go_on_from(
-    table: DayTable, runtime: Runtime, place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch, test_rows: pl.DataFrame
+    table: DayTable,
+    runtime: Runtime,
+    place: CheckpointLocation,
+    monkeypatch: pytest.MonkeyPatch,
+    test_rows: pl.DataFrame,
 ) -> None:
     with monkeypatch.context() as patched:
         fail_in(3, 5, LOST, patched)
@@ -100,9 +104,9 @@ def test_a_lost_gpu_is_told_with_the_checkpoint_to_go_on_from(
             r"lost at or shortly before step 4 of epoch 3 \(CUDA error: an illegal memory access was encountered\)\."
             r" The checkpoint of epoch 2 is kept: start the same run again, and it goes on from there"
         )
-        with pytest.raises(DeviceLostError, match=message), kept_at(place):
+        with pytest.raises(GpuFailureError, match=message), checkpoint_to(place):
             fitted(table, runtime)
-    with kept_at(place):
+    with checkpoint_to(place):
         resumed = fitted(table, runtime)
     np.testing.assert_array_equal(resumed.predict(test_rows), fitted(table, runtime).predict(test_rows))
 
@@ -112,7 +116,7 @@ def test_without_a_checkpoint_a_lost_gpu_says_so(
     error: RuntimeError, table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_in(2, 2, error, monkeypatch)
-    with pytest.raises(DeviceLostError, match=r"No checkpoint was left yet: start the same run again, and it begins"):
+    with pytest.raises(GpuFailureError, match=r"No checkpoint was left yet: start the same run again, and it begins"):
         fitted(table, runtime)
 
 
@@ -123,35 +127,35 @@ def test_other_errors_are_no_lost_gpu(table: DayTable, runtime: Runtime, monkeyp
 
 
 def test_short_epochs_leave_no_checkpoint(
-    table: DayTable, runtime: Runtime, place: CheckpointPlace, monkeypatch: pytest.MonkeyPatch
+    table: DayTable, runtime: Runtime, place: CheckpointLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_in(3, 1, KeyboardInterrupt(), monkeypatch)
-    with pytest.raises(KeyboardInterrupt), kept_at(place):
+    with pytest.raises(KeyboardInterrupt), checkpoint_to(place):
         fitted(table, runtime)
     assert place.load() is None
-    assert checkpoint_place() is None
+    assert checkpoint_location() is None
 
 
 def test_losses_that_wait_name_the_very_step() -> None:
-    losses = LossLog(every=5, device="cpu")
+    losses = LossMonitor(every=5, device="cpu")
     for step in range(1, 10):
         losses.add(torch.tensor(float("nan") if step in (8, 9) else 0.5), rows=10)
     assert losses.mean == 0.5 and losses.rows == 50  # looked at after the fifth
-    with pytest.raises(NotFiniteError) as found:
+    with pytest.raises(NonFiniteLossError) as found:
         losses.add(torch.tensor(0.5), rows=10)
     assert (found.value.step, found.value.rows) == (8, 70)
 
 
 def test_losses_that_are_left_are_looked_at_in_the_end() -> None:
-    losses = LossLog(every=5, device="cpu")
+    losses = LossMonitor(every=5, device="cpu")
     losses.add(torch.tensor(1.0), rows=1)
     losses.add(torch.tensor(4.0), rows=2)
-    losses.look()
+    losses.check_finite()
     assert losses.mean == pytest.approx((1.0 + 2 * 4.0) / 3)
 
 
 def test_a_nan_found_late_brings_the_best_epoch_back(table: DayTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_module, "LossLog", lambda every, device: LossLog(4, device))
+    monkeypatch.setattr(training_module, "LossMonitor", lambda every, device: LossMonitor(4, device))
     after: list[dict[str, torch.Tensor]] = []
     step = Training.take
     calls = 0

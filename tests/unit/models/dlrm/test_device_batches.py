@@ -13,15 +13,15 @@ import torch
 
 from models.dlrm.batches import BatchLoader, ChunkStore
 from models.dlrm.chunks import Batch, Chunk
-from models.dlrm.device_batches import DeviceStore, residence
+from models.dlrm.device_batches import DeviceStore, row_residence
 from models.dlrm.device_chunks import DeviceChunk, padded
+from models.dlrm.file_offsets import size_of
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading, host_decoder
-from models.dlrm.places import size_of
 from models.dlrm.pools import epoch_pools
 from models.inputs import FeatureColumn, LearningTable, chosen
-from shortlist.config.runtime import Runtime
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 Where = Literal["device", "host", "files"]
 
@@ -115,9 +115,9 @@ def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, wh
 
 
 def test_rows_stay_on_the_device_only_beside_the_model() -> None:
-    assert residence(rows=30, device_free=80, beside=20, host_budget=100) == "device"
-    assert residence(rows=30, device_free=80, beside=21, host_budget=100) == "host"
-    assert residence(rows=30, device_free=80, beside=90, host_budget=29) == "files"
+    assert row_residence(rows=30, device_free=80, beside=20, host_budget=100) == "device"
+    assert row_residence(rows=30, device_free=80, beside=21, host_budget=100) == "host"
+    assert row_residence(rows=30, device_free=80, beside=90, host_budget=29) == "files"
 
 
 class RecordingStore:

@@ -13,20 +13,20 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
 from models.export import export
 from models.packing import pack
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.running import session
+from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.signature import Signature
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 DAYS = [date(2026, 3, 1) + timedelta(number) for number in range(5)]
 ROWS, USERS = 1_500, 400

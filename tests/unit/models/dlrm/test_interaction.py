@@ -44,3 +44,12 @@ def test_bf16_rounds_the_factors_to_three_digits_and_no_more(vectors_BND: torch.
 
 def test_nothing_of_it_is_saved_with_a_model() -> None:
     assert Interaction(VECTORS).state_dict() == {}
+
+
+def test_a_single_vector_has_no_pairs_and_learns_all_the_same() -> None:
+    """A network whose features are all numbers."""
+    vectors = torch.ones(3, 1, 4, requires_grad=True)
+    dots = Interaction(1)(vectors)
+    assert dots.shape == (3, 0)
+    torch.cat([vectors.sum(dim=(1, 2))[:, None], dots], dim=1).sum().backward()
+    assert vectors.grad is not None and torch.equal(vectors.grad, torch.ones(3, 1, 4))

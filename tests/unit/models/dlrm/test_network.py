@@ -8,8 +8,8 @@ import torch
 from models.dlrm.chunks import Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM, perceptron
+from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import ShortlistError
 
 FEATURES = (

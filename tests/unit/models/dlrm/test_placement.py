@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.dlrm.layout import Layout
-from models.dlrm.placement import Demand, Memory, PlacementError, cached_rows, demand_of
+from models.dlrm.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
+from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
 from models.plan import PUBLISHED, step_bytes
-from shortlist.config.models import DLRMModel
 
 GB = 10**9
 SECTION = DLRMModel(features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(128,), batch_size=1_000)
@@ -18,12 +18,12 @@ ROWS = 10_000_000
 ROW = (16 + 1) * 4
 
 
-def demand(rows: int = ROWS, section: DLRMModel = SECTION) -> Demand:
+def demand(rows: int = ROWS, section: DLRMModel = SECTION) -> MemoryDemand:
     features = (FeatureColumn(name="user", kind="id", size=rows - 100), FeatureColumn(name="item", kind="id", size=100))
-    return demand_of(Layout.of((*features, FeatureColumn(name="age", kind="dense"))), section, "fp32", 0)
+    return memory_demand(Layout.of((*features, FeatureColumn(name="age", kind="dense"))), section, "fp32", 0)
 
 
-def device(bytes_for_rows: float, of: Demand | None = None, host: int = 1_000 * GB) -> Memory:
+def device(bytes_for_rows: float, of: MemoryDemand | None = None, host: int = 1_000 * GB) -> Memory:
     """A device with so many bytes for rows once a step and the reserve have theirs."""
     step = step_bytes((of or demand()).shape, (of or demand()).shape.batch, "fp32")
     total = 10 * GB
@@ -95,7 +95,7 @@ def test_a_table_that_neither_side_can_hold_is_refused() -> None:
 
 def test_lists_count_as_long_as_they_may_be() -> None:
     tags = FeatureColumn(name="tags", kind="ids", size=1_000_000)
-    assert demand_of(Layout.of((tags,)), SECTION, "fp32", 0).batch_rows == 64 * 1_000
+    assert memory_demand(Layout.of((tags,)), SECTION, "fp32", 0).batch_rows == 64 * 1_000
 
 
 @given(st.integers(0, 2 * GB), st.one_of(st.none(), st.integers(1, 2 * ROWS)))
@@ -113,5 +113,5 @@ def test_what_is_decided_fits_and_is_enough(bytes_free: int, declared: int | Non
 
 
 def test_the_published_model_lies_whole_on_its_device() -> None:
-    published = Demand(PUBLISHED, "tf32")
+    published = MemoryDemand(PUBLISHED, "tf32")
     assert cached_rows(published, None, Memory(80 * GB, 79 * GB, 0)) is None

@@ -19,7 +19,7 @@ from models.dlrm.chunks import Chunk
 from models.dlrm.layout import Layout
 from models.dlrm.spill import Spill
 from models.inputs import FeatureColumn, LearningTable, chosen
-from shortlist.tables import DayTable
+from shortlist.storage.tables import DayTable
 
 Usage = namedtuple("Usage", "total used free")
 

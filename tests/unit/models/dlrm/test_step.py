@@ -12,15 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.dlrm import compiling, step
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.compiling import PAYS_FROM, pays
-from models.dlrm.graphs import Buffers
+from models.dlrm.cuda_graphs import Buffers
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.padding import padded
 from models.dlrm.precision import matmul_precision, precision_of
 from models.dlrm.scaling import LossScale
-from models.dlrm.step import Step, StepOptions, make_step, options_of
+from models.dlrm.section import DLRMModel
+from models.dlrm.step import Step, StepOptions, make_step, step_options
 from models.inputs import FeatureColumn
-from shortlist.config.models import DLRMModel
 from shortlist.contracts import ShortlistError
 
 SECTION = DLRMModel(
@@ -158,7 +158,7 @@ def test_the_plain_step_does_wait(kind: str) -> None:
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_a_fixed_step_needs_no_values_and_stays_on_its_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tensor on the meta device has no values to ask for, and refuses to meet one of the CPU."""
-    monkeypatch.setattr(step, "adam_of", lambda model, *_: torch.optim.SGD(model.parameters(), lr=0.1, fused=False))
+    monkeypatch.setattr(step, "make_adam", lambda model, *_: torch.optim.SGD(model.parameters(), lr=0.1, fused=False))
     layout = LAYOUTS[kind]
     model = DLRM(layout, SECTION).to("meta").train()
     fixed = Step(model, SECTION, StepOptions(fixed_shapes=True, multiple=8), "meta")
@@ -227,15 +227,15 @@ def test_tf32_is_for_the_step_alone() -> None:
 def test_what_only_a_gpu_computes_is_refused_on_the_cpu(precision: str) -> None:
     section = SECTION.model_copy(update={"precision": precision})
     with pytest.raises(ShortlistError, match=f"precision is {precision}, which only NVIDIA GPUs compute; .* the cpu"):
-        options_of(section, "cpu")
+        step_options(section, "cpu")
     assert precision_of(section, "cuda") == precision
 
 
 def test_a_gpu_gets_every_switch_and_the_cpu_none() -> None:
     section = SECTION.model_copy(update={"precision": "bf16"})
-    assert options_of(section, "cuda") == StepOptions("bf16", False, graphs=True, fixed_shapes=True, multiple=8)
-    assert not options_of(section.model_copy(update={"cuda_graphs": False}), "cuda").graphs
-    assert options_of(section, "cpu") == StepOptions("bf16")
+    assert step_options(section, "cuda") == StepOptions("bf16", False, graphs=True, fixed_shapes=True, multiple=8)
+    assert not step_options(section.model_copy(update={"cuda_graphs": False}), "cuda").graphs
+    assert step_options(section, "cpu") == StepOptions("bf16")
 
 
 def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

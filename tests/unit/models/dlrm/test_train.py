@@ -14,11 +14,11 @@ from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.precision import precision_of
 from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
 from models.dlrm.train import Loaders, Training, TrainingError
 from models.inputs import LearningTable, chosen
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=100, epochs=3)
 

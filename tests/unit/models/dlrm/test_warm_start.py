@@ -10,12 +10,12 @@ import torch
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
-from models.dlrm.warm_start import take_over
+from models.dlrm.section import DLRMModel
+from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import FeatureColumn
-from shortlist.config.models import DLRMModel
-from shortlist.config.runtime import Runtime
 from shortlist.contracts import ShortlistError
-from shortlist.tables import DayTable
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
 
 SECTION = DLRMModel(features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8,), batch_size=100, epochs=2)
 
@@ -43,7 +43,7 @@ def test_old_rows_are_copied_and_new_rows_are_fresh(champion: Champion) -> None:
     torch.manual_seed(1)
     model = DLRM(new, SECTION)
     drawn = model.table.weight_RD.clone()
-    take_over(model, new, old, folder / "weights.safetensors")
+    copy_champion_weights(model, new, old, folder / "weights.safetensors")
     before = ranker._model.table
     for feature, start, old_start in zip(old.tables, new.starts, old.starts, strict=True):
         size = feature.size or 0
@@ -59,7 +59,7 @@ def test_a_warm_model_scores_known_ids_as_its_champion(champion: Champion, test_
     ranker, folder = champion
     layout = Layout.of(grown(ranker.record.features, by=3))
     model = DLRM(layout, SECTION)
-    take_over(model, layout, Layout.of(ranker.record.features), folder / "weights.safetensors")
+    copy_champion_weights(model, layout, Layout.of(ranker.record.features), folder / "weights.safetensors")
     warm = DLRMRanker(SECTION)
     warm._record, warm._model, warm._layout = ranker.record, model, layout
     assert (warm.predict(test_rows) == ranker.predict(test_rows)).all()
@@ -99,4 +99,4 @@ def test_ids_that_shrank_are_refused(champion: Champion) -> None:
     ranker, folder = champion
     old, new = Layout.of(ranker.record.features), Layout.of(grown(ranker.record.features, by=-1))
     with pytest.raises(ShortlistError, match="feature 'user_id' has 39 ids and had 40; ids never shrink"):
-        take_over(DLRM(new, SECTION), new, old, folder / "weights.safetensors")
+        copy_champion_weights(DLRM(new, SECTION), new, old, folder / "weights.safetensors")

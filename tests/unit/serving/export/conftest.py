@@ -16,20 +16,21 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once
+from models.dlrm.section import DLRMModel
 from models.packing import pack
 from models.train import train
-from shortlist import artefacts
-from shortlist.config.data import Column, Data, EventClock
-from shortlist.config.features import Features
-from shortlist.config.load import load_spec
-from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.runtime import Runtime
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
-from shortlist.tables import DayTable, DayTableWriter
+from shortlist.spec.data import Column, Data, EventClock
+from shortlist.spec.features import Features
+from shortlist.spec.load import load_spec
+from shortlist.spec.runtime import Runtime
+from shortlist.storage import artefacts
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 DAYS = [date(2026, 3, 5) + timedelta(days=number) for number in range(5)]  # a change to summer time among them
 ROWS = 300
@@ -270,6 +271,6 @@ def _chosen(values: list[Any], rows: int, random: np.random.Generator, dtype: An
 
 
 @pytest.fixture(scope="session")
-def declared() -> Declared:
+def declared() -> DeclaredColumns:
     """The declaration of `everything`."""
-    return Declared(Data.model_validate(EVERYTHING))
+    return DeclaredColumns(Data.model_validate(EVERYTHING))

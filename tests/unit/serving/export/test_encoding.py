@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import codes_of
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import (
@@ -31,17 +31,17 @@ ROWS = pl.DataFrame(
 )
 
 
-def encoded(declared: Declared, **places: Any) -> dict[str, np.ndarray]:
+def encoded(declared: DeclaredColumns, **places: Any) -> dict[str, np.ndarray]:
     return encode(ROWS, Signature(model="m", kind="k", **places), declared)
 
 
-def test_the_clock_is_the_wall_clock_of_the_logs_timezone(declared: Declared) -> None:
+def test_the_clock_is_the_wall_clock_of_the_logs_timezone(declared: DeclaredColumns) -> None:
     numbers = encoded(declared, numbers=(SECOND_OF_DAY, WEEKDAY, "event_time"))["numbers"]
     half_past_eleven_pm = 23 * 3600 + 30 * 60 + 0.25  # of Saturday in New York, an hour before summer time begins
     assert numbers[0].tolist() == [half_past_eleven_pm, 5.0, 1_772_944_200_250_000.0]
 
 
-def test_null_is_nan_or_no_code_or_zeros_or_an_empty_list(declared: Declared) -> None:
+def test_null_is_nan_or_no_code_or_zeros_or_an_empty_list(declared: DeclaredColumns) -> None:
     tensors = encoded(
         declared, numbers=("day",), codes=("page", "number"),
         lists=(ListInput(tensor="list_0", place="words", longest=3),),
@@ -57,7 +57,7 @@ def test_null_is_nan_or_no_code_or_zeros_or_an_empty_list(declared: Declared) ->
     }  # fmt: skip
 
 
-def test_a_list_without_any_value_is_one_column_wide(declared: Declared) -> None:
+def test_a_list_without_any_value_is_one_column_wide(declared: DeclaredColumns) -> None:
     empty = ROWS.with_columns(pl.lit(None, pl.List(pl.String)).alias("words"))
     signature = Signature(model="m", kind="k", lists=(ListInput(tensor="list_0", place="words", longest=None),))
     assert encode(empty, signature, declared)["list_0"].tolist() == [[NO_CODE], [NO_CODE]]

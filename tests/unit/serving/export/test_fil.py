@@ -11,20 +11,20 @@ import pytest
 import xgboost as xgb
 
 from models.export import export
-from shortlist.artefacts import IntegrityError, folder_digest, write_json
-from shortlist.config.models import XGBoostModel
-from shortlist.config.serving import Batching, Placement, Serving
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.objects_folder import FolderObjects
-from shortlist.serving.cluster.owner import Owner
-from shortlist.serving.cluster.published import publish, repository_key
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.published import publish, repository_key
+from shortlist.rollout.local.deployment import Deployment
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.fil import write_fil_repository
+from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.repository import verify_repository
-from shortlist.serving.export.running import session
 from shortlist.serving.export.signature import SIGNATURE_FILE, Signature
 from shortlist.serving.export.triton_config import from_text
-from shortlist.serving.stack.deployment import Deployment
+from shortlist.spec.serving import Batching, Serving, TritonPlacement
+from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json
+from shortlist.storage.objects_folder import FolderObjectStore
 
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=200, preferred_rows=(128, 256), threads=1)
 
@@ -39,7 +39,7 @@ def trees(everything: Any) -> Path:
 
 @pytest.fixture
 def repository(trees: Path, tmp_path: Path) -> Path:
-    write_fil_repository(trees / "serving", 4, BATCHING, tmp_path / "out", Placement(device="gpu"))
+    write_fil_repository(trees / "serving", 4, BATCHING, tmp_path / "out", TritonPlacement(device="gpu"))
     return tmp_path / "out"
 
 
@@ -116,10 +116,10 @@ def test_a_graph_that_cannot_be_cut_or_has_no_trees_is_refused(trees: Path, tmp_
 def test_a_cluster_serves_trees_where_the_spec_places_them(
     trees: Path, tmp_path: Path, device: str, backends: list[str]
 ) -> None:
-    objects = FolderObjects(tmp_path / "objects")
+    objects = FolderObjectStore(tmp_path / "objects")
     deployment = Deployment(version=4, kind="xgboost", model_folder=trees, digest=folder_digest(trees), store=None)
-    serving = Serving(placement=Placement.model_validate({"device": device}))
-    owner = Owner(cluster="eu-1", namespace="ml", spec="shop")
+    serving = Serving(placement=TritonPlacement.model_validate({"device": device}))
+    owner = ObjectOwner(cluster="eu-1", namespace="ml", spec="shop")
     digest = publish(objects, owner, deployment, serving)
     key = repository_key(owner, 4, deployment.digest, digest)
     fetched = objects.fetch_folder(key, tmp_path / "pod")

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.config.data import Data
-from shortlist.config.features import Features
-from shortlist.features.columns import Declared
+from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import with_buckets
+from shortlist.features.kinds.hash import hashed
+from shortlist.features.kinds.vocabulary import vocabulary_codes
 from shortlist.features.plan import Output
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
-from shortlist.serving.export.ids import Ids, vocabulary_codes
+from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, save, tensor_info
 from shortlist.serving.export.inputs import Inputs, tensors_of
-from shortlist.serving.export.nodes import ExportError, Nodes, save, tensor_info
 from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
 
 
 def computed(fitted: Any, outputs: list[Output], rows: pl.DataFrame | None = None) -> tuple[dict[str, np.ndarray], Any]:
@@ -129,9 +130,9 @@ def hashing(columns: int, buckets: int) -> onnxruntime.InferenceSession:
         "source": {"kind": "files"}, "label": "label", "clock": {"kind": "row_order"},
         "columns": [{"name": name, "type": "integer"} for name in (*names, "label")],
     }  # fmt: skip
-    nodes = Nodes()
-    inputs = Inputs(nodes, Declared(Data.model_validate(declared)))
-    found = nodes.turned(Ids(nodes, inputs, {}).hashed([(tuple(names), buckets)]))
+    nodes = GraphBuilder()
+    inputs = Inputs(nodes, DeclaredColumns(Data.model_validate(declared)))
+    found = nodes.transposed(hashed(inputs, [(tuple(names), buckets)]))
     model = nodes.model(tensors_of(inputs.signature("m", "k")), [tensor_info(found, np.int64, 1)])
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
@@ -186,8 +187,8 @@ def test_a_feature_that_is_not_made_is_named(everything: Any) -> None:
 
 
 def test_a_graph_too_large_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr("shortlist.serving.export.nodes._MOST_BYTES", 100)
-    nodes = Nodes()
+    monkeypatch.setattr("shortlist.serving.export.graph_builder._MOST_BYTES", 100)
+    nodes = GraphBuilder()
     model = nodes.model([tensor_info("x", np.float32, 1)], [tensor_info(nodes.add("Neg", "x"), np.float32, 1)])
     with pytest.raises(ExportError, match=r"an ONNX file holds 100\. Declare smaller vocabularies"):
         save(model, tmp_path / "model.onnx")

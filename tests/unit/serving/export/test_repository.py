@@ -13,19 +13,20 @@ import pytest
 from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from models.dlrm.section import DLRMModel
 from models.export import export
-from shortlist import artefacts
-from shortlist.artefacts import IntegrityError
-from shortlist.config.models import DLRMModel, XGBoostModel
-from shortlist.config.serving import Batching, Scoring
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.onnx_session import null_inputs, session
 from shortlist.serving.export.predictor import Failure, TritonPythonModel
 from shortlist.serving.export.repository import verify_repository, write_repository
-from shortlist.serving.export.running import nothing_known, session
 from shortlist.serving.export.signature import NO_CODE, Signature
 from shortlist.serving.export.triton_config import from_text
-from shortlist.serving.stack.triton import running_triton
+from shortlist.serving.triton.triton import running_triton
+from shortlist.spec.serving import Batching, Scoring
+from shortlist.storage import artefacts
+from shortlist.storage.artefacts import IntegrityError
 
 WHOLE = Scoring(runtime="onnxruntime")
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=40_000, threads=1)
@@ -206,7 +207,7 @@ def program_of(repository: Path, threads: int, version: int = 12) -> TritonPytho
 
 @pytest.mark.parametrize("rows", [1, 127, 256, 401, 1_000])
 def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, repository: Path, rows: int) -> None:
-    tensors = nothing_known(Signature.read(dlrm / "serving"), rows)
+    tensors = null_inputs(Signature.read(dlrm / "serving"), rows)
     tensors["numbers"] = np.random.default_rng(rows).normal(size=tensors["numbers"].shape)
     (wanted,) = session(dlrm / "serving").run(["score"], tensors)
     np.testing.assert_allclose(program_of(repository, 3).scores(tensors), wanted, rtol=1e-6)
@@ -216,7 +217,7 @@ def test_rows_shared_out_among_threads_get_their_own_scores(dlrm: Path, reposito
 def test_a_run_that_breaks_in_one_thread_breaks_the_request_and_leaves_the_next_alone(
     dlrm: Path, repository: Path
 ) -> None:
-    program, good = program_of(repository, 2), nothing_known(Signature.read(dlrm / "serving"), 500)
+    program, good = program_of(repository, 2), null_inputs(Signature.read(dlrm / "serving"), 500)
     wanted = program.scores(good)
     (broken,) = program._scored([{**good, "codes": good["codes"][:200]}])  # the second part lacks rows
     assert isinstance(broken, Failure)
@@ -225,7 +226,7 @@ def test_a_run_that_breaks_in_one_thread_breaks_the_request_and_leaves_the_next_
 
 def test_one_request_that_breaks_the_run_harms_no_other(dlrm: Path, repository: Path) -> None:
     program = program_of(repository, 1)
-    good = nothing_known(Signature.read(dlrm / "serving"), 2)
+    good = null_inputs(Signature.read(dlrm / "serving"), 2)
     bad = {**good, "numbers": np.zeros((2, 1))}
     first, broken, last = program._scored([good, bad, good])
     assert isinstance(broken, Failure) and broken.kind == "INTERNAL" and "the model did not run" in broken.message
@@ -292,7 +293,7 @@ def test_requests_that_wait_are_scored_together_whatever_the_length_of_their_lis
 def test_a_bad_request_is_answered_with_an_error_and_the_server_lives_on(
     served: triton.InferenceServerClient, dlrm: Path
 ) -> None:
-    good = nothing_known(Signature.read(dlrm / "serving"), 2)
+    good = null_inputs(Signature.read(dlrm / "serving"), 2)
     for name, values in (
         ("numbers", good["numbers"][:, :-1]), ("numbers", good["numbers"][:1]),
         ("codes", good["codes"].astype(np.float64)),

@@ -11,15 +11,23 @@ import polars as pl
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.dlrm.section import DLRMModel
 from models.export import export
 from models.train import load_ranker
-from shortlist.artefacts import IntegrityError, folder_digest, read_json, verify_manifest, write_json, write_manifest
-from shortlist.config.models import DLRMModel, XGBoostModel
+from models.xgboost.section import XGBoostModel
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.nodes import ExportError
-from shortlist.serving.export.running import first_run, nothing_known, session
+from shortlist.serving.export.graph_builder import ExportError
+from shortlist.serving.export.onnx_session import null_inputs, session, warm_up_graph
 from shortlist.serving.export.signature import Signature
+from shortlist.storage.artefacts import (
+    IntegrityError,
+    folder_digest,
+    read_json,
+    verify_manifest,
+    write_json,
+    write_manifest,
+)
 
 DLRM = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8, 4), epochs=1, batch_size=64, dropout=0.1
@@ -222,7 +230,7 @@ def test_a_kind_that_is_never_served_is_refused(copied: Callable[[str], Path]) -
     folder = copied("xgboost")
     write_json(folder / "model.json", {**read_json(folder / "model.json"), "kind": "popularity"})
     write_manifest(folder)
-    with pytest.raises(ExportError, match="kind 'popularity' cannot be served; there is an export for xgboost, dlrm"):
+    with pytest.raises(ExportError, match="kind 'popularity' cannot be served; declare role: baseline"):
         export(folder, "shop")
 
 
@@ -231,7 +239,7 @@ def test_a_graph_that_does_not_run_is_never_left(copied: Callable[[str], Path]) 
     signature = Signature.read(folder)
     signature.model_copy(update={"numbers": (*signature.numbers, "one more")}).write(folder)
     with pytest.raises(ExportError, match="the exported graph does not run"):
-        first_run(folder, "score")
+        warm_up_graph(folder, "score")
 
 
 def test_any_onnxruntime_of_the_last_years_reads_the_file(trained: Callable[[str], Path]) -> None:
@@ -242,7 +250,7 @@ def test_any_onnxruntime_of_the_last_years_reads_the_file(trained: Callable[[str
 
 def test_lists_of_no_column_at_all_are_empty(trained: Callable[[str], Path]) -> None:
     folder = trained("dlrm") / "serving"
-    tensors = nothing_known(Signature.read(folder), 3)
+    tensors = null_inputs(Signature.read(folder), 3)
     narrow = {name: values[:, :0] if name.startswith("list_") else values for name, values in tensors.items()}
     (padded,), (empty,) = (session(folder).run(["score"], each) for each in (tensors, narrow))
     np.testing.assert_array_equal(padded, empty)

@@ -10,13 +10,13 @@ import onnx
 import pytest
 import xgboost as xgb
 
-from models.xgboost_export import tree_attributes
-from shortlist.artefacts import IntegrityError
+from models.xgboost.export import tree_attributes
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export import tree_walk
 from shortlist.serving.export.compiling import FOLDER, compiled
-from shortlist.serving.export.nodes import ML, Nodes, tensor_info
+from shortlist.serving.export.graph_builder import ML, GraphBuilder, tensor_info
 from shortlist.serving.export.trees import write_trees
+from shortlist.storage.artefacts import IntegrityError
 
 WIDTH = 5
 NAMES = ("columns", "tops", "thresholds", "nodes", "values", "base")
@@ -50,7 +50,7 @@ def boosted(trees: int = 30, **params: Any) -> xgb.Booster:
 
 def graph_of(booster: xgb.Booster, folder: Path) -> Path:
     booster.save_model(folder / "model.ubj")
-    nodes = Nodes()
+    nodes = GraphBuilder()
     found = nodes.add("TreeEnsembleRegressor", "x", domain=ML, **tree_attributes(folder / "model.ubj"))
     onnx.save(
         nodes.model([tensor_info("x", np.float32, WIDTH)], [tensor_info(found, np.float32, 1)]), folder / "g.onnx"

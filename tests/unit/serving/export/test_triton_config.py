@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shortlist.config.serving import Batching, Placement
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.triton_config import Backend, as_text, from_text, model_config
+from shortlist.spec.serving import Batching, TritonPlacement
 
 BATCHING = Batching(max_batch_rows=8_192, max_queue_delay_us=500, preferred_rows=(1_024, 4_096))
 INPUTS = [("numbers", "TYPE_FP64", [3]), ("list_0", "TYPE_INT64", [-1])]
 
 
 def config(backend: Backend = "onnxruntime", **placement: Any) -> Any:
-    made = model_config("shop", backend, BATCHING, 7, INPUTS, ("score", "TYPE_FP32", [1]), Placement(**placement))
+    made = model_config("shop", backend, BATCHING, 7, INPUTS, ("score", "TYPE_FP32", [1]), TritonPlacement(**placement))
     return from_text(as_text(made))  # through the text that Triton reads
 
 
@@ -58,7 +58,7 @@ def test_our_program_on_a_gpu_is_refused() -> None:
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValidationError, match="accelerator: tensorrt runs on a GPU; declare device: gpu"):
-        Placement(accelerator="tensorrt")
+        TritonPlacement(accelerator="tensorrt")
     with pytest.raises(ValidationError, match="preferred_rows 4096 is above max_batch_rows 2048"):
         Batching(max_batch_rows=2_048, preferred_rows=(1_024, 4_096))
 

@@ -13,24 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.artefacts import IntegrityError, folder_digest, write_manifest
-from shortlist.config.serving import Canary
 from shortlist.contracts import ShortlistError
 from shortlist.evaluation.blessing import bless, write_blessing
-from shortlist.evaluation.gate_report import GATES, GateReport, GateResult
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Measures
-from shortlist.serving.rollout.commands import RollOut
-from shortlist.serving.rollout.controller import FAULTS
-from shortlist.serving.rollout.observations import Observation, Requests, Track
-from shortlist.serving.rollout.page import PAGE
-from shortlist.serving.rollout.phases import Phase
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import RolloutError, Rollouts
-from shortlist.serving.rollout.tools import Tools
-from shortlist.serving.rollout.verdict import EVIDENCE, Verdict
-from shortlist.serving.stack.deployment import Deployment, Route
-from shortlist.serving.stack.errors import StackError
-from shortlist.state.store import LockedError, StateError
+from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.observations import Observation, Requests, Track
+from shortlist.rollout.page import PAGE
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import FAULTS, RolloutError, Rollouts
+from shortlist.rollout.verdict import EVIDENCE, Verdict
+from shortlist.serving.processes.errors import StackError
+from shortlist.spec.serving import Canary
+from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
+from shortlist.storage.records.store import LockedError, RecordStoreError
 from shortlist.tracking.registry import Alias, RegisteredModel, UnknownVersionError
 
 POLICY = Canary(steps=(5, 50, 100), interval_seconds=1, deadline_seconds=60, drain_seconds=0.5)
@@ -149,10 +150,13 @@ class MemoryModels:
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return None if version in self.unblessed else self.folder / str(version) / "blessing.json"
 
-    def set_alias(self, alias: Alias, version: int) -> None:
+    def set_alias(self, alias: Alias, version: int | None) -> None:
         if self.faults:
             raise self.faults.pop(0)
-        self.aliases[alias] = version
+        if version is None:
+            self.aliases.pop(alias, None)
+        else:
+            self.aliases[alias] = version
 
 
 class Script:
@@ -162,7 +166,7 @@ class Script:
         self.looks: list[tuple[int, float]] = []
         self.says: dict[int, list[Observation | Exception]] = {}
 
-    def look(self, step: int, at_step_seconds: float) -> Observation:
+    def observe_step(self, step: int, at_step_seconds: float) -> Observation:
         self.looks.append((step, at_step_seconds))
         said = self.says.get(step) or [seen("proceed", f"step {step} is fine")]
         answer = said.pop(0)
@@ -220,19 +224,19 @@ class World:
         self.fleet.ready.add(version)
         self.fleet.route_now = Route(stable=version)
 
-    def roll_out(self, policy: Canary = POLICY) -> RollOut:
+    def roll_out(self, policy: Canary = POLICY) -> RolloutCommands:
         """A new controller, as a new process would have."""
-        tools = Tools(
+        tools = ControllerContext(
             fleet=self.fleet,
             models=self.models,
             observe=lambda _: self.judge,
-            prove=lambda _: self.reasons,
+            load_test=lambda _: self.reasons,
             on_change=self.changed,
             patience_seconds=0.0,
             clock=lambda: self.now,
             sleep=self.sleep,
         )
-        return RollOut(self.rollouts, policy, tools)
+        return RolloutCommands(self.rollouts, policy, tools)
 
     def changed(self, record: RolloutRecord) -> None:
         self.on_change(record)
@@ -261,7 +265,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _no_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "page" not in request.node.name:  # drawing hundreds of them takes long
-        monkeypatch.setattr("shortlist.serving.rollout.controller.write_page", lambda record, out: None)
+        monkeypatch.setattr("shortlist.rollout.rollouts.write_page", lambda record, out: None)
 
 
 @pytest.fixture
@@ -295,6 +299,7 @@ def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
     }  # fmt: skip
     assert verdict.requests.model_dump() == {
         "total": 1_000, "failed_stable": 0, "failed_canary": 3, "lost": 0, "logged": 997,
+        "client_errors": 0, "disconnected": 0,
     }  # fmt: skip
 
 
@@ -307,7 +312,12 @@ def test_a_page_lies_beside_the_evidence(world: World) -> None:
 def test_the_judge_looks_until_it_has_seen_enough(world: World) -> None:
     world.judge.says = {1: [seen("hold", "too few requests")] * 3 + [seen("proceed", "enough")]}
     record = world.roll_out().canary()
-    assert [look for look in world.judge.looks if look[0] == 1] == [(1, 0.0), (1, 1.0), (1, 2.0), (1, 3.0)]
+    assert [observe_step for observe_step in world.judge.looks if observe_step[0] == 1] == [
+        (1, 0.0),
+        (1, 1.0),
+        (1, 2.0),
+        (1, 3.0),
+    ]
     assert [step.last.reason for step in record.steps if step.last] == ["step 0 is fine", "enough", "step 2 is fine"]
     assert record.elapsed_seconds == 3 + POLICY.drain_seconds
 
@@ -434,7 +444,7 @@ def test_a_blind_judge_promotes_nothing(world: World) -> None:
 
 def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:
     world.models.faults = [ShortlistError("MLflow is away")] * 8  # four tries forward, four on the way back
-    with pytest.raises(RolloutError, match=r"Crown failed 4 times \(MLflow is away\)\. Nothing is forgotten.*rollback"):
+    with pytest.raises(RolloutError, match=r"Alias failed 4 times \(MLflow is away\)\. Nothing is forgotten.*rollback"):
         world.roll_out().canary()
     assert world.fleet.route_now == Route(stable=1)  # users first
     assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
@@ -451,7 +461,7 @@ def test_a_closed_terminal_ends_no_rollout(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), StateError("PostgreSQL at db:5432/records for 60 s: gone.")]
+    "error", [OSError(28, "No space left on device"), RecordStoreError("PostgreSQL at db:5432/records for 60 s: gone.")]
 )
 def test_users_are_sent_back_when_nothing_can_be_written_down(
     world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -674,6 +684,25 @@ def test_a_first_model_can_be_taken_back_too(tmp_path: Path) -> None:
     assert (record.state.phase, world.fleet.route_now, world.fleet.deployed) == (Phase.ABORTED, None, {})
 
 
+@pytest.mark.parametrize("champion", [None, 2])
+def test_a_first_model_that_is_taken_back_is_no_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, champion: int | None
+) -> None:
+    world = World(tmp_path, first=True)
+    world.models.set_alias("champion", champion)  # 2: as the registry has it right after the first blessing
+
+    def killed_right_after(alias: Alias, version: int | None) -> None:
+        world.models.aliases[alias] = version or 0
+        raise Killed
+
+    with monkeypatch.context() as death, pytest.raises(Killed):
+        death.setattr(world.models, "set_alias", killed_right_after)
+        world.roll_out().canary()
+    assert world.models.version_of("champion") == 2
+    assert world.roll_out().rollback("enough").state.phase is Phase.ABORTED
+    assert (world.fleet.route_now, world.models.version_of("champion")) == (None, None)
+
+
 def test_only_one_controller_works_at_a_time(world: World) -> None:
     refused: list[str] = []
 
@@ -747,7 +776,7 @@ def test_there_is_nothing_to_roll_back_when_nothing_serves(tmp_path: Path) -> No
 
 def test_a_killed_process_frees_the_lock(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from shortlist.serving.rollout.rollouts import Rollouts\n"
+        "import sys, time; from pathlib import Path; from shortlist.rollout.rollouts import Rollouts\n"
         "with Rollouts(Path(sys.argv[1]), 'demo').held():\n    print('held', flush=True); time.sleep(60)"
     )
     rollouts = Rollouts(tmp_path, "demo")

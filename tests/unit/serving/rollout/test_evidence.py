@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.config.data import Data
-from shortlist.serving.logs import PART, outcome_schema, prediction_schema
-from shortlist.serving.places import Places
-from shortlist.serving.rollout import evidence_parts
-from shortlist.serving.rollout.evidence import Evidence
-from shortlist.serving.rollout.evidence_access import AccessLog
-from shortlist.serving.rollout.evidence_latency import Latencies
-from shortlist.serving.rollout.evidence_ledger import Ledger
-from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.serving.rollout.evidence_reader import EvidenceReader
-from shortlist.serving.rollout.evidence_users import Users
+from shortlist.rollout import log_parts as evidence_parts
+from shortlist.rollout.evidence import RolloutEvidence
+from shortlist.rollout.evidence_access import AccessLog
+from shortlist.rollout.evidence_latency import Latencies
+from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.evidence_users import Users
+from shortlist.rollout.request_accounting import RequestAccountant
+from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
 
 NOW = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
 DATA = Data.model_validate(
@@ -44,7 +44,7 @@ GRPC = "/inference.GRPCInferenceService/ModelInfer"
 class Logs:
     """What Envoy, two servers and the users write."""
 
-    places: Places
+    places: ServingPaths
 
     def __post_init__(self) -> None:
         self.places.logs.mkdir(parents=True)
@@ -80,22 +80,22 @@ class Logs:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Logs:
-    return Logs(Places.of(tmp_path, "demo"))
+    return Logs(ServingPaths.of(tmp_path, "demo"))
 
 
 def read(
     logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None, since: datetime | None = None
-) -> Evidence:
+) -> RolloutEvidence:
     return polled(EvidenceReader(logs.places, "r1", steps=4, top=top, sampled=sampled, since=since))
 
 
-def polled(reader: EvidenceReader) -> Evidence:
+def polled(reader: EvidenceReader) -> RolloutEvidence:
     reader.poll()
     return reader.snapshot()
 
 
 def test_nothing_written_yet_is_no_evidence(tmp_path: Path) -> None:
-    reader = EvidenceReader(Places.of(tmp_path, "demo"), "r1", steps=2, top=1)
+    reader = EvidenceReader(ServingPaths.of(tmp_path, "demo"), "r1", steps=2, top=1)
     reader.poll()
     seen = reader.snapshot()
     assert (seen.whole.stable.requests, seen.whole.canary_share, seen.kpi.variance) == (0, None, float("inf"))
@@ -103,24 +103,28 @@ def test_nothing_written_yet_is_no_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "counts"),  # failed, the client's, answered
+    ("line", "counts"),  # failed, the client's mistake, the client went away, answered
     [
-        ({}, (0, 0, 1)),
-        ({"status": 500}, (1, 0, 0)),
-        ({"status": 503, "us": None}, (1, 0, 0)),
-        ({"status": 0}, (1, 0, 0)),
-        ({"status": 404}, (0, 1, 0)),
-        ({"grpc": 0, "path": GRPC}, (0, 0, 1)),
-        ({"grpc": 14, "path": GRPC}, (1, 0, 0)),
-        ({"grpc": 3, "path": GRPC}, (0, 1, 0)),  # INVALID_ARGUMENT
+        ({}, (0, 0, 0, 1)),
+        ({"status": 500}, (1, 0, 0, 0)),
+        ({"status": 503, "us": None}, (1, 0, 0, 0)),
+        ({"status": 0}, (0, 0, 1, 0)),
+        ({"status": 404}, (0, 1, 0, 0)),
+        ({"status": 413, "details": "request_payload_too_large"}, (0, 1, 0, 0)),
+        ({"grpc": 0, "path": GRPC}, (0, 0, 0, 1)),
+        ({"grpc": 14, "path": GRPC}, (1, 0, 0, 0)),
+        ({"grpc": 3, "path": GRPC}, (0, 1, 0, 0)),  # INVALID_ARGUMENT
+        ({"grpc": 1, "path": GRPC}, (0, 0, 1, 0)),  # CANCELLED
+        ({"grpc": 2, "path": GRPC, "details": "request_payload_too_large"}, (0, 1, 0, 0)),  # what Envoy makes of 413
     ],
 )
 def test_an_answer_is_good_or_ours_or_the_clients(
-    logs: Logs, line: dict[str, Any], counts: tuple[int, int, int]
+    logs: Logs, line: dict[str, Any], counts: tuple[int, int, int, int]
 ) -> None:
     logs.ask(logs.line("a", **line))
     stable = read(logs).at(0).stable
-    assert (stable.failed, stable.client_errors, stable.answered) == counts
+    assert (stable.failed, stable.client_errors, stable.disconnected, stable.answered) == counts
+    assert stable.judged == stable.failed + stable.answered
     assert stable.latencies.total == stable.answered
 
 
@@ -169,6 +173,32 @@ def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Lo
     )  # now the canary's next is waited for
 
 
+def test_users_are_settled_when_all_that_began_with_their_requests_must_have_ended(logs: Logs) -> None:
+    reader = EvidenceReader(logs.places, "r1", 4, 1)
+    asked = "2026-11-21T03:34:{:02}.000000Z"
+    for number in range(4):  # the stable track is slow: only one of its requests has ended, and it began last
+        logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked.format(number)))
+    logs.ask(logs.line("s4", user="s4", time=asked.format(4)), logs.line("n", user=None, time=asked.format(1)))
+    now = polled(reader).at(0)
+    assert (now.canary.users, now.stable.users, now.stable.anonymous) == (4, 1, 1)  # s4 is held back
+    assert (now.canary.settled_users, now.stable.settled_users) == (0, 0)
+    for number in range(4):
+        logs.ask(logs.line(f"s{number}", user=f"s{number}", time=asked.format(number)))
+    logs.ask(logs.line("s49", user="s49", time=asked.format(48)))
+    now = polled(reader).at(0)
+    assert (now.canary.settled_users, now.stable.settled_users) == (4, 5)  # s0 to s3, and the one without a name
+
+
+def test_users_who_go_away_are_counted_once_and_move_no_track_forward(logs: Logs) -> None:
+    times = [f"2026-11-21T03:34:{second:02}.000000Z" for second in range(6)]
+    logs.ask(*(logs.line(f"c{second}", track="canary", user="c", time=times[second]) for second in range(6)))
+    logs.ask(*(logs.line(f"s{second}", status=0, us=None, time=times[second]) for second in range(5)))
+    logs.ask(logs.line("n", user=None, status=0, us=None, time=times[5]))
+    now = read(logs).at(0)
+    assert (now.stable.disconnected, now.stable.disconnected_users, now.canary.disconnected_users) == (6, 2, 0)
+    assert (now.stable.judged, now.stable.failed, now.canary.users) == (0, 0, 0)  # the stable track answered nobody yet
+
+
 def test_at_the_last_step_nobody_is_left_to_compare_with(logs: Logs) -> None:
     logs.ask(logs.line("a", step="3", track="canary"), logs.line("b", step="3", track="canary", user="u2"))
     assert read(logs).at(3).canary.users == 2
@@ -185,6 +215,38 @@ def test_requests_without_a_user_are_users_of_their_own(logs: Logs) -> None:
     logs.outcome(("a", 1, 1), ("b", 1, 0), ("c", 1, 0))
     stable = read(logs).at(0).stable
     assert (stable.users, stable.kpi_users, stable.kpi) == (3, 3, pytest.approx(1 / 3))
+
+
+def test_users_without_the_header_count_by_request_on_both_tracks(logs: Logs) -> None:
+    # A hundred users with six requests each, whose user is a column of the request: Envoy chooses a track for each.
+    for number in range(600):
+        track = ("stable", "canary")[(number * 7919) % 11 % 2]
+        logs.ask(logs.line(f"a{number}", user=None, track=track))
+    rows = [
+        {
+            "request_id": f"a{number}",
+            "user": f"u{number % 100}",
+            "track": ("stable", "canary")[(number * 7919) % 11 % 2],
+        }
+        for number in range(600)
+    ]
+    logs.answer(*({**row, "routed_by_user": False} for row in rows))
+    logs.outcome(*((f"a{number}", 1, int(number % 3 == 0)) for number in range(600)))
+    seen = read(logs)
+    assert seen.kpi.stable_users + seen.kpi.canary_users == 600
+    assert seen.at(0).flapped == 0
+    assert seen.at(0).stable.anonymous + seen.at(0).canary.anonymous == 600
+    assert seen.kpi.value == pytest.approx(seen.kpi.canary_mean - seen.kpi.stable_mean)
+
+
+def test_the_log_of_an_earlier_version_says_nothing_of_the_header(logs: Logs) -> None:
+    logs.answer({"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "user": None})
+    (part,) = logs.places.predictions.rglob("part-*")
+    pl.read_parquet(part).drop("routed_by_user").write_parquet(part)
+    logs.answer({"request_id": "d", "routed_by_user": True}, {"request_id": "e", "routed_by_user": False})
+    logs.outcome(*((name, 1, 1) for name in "abcde"))
+    stable = read(logs).at(0).stable
+    assert (stable.logged, stable.kpi_users) == (5, 3)  # u1, the request without a user, the one routed by chance
 
 
 def test_half_a_line_is_read_when_it_is_whole(logs: Logs) -> None:
@@ -247,6 +309,7 @@ def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
     assert first.snapshot().summary() == read(logs).summary()
     assert first.snapshot().summary()["requests"] == {
         **{"total": 3, "failed_stable": 0, "failed_canary": 0, "lost": 0, "logged": 3},
+        **{"client_errors": 0, "disconnected": 0},
         **{"doubled": 0, "unanswered": 0, "unreadable": 0},
     }
 
@@ -315,7 +378,7 @@ def test_what_sampling_leaves_out_is_not_lost(logs: Logs) -> None:
 
 
 def test_a_short_memory_forgets_ids_but_no_totals() -> None:
-    ledger, short = Ledger(), Ledger(kept=10)
+    ledger, short = RequestAccountant(), RequestAccountant(kept=10)
     for number in range(20):
         ids = pl.Series([2 * number, 2 * number + 1], dtype=pl.UInt64)
         for book in (ledger, short):
@@ -415,7 +478,8 @@ def test_many_users_are_sampled_without_moving_the_mean() -> None:
     values = users.values(1)
     assert values.shown.shape[0] <= 1_000
     assert values.positive.mean() == pytest.approx(0.3, abs=0.06)
-    assert users.seen()[0][True] + users.seen()[0][False] == pytest.approx(number, rel=0.15)
+    seen = users.seen()[0]
+    assert seen[True].users + seen[False].users == pytest.approx(number, rel=0.15)
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=300), st.floats(0.01, 0.999))

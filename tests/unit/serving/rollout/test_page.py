@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shortlist.config.serving import Canary
 from shortlist.evaluation.records import Interval
-from shortlist.serving.rollout.events import Abort, Done, Event, Judged
-from shortlist.serving.rollout.machine import advance
-from shortlist.serving.rollout.observations import CheckResult, Observation, Requests, Track
-from shortlist.serving.rollout.page import headline, render, write_page
-from shortlist.serving.rollout.page_plot import rollout_plot
-from shortlist.serving.rollout.phases import Phase, State
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.terminal import line, verdict_table, watched
+from shortlist.rollout.events import Abort, Done, Event, StepAnalyzed
+from shortlist.rollout.observations import CheckResult, Observation, Requests, Track
+from shortlist.rollout.page import headline, render, write_page
+from shortlist.rollout.page_plot import rollout_plot
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.state_machine import advance
+from shortlist.rollout.terminal import line, verdict_table, watched
+from shortlist.spec.serving import Canary
 
 STEPS = (5, 25, 50, 100)
 
@@ -54,11 +54,11 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0) -
 
 def story(former: int | None = 1, bad_step: int | None = None, stop: Phase | None = None) -> RolloutRecord:
     """A rollout as a controller would have recorded it, in which a step takes twenty seconds."""
-    state = State(
+    state = RolloutState(
         rollout="20261121-120000-demo-0a1b", candidate=2, former=former, champion=former, stable=former, steps=STEPS
     )
     record = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123456789abcdef", policy=Canary())
-    record = record.entered(state)
+    record = record.with_state(state)
     while not record.state.final and record.state.phase is not stop:
         record = record.at(record.elapsed_seconds + 1)
         state = record.state
@@ -68,16 +68,16 @@ def story(former: int | None = 1, bad_step: int | None = None, stop: Phase | Non
             bad = state.step == bad_step and second > 8
             decision = "roll_back" if bad else "hold" if second < 20 else "proceed"
             seen = observation(second, state.percent, decision, 10 if state.step == bad_step else 1)
-            record = record.saw(seen)
-            event = Judged(state.step, seen.decision, seen.reason)
-        record = record.entered(advance(state, event)[0])
+            record = record.with_observation(seen)
+            event = StepAnalyzed(state.step, seen.decision, seen.reason)
+        record = record.with_state(advance(state, event)[0])
     return record.model_copy(update={"requests": Requests(total=9_600, logged=9_600, failed_canary=1)})
 
 
 def aborted() -> RolloutRecord:
     record = story(stop=Phase.WATCHING)
-    record = record.entered(advance(record.state, Abort("interrupted by SIGTERM"))[0])
-    return record.entered(advance(record.state, Done(Phase.ABORTING, 0))[0])
+    record = record.with_state(advance(record.state, Abort("interrupted by SIGTERM"))[0])
+    return record.with_state(advance(record.state, Done(Phase.ABORTING, 0))[0])
 
 
 def text(record: RolloutRecord, width: int = 160) -> str:
@@ -148,7 +148,7 @@ def test_the_table_fits_a_narrow_terminal(width: int) -> None:
 
 
 def test_a_rollout_is_one_line_while_it_runs() -> None:
-    record = story(stop=Phase.WATCHING).saw(observation(20, 5, "hold"))
+    record = story(stop=Phase.WATCHING).with_observation(observation(20, 5, "hold"))
     assert line(record) == (
         "watching version 2 at 5 %  4.0\u202fs  228 / 12 requests  p99 9.5 / 9.4 ms"
         "  hold: 124 of 200 requests on the canary"

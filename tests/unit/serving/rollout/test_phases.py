@@ -6,32 +6,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shortlist.serving.rollout.actions import (
-    Crown,
-    Drain,
-    Prove,
-    Retire,
-    Send,
-    SendAll,
-    Serve,
-    Stand,
-    Unchanged,
-    Verify,
-    Watch,
-    Withdraw,
+from shortlist.rollout.actions import (
+    AnalyzeStep,
+    DrainRequests,
+    EnsureServing,
+    LoadTestCandidate,
+    RemoveRoute,
+    RouteAllTraffic,
+    SetChampionAlias,
+    SetTrafficSplit,
+    StartServers,
+    StopServers,
+    VerifyCandidate,
+    VerifyServedFiles,
     actions,
-    resumed,
+    resume_actions,
 )
-from shortlist.serving.rollout.events import Abort, Done, Event, Failed, Judged, Promote
-from shortlist.serving.rollout.machine import advance
-from shortlist.serving.rollout.phases import FINAL, GOING_BACK, Phase, State
+from shortlist.rollout.events import Abort, Done, Event, Failed, Promote, StepAnalyzed
+from shortlist.rollout.phases import FINAL_PHASES, REVERTING_PHASES, Phase, RolloutState
+from shortlist.rollout.state_machine import advance
 
 STEPS = (5, 25, 100)
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Done, st.sampled_from(Phase), st.integers(0, 3)),
     st.builds(
-        Judged, st.integers(0, 3), st.sampled_from(["hold", "proceed", "promote", "roll_back"]), st.just("judged so")
+        StepAnalyzed,
+        st.integers(0, 3),
+        st.sampled_from(["hold", "proceed", "promote", "roll_back"]),
+        st.just("judged so"),
     ),
     st.builds(Failed, st.just("it crashed")),
     st.builds(Abort, st.just("somebody said so")),
@@ -40,31 +43,31 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 STARTS = st.sampled_from([(1, False), (None, False), (1, True)]).map(lambda one: begun(one[0], straight=one[1]))
 
 
-def begun(former: int | None = 1, straight: bool = False) -> State:
-    return State(
+def begun(former: int | None = 1, straight: bool = False) -> RolloutState:
+    return RolloutState(
         rollout="r", candidate=2, former=former, champion=former, stable=former, steps=STEPS, straight=straight
     )
 
 
-def after(state: State, *events: Event) -> State:
+def after(state: RolloutState, *events: Event) -> RolloutState:
     for event in events:
         state, _ = advance(state, event)
     return state
 
 
-def done(state: State) -> State:
+def done(state: RolloutState) -> RolloutState:
     """All that the state asks for is so; the judge is content."""
-    event = Judged(state.step, "proceed", "") if state.phase is Phase.WATCHING else Done(state.phase, state.step)
+    event = StepAnalyzed(state.step, "proceed", "") if state.phase is Phase.WATCHING else Done(state.phase, state.step)
     return after(state, event)
 
 
-def finished(state: State) -> State:
+def finished(state: RolloutState) -> RolloutState:
     for _ in range(20):
         state = done(state)
     return state
 
 
-def at(phase: Phase, step: int = 0, former: int | None = 1) -> State:
+def at(phase: Phase, step: int = 0, former: int | None = 1) -> RolloutState:
     state = begun(former)
     while (state.phase, state.step) != (phase, step):
         state = done(state)
@@ -96,11 +99,11 @@ def test_the_first_model_gets_everybody_once_it_is_proven() -> None:
 @pytest.mark.parametrize(
     ("phase", "asked"),
     [
-        (Phase.VERIFYING, (Verify(),)),
-        (Phase.STARTING, (Stand(1), Verify(), Serve(2))),
-        (Phase.PROVING, (Prove(),)),
-        (Phase.SHIFTING, (Unchanged(), Send(5, 0))),
-        (Phase.WATCHING, (Watch(0),)),
+        (Phase.VERIFYING, (VerifyCandidate(),)),
+        (Phase.STARTING, (EnsureServing(1), VerifyCandidate(), StartServers(2))),
+        (Phase.PROVING, (LoadTestCandidate(),)),
+        (Phase.SHIFTING, (VerifyServedFiles(), SetTrafficSplit(5, 0))),
+        (Phase.WATCHING, (AnalyzeStep(0),)),
     ],
 )
 def test_every_phase_asks_for_what_it_is_about(phase: Phase, asked: tuple[object, ...]) -> None:
@@ -108,21 +111,34 @@ def test_every_phase_asks_for_what_it_is_about(phase: Phase, asked: tuple[object
 
 
 def test_a_promotion_stops_the_former_servers_last() -> None:
-    assert actions(at(Phase.PROMOTING, 2)) == (Unchanged(), SendAll(2), Crown(2))
-    assert actions(at(Phase.DRAINING, 2)) == (Drain(), Retire(1))
+    # Its servers first: a new controller that is told to promote has not asked for them yet.
+    assert actions(at(Phase.PROMOTING, 2)) == (
+        StartServers(2),
+        VerifyServedFiles(),
+        RouteAllTraffic(2),
+        SetChampionAlias(2),
+    )
+    assert actions(at(Phase.DRAINING, 2)) == (DrainRequests(), StopServers(1))
 
 
 @pytest.mark.parametrize(
     ("state", "asked"),
     [
         (at(Phase.VERIFYING), ()),  # nothing was started
-        (at(Phase.PROVING), (Stand(1), Retire(2))),  # no user got it: nobody's route is touched
-        (at(Phase.WATCHING, 1), (SendAll(1), Drain(), Retire(2))),  # users first
-        (at(Phase.DRAINING, 2), (Serve(1), SendAll(1), Crown(1), Drain(), Retire(2))),
-        (at(Phase.PROMOTING, former=None), (Withdraw(), Retire(2))),
+        (at(Phase.PROVING), (EnsureServing(1), StopServers(2))),  # no user got it: nobody's route is touched
+        (at(Phase.WATCHING, 1), (RouteAllTraffic(1), DrainRequests(), StopServers(2))),  # users first
+        (
+            at(Phase.DRAINING, 2),
+            (StartServers(1), RouteAllTraffic(1), SetChampionAlias(1), DrainRequests(), StopServers(2)),
+        ),
+        (at(Phase.PROVING, former=None), (RemoveRoute(), StopServers(2))),
+        (
+            at(Phase.PROMOTING, former=None),
+            (RemoveRoute(), SetChampionAlias(None), StopServers(2)),
+        ),  # one that nobody gets is no champion
     ],
 )
-def test_the_way_back_undoes_what_was_done(state: State, asked: tuple[object, ...]) -> None:
+def test_the_way_back_undoes_what_was_done(state: RolloutState, asked: tuple[object, ...]) -> None:
     gone, wanted = advance(state, Abort("enough"))
     assert (gone.phase, gone.percent, gone.reason) == (Phase.ABORTING, 0, "enough")
     assert wanted == asked
@@ -130,21 +146,21 @@ def test_the_way_back_undoes_what_was_done(state: State, asked: tuple[object, ..
 
 def test_the_judge_holds_proceeds_promotes_and_rolls_back() -> None:
     watching = at(Phase.WATCHING, 1)
-    assert after(watching, Judged(1, "hold", "too few requests")) == watching
-    assert after(watching, Judged(1, "proceed", "fine")).percent == 100
-    back = after(watching, Judged(1, "roll_back", "p99 900 ms > 500 ms"))
+    assert after(watching, StepAnalyzed(1, "hold", "too few requests")) == watching
+    assert after(watching, StepAnalyzed(1, "proceed", "fine")).percent == 100
+    back = after(watching, StepAnalyzed(1, "roll_back", "p99 900 ms > 500 ms"))
     assert (back.phase, back.reason, back.percent) == (Phase.ROLLING_BACK, "p99 900 ms > 500 ms", 0)
-    assert after(at(Phase.WATCHING, 2), Judged(2, "promote", "as good")).phase is Phase.PROMOTING
+    assert after(at(Phase.WATCHING, 2), StepAnalyzed(2, "promote", "as good")).phase is Phase.PROMOTING
 
 
 def test_a_promotion_before_the_last_step_leaves_no_step_out() -> None:
-    early = after(at(Phase.WATCHING, 0), Judged(0, "promote", "splendid"))
+    early = after(at(Phase.WATCHING, 0), StepAnalyzed(0, "promote", "splendid"))
     assert (early.phase, early.step, early.percent) == (Phase.SHIFTING, 1, 25)
 
 
 def test_a_word_about_another_step_is_too_late() -> None:
     watching = at(Phase.WATCHING, 1)
-    assert after(watching, Judged(0, "roll_back", "old news"), Done(Phase.SHIFTING, 0)) == watching
+    assert after(watching, StepAnalyzed(0, "roll_back", "old news"), Done(Phase.SHIFTING, 0)) == watching
     assert advance(watching, Done(Phase.WATCHING, 1)) == (watching, ())
 
 
@@ -164,18 +180,18 @@ def test_a_failure_after_the_promotion_does_not_undo_it() -> None:
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_it_is_over_or_asks_for_something(start: State, events: list[Event]) -> None:
+def test_it_is_over_or_asks_for_something(start: RolloutState, events: list[Event]) -> None:
     state = after(start, *events)
     assert state.final or finished(state).final
     assert bool(actions(state)) or state.final or state.former is None or state.reached is Phase.VERIFYING
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_shares_only_grow_until_a_way_back_which_ends_at_nothing(start: State, events: list[Event]) -> None:
+def test_shares_only_grow_until_a_way_back_which_ends_at_nothing(start: RolloutState, events: list[Event]) -> None:
     state, gone = start, False
     for event in events:
         new, _ = advance(state, event)
-        gone |= new.phase in GOING_BACK
+        gone |= new.phase in REVERTING_PHASES
         assert new.percent == 0 if gone else new.percent >= state.percent
         state = new
     if gone:
@@ -184,28 +200,28 @@ def test_shares_only_grow_until_a_way_back_which_ends_at_nothing(start: State, e
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_it_can_be_aborted_until_it_is_over(start: State, events: list[Event]) -> None:
+def test_it_can_be_aborted_until_it_is_over(start: RolloutState, events: list[Event]) -> None:
     state = after(start, *events)
     end = finished(after(state, Abort("enough")))
     if state.final:
         assert end == state
-    elif state.phase in GOING_BACK:  # already on its way back, for its own reason
+    elif state.phase in REVERTING_PHASES:  # already on its way back, for its own reason
         assert end.reason == state.reason
     else:
         assert (end.phase, end.reason, end.percent) == (Phase.ABORTED, "enough", 0)
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60), st.lists(EVENTS, max_size=20))
-def test_what_is_over_never_changes(start: State, events: list[Event], later: list[Event]) -> None:
+def test_what_is_over_never_changes(start: RolloutState, events: list[Event], later: list[Event]) -> None:
     end = finished(after(start, *events))
-    assert end.phase in FINAL
+    assert end.phase in FINAL_PHASES
     for event in later:
         assert advance(end, event) == (end, ())
-    assert actions(end) == resumed(end) == ()
+    assert actions(end) == resume_actions(end) == ()
 
 
 @given(STARTS, st.lists(EVENTS, max_size=80))
-def test_the_stable_version_moves_by_promotion_alone(start: State, events: list[Event]) -> None:
+def test_the_stable_version_moves_by_promotion_alone(start: RolloutState, events: list[Event]) -> None:
     state = start
     for event in events:
         state, _ = advance(state, event)
@@ -213,7 +229,9 @@ def test_the_stable_version_moves_by_promotion_alone(start: State, events: list[
 
 
 @given(STARTS, st.lists(EVENTS, max_size=80))
-def test_everybody_gets_it_only_by_promotion_or_after_all_smaller_steps(start: State, events: list[Event]) -> None:
+def test_everybody_gets_it_only_by_promotion_or_after_all_smaller_steps(
+    start: RolloutState, events: list[Event]
+) -> None:
     state, shares = start, [0]
     for event in events:
         state, _ = advance(state, event)
@@ -225,10 +243,16 @@ def test_everybody_gets_it_only_by_promotion_or_after_all_smaller_steps(start: S
 
 
 @given(STARTS, st.lists(EVENTS, max_size=60))
-def test_a_new_controller_sees_to_the_servers_before_it_goes_on(start: State, events: list[Event]) -> None:
+def test_a_new_controller_sees_to_the_servers_before_it_goes_on(start: RolloutState, events: list[Event]) -> None:
     state = after(start, *events)
-    asked = resumed(state)
+    asked = resume_actions(state)
     if state.phase in {Phase.SHIFTING, Phase.WATCHING}:
-        assert asked == (Stand(1), Serve(1), Serve(2), Unchanged(), Send(state.percent, state.step))
-    elif state.phase in GOING_BACK:
+        assert asked == (
+            EnsureServing(1),
+            StartServers(1),
+            StartServers(2),
+            VerifyServedFiles(),
+            SetTrafficSplit(state.percent, state.step),
+        )
+    elif state.phase in REVERTING_PHASES:
         assert asked == ()  # users first: the way back waits for no server

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from shortlist.artefacts import IntegrityError
-from shortlist.config.serving import Canary
-from shortlist.serving.rollout.observations import Observation, Track
-from shortlist.serving.rollout.orders import ORDER, Order
-from shortlist.serving.rollout.phases import Phase, State
-from shortlist.serving.rollout.record import RolloutRecord
-from shortlist.serving.rollout.rollouts import STATE, RolloutError, Rollouts
-from shortlist.serving.rollout.verdict import Verdict, verdict_of
+from shortlist.rollout.observations import Observation, Track
+from shortlist.rollout.operator_commands import ORDER, OperatorCommand
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import STATE, RolloutError, Rollouts
+from shortlist.rollout.verdict import Verdict, verdict_of
+from shortlist.spec.serving import Canary
+from shortlist.storage.artefacts import IntegrityError
 
 
 def record(rollout: str = "20261121-120000-demo-0a1b", **changes: object) -> RolloutRecord:
-    state = State(rollout=rollout, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
+    state = RolloutState(rollout=rollout, candidate=2, former=1, champion=1, stable=1, steps=(5, 100))
     new = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="ab", policy=Canary(steps=(5, 100)))
-    return new.entered(state.model_copy(update=changes))
+    return new.with_state(state.model_copy(update=changes))
 
 
 def watching(percent: int = 5, step: int = 0) -> dict[str, object]:
@@ -33,8 +33,8 @@ def seen(p99_ms: float = 8.0) -> Observation:
 
 def test_every_phase_enters_the_history_once() -> None:
     one = record()
-    moved = one.at(1.5).entered(one.state.model_copy(update=watching()))
-    moved = moved.at(2.5).entered(moved.state).saw(seen())
+    moved = one.at(1.5).with_state(one.state.model_copy(update=watching()))
+    moved = moved.at(2.5).with_state(moved.state).with_observation(seen())
     assert [(change.phase, change.percent, change.elapsed_seconds) for change in moved.history] == [
         (Phase.VERIFYING, 0, 0.0), (Phase.WATCHING, 5, 1.5),
     ]  # fmt: skip
@@ -48,10 +48,10 @@ def test_time_never_runs_backwards() -> None:
 
 def test_a_long_rollout_keeps_few_samples_but_every_change_of_weight() -> None:
     one = record()
-    one = one.at(1).entered(one.state.model_copy(update=watching()))
+    one = one.at(1).with_state(one.state.model_copy(update=watching()))
     for second in range(2, 2_000):
-        one = one.at(second).saw(seen(p99_ms=second))
-    one = one.entered(one.state.model_copy(update=watching(100, 1)))
+        one = one.at(second).with_observation(seen(p99_ms=second))
+    one = one.with_state(one.state.model_copy(update=watching(100, 1)))
     assert 300 <= len(one.samples) <= 600
     moments = [sample.elapsed_seconds for sample in one.samples]
     assert moments == sorted(moments)
@@ -62,10 +62,10 @@ def test_a_long_rollout_keeps_few_samples_but_every_change_of_weight() -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     rollouts = Rollouts(tmp_path / "rollouts", "demo")
-    one = record(**watching()).saw(seen())
+    one = record(**watching()).with_observation(seen())
     rollouts.save(one)
     assert rollouts.read(one.id) == one == rollouts.latest() == rollouts.unfinished()
-    rollouts.save(one.entered(one.state.model_copy(update={"phase": Phase.ABORTED})))
+    rollouts.save(one.with_state(one.state.model_copy(update={"phase": Phase.ABORTED})))
     assert rollouts.unfinished() is None
 
 
@@ -114,15 +114,15 @@ def test_a_state_that_was_edited_says_where(tmp_path: Path) -> None:
 def test_an_order_is_found_and_an_unreadable_one_is_none(tmp_path: Path) -> None:
     rollouts, one = Rollouts(tmp_path, "demo"), record().id
     assert rollouts.ordered(one) is None
-    rollouts.order(one, Order(wish="rollback", reason="enough"))
-    assert rollouts.ordered(one) == Order(wish="rollback", reason="enough")
+    rollouts.order(one, OperatorCommand(wish="rollback", reason="enough"))
+    assert rollouts.ordered(one) == OperatorCommand(wish="rollback", reason="enough")
     (tmp_path / one / ORDER).write_text("{")
     assert rollouts.ordered(one) is None
 
 
 def test_a_step_that_nobody_looked_at_is_a_hold() -> None:
     over = record(**watching())
-    over = over.entered(over.state.model_copy(update={"phase": Phase.ABORTED, "reason": "enough"}))
+    over = over.with_state(over.state.model_copy(update={"phase": Phase.ABORTED, "reason": "enough"}))
     verdict = verdict_of(over)
     assert (verdict.verdict, verdict.steps[0].decision, verdict.steps[0].canary_share) == ("aborted", "hold", None)
     assert verdict.requests.total == 0

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from shortlist.serving.rollout.sequential import lower_bound, mixture_interval, share_evidence, split_evidence
-from shortlist.serving.rollout.sequential_difference import UserValues, difference
+from shortlist.rollout.sequential import lower_bound, mixture_interval, share_evidence, split_evidence
+from shortlist.rollout.sequential_difference import UserValues, difference
 
 COUNTS = st.integers(1, 5_000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total)))
 

@@ -7,13 +7,20 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.special import chdtri
 from scipy.stats import beta
 
-from shortlist.config.serving import KPI, Canary
-from shortlist.serving.rollout.checks_kpi import FEWEST_USERS
-from shortlist.serving.rollout.judge_simulation import Faults, Played, World, play
-from shortlist.serving.rollout.sequential import mixture_interval, mixture_radius, share_evidence, split_evidence
-from shortlist.serving.rollout.sequential_difference import UserValues, difference
+from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
+from shortlist.rollout.checks_kpi import FEWEST_USERS
+from shortlist.rollout.sequential import (
+    divergence_bound,
+    mixture_interval,
+    mixture_radius,
+    share_evidence,
+    split_evidence,
+)
+from shortlist.rollout.sequential_difference import UserValues, difference
+from shortlist.spec.serving import KPI, Canary
 
 Floats = npt.NDArray[np.float64]
 
@@ -106,6 +113,23 @@ def test_the_split_test_rarely_alarms_and_finds_seven_percent_where_five_are_dec
     assert wrong[:, looks <= 5_000].any(axis=1).mean() > 0.9  # within 5 000 users
 
 
+def test_scores_of_one_distribution_are_rarely_told_apart_though_one_looks_a_hundred_times() -> None:
+    generator, rollouts, size, bins = np.random.default_rng(13), 2_000, 25, 10
+    counts = generator.multinomial(size, [1 / bins] * bins, (2, rollouts, LOOKS)).cumsum(axis=2) + 0.5
+    shares = counts / counts.sum(axis=3, keepdims=True)
+    moved = ((shares[0] - shares[1]) * np.log(shares[0] / shares[1])).sum(axis=2)
+    sizes = size * np.arange(1, LOOKS + 1) / 2
+
+    def alarms(alpha: float) -> tuple[float, float]:
+        always = np.array([divergence_bound(many, bins, alpha, scale=1.0) for many in sizes])
+        once = chdtri(bins - 1, alpha) / sizes
+        return float((moved > always).any(axis=1).mean()), float((moved > once).any(axis=1).mean())
+
+    always, once = alarms(0.01)
+    assert always < 0.01  # found: 0.2 %
+    assert once > 0.05  # what a test at a fixed level does at a hundred looks; found: 12 %
+
+
 def test_the_error_bound_keeps_its_word_at_the_limit_itself() -> None:
     generator, rollouts, limit = np.random.default_rng(9), 300, 0.01
     looks = 40 * np.arange(1, LOOKS + 1)
@@ -121,8 +145,8 @@ def test_the_error_bound_keeps_its_word_at_the_limit_itself() -> None:
     assert np.mean(found) > 0.8  # within 400 requests
 
 
-def ends(faults: Faults, rollouts: int, world: World | None = None) -> list[Played]:
-    return [play(Canary(), world or World(), faults, seed, look_seconds=5) for seed in range(rollouts)]
+def ends(faults: Faults, rollouts: int, world: SimulatedTraffic | None = None) -> list[SimulatedRollout]:
+    return [play(Canary(), world or SimulatedTraffic(), faults, seed, look_seconds=5) for seed in range(rollouts)]
 
 
 def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
@@ -142,6 +166,7 @@ def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
         (Faults(constant=True), "scores", 0),
         (Faults(score_shift=3), "distribution", 0),
         (Faults(lost_users=0.4), "split", 2),
+        (Faults(hang_ups=0.3), "disconnects", 1),  # it does not answer before its clients give up
     ],
 )
 def test_a_fault_is_rolled_back_by_the_check_that_is_for_it(faults: Faults, check: str, longest_step: int) -> None:
@@ -156,7 +181,7 @@ def test_a_canary_worse_by_the_allowed_drop_is_not_promoted() -> None:
 
 def test_too_little_traffic_ends_at_the_deadline() -> None:
     policy = Canary(deadline_seconds=60)
-    one = play(policy, World(requests_per_second=10), Faults(), seed=1, look_seconds=5)
+    one = play(policy, SimulatedTraffic(requests_per_second=10), Faults(), seed=1, look_seconds=5)
     assert (one.decision, one.step, one.check) == ("roll_back", 0, "")
     assert "undecided after 60 s" in one.reason
     assert "200 are needed" in one.reason

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shortlist.artefacts import folder_digest, write_manifest
-from shortlist.config.runtime import SQLiteOnline
-from shortlist.config.serving import Serving
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
-from shortlist.serving.places import Places
-from shortlist.serving.stack.deployment import Deployment
-from shortlist.serving.stack.lifetime import stop_stack
-from shortlist.serving.stack.stack import Stack
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import folder_digest, write_manifest
 
 MODEL = "demo"
 ECHO = (sys.executable, str(Path(__file__).with_name("echo_server.py")))
@@ -88,7 +88,7 @@ def bring_up() -> Iterator[Callable[..., Stack]]:
     """Bring stacks up; whatever they started is stopped at the end, however the test went."""
     places = []
 
-    def up(where: Places, serving: Serving | None = None, port: int = 0) -> Stack:
+    def up(where: ServingPaths, serving: Serving | None = None, port: int = 0) -> Stack:
         places.append(where)
         return Stack.up(where, MODEL, serving or Serving(), SQLiteOnline(), MODEL, port, server=ECHO)
 

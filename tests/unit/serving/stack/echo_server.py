@@ -28,9 +28,13 @@ async def echo(scope: dict[str, Any], receive: Callable[..., Any], send: Callabl
         body, more = body + part.get("body", b""), part.get("more_body", False)
     SEEN[body] += 1
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-    answer = {"version": SETTINGS["version"], "headers": headers, "bytes": len(body), "seen": SEEN[body]}
-    status = 503 if body.startswith(b"answer 503") else 200
-    kind = [(b"content-type", b"application/json")]
+    port = SETTINGS["http_port"]
+    answer = {"version": SETTINGS["version"], "headers": headers, "bytes": len(body), "seen": SEEN[body], "port": port}
+    if body == b"take your time":
+        await asyncio.sleep(0.2)
+    unready = body == f"unready at {port}".encode()
+    status = 503 if unready or body.startswith(b"answer 503") else 200
+    kind = [(b"content-type", b"application/json"), *([(b"x-shortlist-unready", b"1")] if unready else [])]
     await send({"type": "http.response.start", "status": status, "headers": kind})
     await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
@@ -52,7 +56,11 @@ async def main() -> None:
     services.add_GRPCInferenceServiceServicer_to_server(Echo(), grpc_server)
     grpc_server.add_insecure_port(f"127.0.0.1:{SETTINGS['grpc_port']}")
     await grpc_server.start()
+    health = uvicorn.Server(uvicorn.Config(echo, lifespan="off", port=SETTINGS["health_port"], log_level="warning"))
+    answering = asyncio.create_task(health.serve())
     await uvicorn.Server(uvicorn.Config(echo, lifespan="off", port=SETTINGS["http_port"], log_level="warning")).serve()
+    health.should_exit = True
+    await answering
     await grpc_server.stop(1)
 
 

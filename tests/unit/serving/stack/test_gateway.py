@@ -1,6 +1,8 @@
 import asyncio
 import json
 import os
+import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,13 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
-from shortlist.config.serving import Serving
-from shortlist.serving.places import Places
-from shortlist.serving.stack.deployment import Deployment, Route
-from shortlist.serving.stack.envoy import ENVOYS
-from shortlist.serving.stack.stack import Stack
+from shortlist.rollout.evidence_access import AccessLog, of_rollout
+from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.local.envoy import ENVOYS
+from shortlist.rollout.local.stack import Stack
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.processes.ports import HOST
+from shortlist.spec.serving import Serving
 
 INFER = "/v2/models/demo/infer"
 HALF = Route(stable=1, canary=2, percent=50, rollout="one", step=2)
@@ -28,7 +32,7 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[..., Stack], deployment: Callable[[int], Deployment]
 ) -> Stack:
     """Versions 1 and 2 of a tiny model, with stand-ins for their servers."""
-    stack = bring_up(Places.of(tmp_path_factory.mktemp("runs"), "demo"))
+    stack = bring_up(ServingPaths.of(tmp_path_factory.mktemp("runs"), "demo"))
     for version in (1, 2):
         stack.deploy(deployment(version), Serving())
     for version in (1, 2):
@@ -198,12 +202,37 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
     assert line == {
         "id": "logged", "user": "anna", "track": headers["x-shortlist-track"], "rollout": "one", "step": "2",
         "version": headers["x-shortlist-version"], "path": INFER, "protocol": "HTTP/1.1", "status": 200,
-        "grpc": None, "flags": "-",
+        "grpc": None, "flags": "-", "details": "via_upstream",
     }  # fmt: skip
     refused = lines()["refused"]
     assert (refused["track"], refused["user"], refused["status"]) == (None, None, 404)
     by_grpc = lines()["by grpc"]
     assert (by_grpc["grpc"], by_grpc["status"], by_grpc["protocol"], by_grpc["user"]) == (0, 200, "HTTP/2", None)
+
+
+def test_a_client_that_goes_away_is_told_apart_from_a_server_that_fails(
+    stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
+) -> None:
+    stack.route(HALF)
+    logs = [AccessLog(stack.places.logs / f"{name}.access.jsonl") for name in ENVOYS]
+    seen: dict[str, dict[str, Any]] = {}
+    waits = iter(0.05 * 1.5**number for number in range(100))
+
+    def both() -> bool:
+        head = f"POST {INFER} HTTP/1.1\r\nhost: demo\r\nx-request-id: gone\r\ncontent-length: 100\r\n\r\nhalf"
+        with socket.create_connection((HOST, stack.port), timeout=10) as client:
+            client.sendall(head.encode())
+            time.sleep(next(waits))  # one that goes away before Envoy has chosen a track is of no rollout
+        ask(stack, "POST", INFER, b"answer 503, please", x_request_id="failed")
+        for log in logs:
+            for lines in log.read():
+                seen.update({row["id"]: row for row in of_rollout(lines, "one").to_dicts()})
+        return {"gone", "failed"} <= set(seen)
+
+    until(both)
+    gone, failed = seen["gone"], seen["failed"]
+    assert (gone["disconnected"], gone["failed"], gone["us"]) == (True, False, None)
+    assert (failed["disconnected"], failed["failed"]) == (False, True)
 
 
 def test_a_killed_envoy_costs_nothing_and_comes_back(

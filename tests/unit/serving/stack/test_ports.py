@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from shortlist.serving.stack.errors import PortTakenError
-from shortlist.serving.stack.ports import free_ports, is_free, require_free
+from shortlist.serving.processes.errors import PortTakenError
+from shortlist.serving.processes.ports import free_ports, is_free, require_free
 
 
 def test_free_ports_differ_and_are_free() -> None:

@@ -7,12 +7,12 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 
-from shortlist.config.serving import Batching
+from shortlist.rollout.local.deployment import Deployment
 from shortlist.serving.export.repository import verify_repository, write_repository
-from shortlist.serving.stack.deployment import Deployment
-from shortlist.serving.stack.errors import StackError
-from shortlist.serving.stack.triton import running_triton
-from shortlist.serving.stack.triton_home import VARIABLE, find_triton
+from shortlist.serving.processes.errors import StackError
+from shortlist.serving.triton.triton import running_triton
+from shortlist.serving.triton.triton_home import VARIABLE, find_triton
+from shortlist.spec.serving import Batching
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_patience_ends(repository: Path) -> None:
 
 def test_a_machine_without_triton_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(StackError, match=r"no Triton for Python 3\.11 in there; run `make setup-serving` once"):
+    with pytest.raises(StackError, match=r"no Triton for Python 3\.11 in there; run `make setup` once"):
         find_triton()
 
 

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import subprocess, time
-from shortlist.serving.stack.watchdog import watch_over_this_process
-watch_over_this_process()
+from shortlist.serving.processes.watchdog import start_watchdog
+start_watchdog()
 backend = subprocess.Popen(["sleep", "600"])
 print(backend.pid, flush=True)
 time.sleep(600)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shortlist.serving.stack.triton import RunningTriton, running_triton
+from shortlist.serving.triton.triton import RunningTriton, running_triton
 
 _CONFIG = """
 name: "twice"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shortlist.serving.stack.triton import RunningTriton
-from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.requests import RequestError, prepare
+from shortlist.serving.triton.triton import RunningTriton
 
 PROTOCOLS = ("http", "json", "grpc")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -25,8 +25,8 @@ def endpoint(triton: RunningTriton, protocol: str, **changed: Any) -> Endpoint:
     return Endpoint(port=port, model="twice", protocol=protocol, **changed)
 
 
-def ask(where: Endpoint, values: list[float], user: str | None = None) -> Answer:
-    async def once() -> Answer:
+def ask(where: Endpoint, values: list[float], user: str | None = None) -> ClientResponse:
+    async def once() -> ClientResponse:
         async with connect(where) as client:
             return await client.ask(client.prepare({"x": np.array(values, np.float64)[:, None]}), "request-1", user)
 
@@ -58,8 +58,8 @@ def answering(answer: bytes, seen: list[bytes]) -> Handler:
     return handle
 
 
-def ask_a_server_that_answers(answer: bytes, rows: int = 1) -> tuple[Answer, list[bytes]]:
-    async def once() -> tuple[Answer, list[bytes]]:
+def ask_a_server_that_answers(answer: bytes, rows: int = 1) -> tuple[ClientResponse, list[bytes]]:
+    async def once() -> tuple[ClientResponse, list[bytes]]:
         seen: list[bytes] = []
         async with listening(answering(answer, seen)) as port:
             async with connect(Endpoint(port=port, model="m", protocol="json", patience_seconds=0.2)) as client:
@@ -111,7 +111,7 @@ def test_without_a_server_a_connection_is_tried_again_until_patience_ends_over(p
 
 
 def test_a_server_that_comes_late_is_found() -> None:
-    async def story() -> tuple[Answer, int]:
+    async def story() -> tuple[ClientResponse, int]:
         with socket.socket() as reserved:
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
@@ -140,7 +140,7 @@ def test_a_request_that_was_sent_is_never_sent_again() -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    async def story() -> Answer:
+    async def story() -> ClientResponse:
         async with listening(hang_up) as port, connect(Endpoint(port=port, model="m", protocol="http")) as client:
             return await client.ask(client.prepare({"x": np.zeros(1)}), "request-1")
 

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.serving.stack.triton import RunningTriton
-from shortlist.serving.traffic.answers import Answer
+from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import OPEN, Entry, Ledger, percentiles
-from shortlist.serving.traffic.load import Ask, Load, endless
+from shortlist.serving.traffic.load import DueRequest, Load, endless
 from shortlist.serving.traffic.requests import Prepared
+from shortlist.serving.triton.triton import RunningTriton
 
 ONE_ROW = Prepared(b"", {}, 1)
 
@@ -42,19 +42,19 @@ class Stalling(Client):
     ) -> None:
         pass
 
-    async def _send(self, request: Prepared, headers: dict[str, str]) -> Answer:
+    async def _send(self, request: Prepared, headers: dict[str, str]) -> ClientResponse:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         await asyncio.sleep(self._stall if next(self._numbers) == self._at else self._pause)
         self.under_way -= 1
-        return Answer(200, np.zeros(1, np.float32), "3", "stable")
+        return ClientResponse(200, np.zeros(1, np.float32), "3", "stable")
 
 
-def some(count: int) -> Iterator[Ask]:
+def some(count: int) -> Iterator[DueRequest]:
     return itertools.islice(endless([ONE_ROW], "r"), count)
 
 
-def run(client: Client, play: Callable[[Load], object], asks: Iterator[Ask], **changed: object) -> Ledger:
+def run(client: Client, play: Callable[[Load], object], asks: Iterator[DueRequest], **changed: object) -> Ledger:
     load = Load(client, asks, **changed)  # type: ignore[arg-type] # what a test changes
     asyncio.run(play(load))  # type: ignore[arg-type]
     return load.ledger
@@ -66,7 +66,7 @@ def test_a_closed_loop_accounts_for_every_request_over(triton: RunningTriton, pr
     where = Endpoint(port=port, model="twice", protocol=protocol)
     scores: dict[str, float] = {}
 
-    def note(entry: Entry, answer: Answer) -> None:
+    def note(entry: Entry, answer: ClientResponse) -> None:
         assert answer.scores is not None
         scores[entry.id] = float(answer.scores[0])
 
@@ -158,7 +158,7 @@ def test_a_load_ends_when_told_even_while_it_waits_for_the_next_request() -> Non
 
 def test_a_ledger_says_what_was_lost() -> None:
     ledger = Ledger([Entry("a", "ann", 3, 0.0), Entry("b", None, 3, 0.0)], started=0.0, ended=1.0)
-    ledger.entries[0].close(Answer(200, np.zeros(3, np.float32), "3", "canary"), now=0.25)
+    ledger.entries[0].close(ClientResponse(200, np.zeros(3, np.float32), "3", "canary"), now=0.25)
     assert ledger.status.tolist() == [200, OPEN]
     assert ledger.summary() == {
         "sent": 2,
@@ -179,7 +179,7 @@ def test_a_ledger_says_what_was_lost() -> None:
 
 def test_a_ledger_is_kept_as_a_table(tmp_path: Path) -> None:
     ledger = Ledger([Entry("a", "ann", 3, 0.0), Entry("b", None, 3, 0.0)])
-    ledger.entries[0].close(Answer(503, error="gone", retries=2), now=0.25)
+    ledger.entries[0].close(ClientResponse(503, error="gone", retries=2), now=0.25)
     ledger.write(tmp_path / "ledger.parquet")
     assert pl.read_parquet(tmp_path / "ledger.parquet").select("id", "user", "status", "retries", "error").rows() == [
         ("a", "ann", 503, 2, "gone"),
@@ -195,5 +195,5 @@ def test_percentiles_are_values_that_were_measured(values: list[float], expected
     assert percentiles(np.array(values, np.float64), (50, 99)) == expected
 
 
-def endless_rows() -> Iterator[Ask]:
+def endless_rows() -> Iterator[DueRequest]:
     return endless([ONE_ROW], "r")

@@ -23,13 +23,10 @@ import pytest
 from aiohttp import web
 from filelock import FileLock
 
-from shortlist.artefacts import read_json, write_json
-from shortlist.config.data import Data
-from shortlist.config.serving import PredictionLog, ReplayTraffic
 from shortlist.contracts import Columns, Files, ShortlistError
-from shortlist.serving.log_reader import read_log
-from shortlist.serving.logs import outcome_schema
-from shortlist.serving.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.logs import outcome_schema
 from shortlist.serving.traffic import replay as replay_module
 from shortlist.serving.traffic.background import replaying
 from shortlist.serving.traffic.client import Endpoint
@@ -42,7 +39,10 @@ from shortlist.serving.traffic.replay import (
     describe,
     replay,
 )
-from shortlist.tables import DayTableWriter
+from shortlist.spec.data import Data
+from shortlist.spec.serving import PredictionLog, ReplayTraffic
+from shortlist.storage.artefacts import read_json, write_json
+from shortlist.storage.tables import DayTableWriter
 
 USERS, ITEMS = 6, 5
 

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.config.data import Column, Data
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.traffic.inputs import as_array, sent_columns
 from shortlist.serving.traffic.sessions import Session, Sessions
-from shortlist.tables import DayTableWriter
+from shortlist.spec.data import Column, Data
+from shortlist.storage.tables import DayTableWriter
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 DATA = Data.model_validate(

@@ -1,0 +1,78 @@
+"""Fuzzing: `python -m benchmarks.fuzz [--requests N] [--envoy N] [--seed S] [--kind KIND [--only NUMBER]]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.fuzz.cases import KINDS
+from benchmarks.fuzz.driver import Target, fuzz, table
+from benchmarks.fuzz.running import Running, running_envoy, running_server
+from benchmarks.fuzz.world import SCORES, fuzz_world
+from shortlist.spec.serving import Limits
+
+_SHARES = {"json": 0.4, "binary": 0.25, "raw": 0.15, "grpc": 0.2}
+
+
+def main(arguments: list[str]) -> int:
+    """Fuzz a server; return 1 where it failed a request."""
+    asked = _parser().parse_args(arguments)
+    kinds = [asked.kind] if asked.kind else [*KINDS]
+    shares = {kind: _SHARES[kind] / sum(_SHARES[each] for each in kinds) for kind in kinds}
+    with TemporaryDirectory(prefix="shortlist-") as folder:
+        model, store = fuzz_world(Path(folder) / "world")
+        with running_server(Path(folder) / "server", model, store, {"log": {"sampling": 1.0}}) as server:
+            direct = Target(server.http, server.grpc, SCORES)
+            failed = _fuzzed("server", server, direct, shares, asked.requests, asked)
+            if asked.envoy:
+                with running_envoy(Path(folder) / "envoy", server.http, server.grpc, Limits()) as port:
+                    through = Target(port, port, SCORES)
+                    failed |= _fuzzed("through Envoy", server, through, shares, asked.envoy, asked)
+            if failed:
+                sys.stdout.write(f"\nThe server's log ends:\n{server.log.read_text()[-3_000:]}\n")
+    return 1 if failed else 0
+
+
+def _fuzzed(
+    name: str, server: Running, target: Target, shares: dict[str, float], requests: int, asked: argparse.Namespace
+) -> bool:
+    started, tallies = time.perf_counter(), {}
+    for kind, share in shares.items():
+        numbers = range(round(requests * share)) if asked.only is None else range(asked.only, asked.only + 1)
+        tallies[kind] = asyncio.run(fuzz(target, kind, numbers, asked.seed))
+    sys.stdout.write(f"\n{name}: {time.perf_counter() - started:.0f} s, seed {asked.seed}\n")
+    table(tallies, sys.stdout.write)
+    broken = _broken(server)
+    failures = [failure for tally in tallies.values() for failure in tally.failures] + broken
+    for failure in failures[:20]:
+        sys.stdout.write(f"  {failure}\n")
+    return bool(failures)
+
+
+def _broken(server: Running) -> list[str]:
+    """Return what is wrong with the server after all cases."""
+    sys.stdout.write(f"server: {server.megabytes:.0f} MiB\n")
+    checks = {
+        "requests that it failed": server.metric("shortlist_requests_total", 'outcome="failed"'),
+        "prediction log broken": server.metric("shortlist_log_broken"),
+        "users' features broken": server.metric("shortlist_users_broken"),
+    }
+    return [f"{name}: {value:g}" for name, value in checks.items() if value]
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="benchmarks.fuzz", description=__doc__)
+    made.add_argument("--requests", type=int, default=200_000, help="how many in all")
+    made.add_argument("--envoy", type=int, default=8_000, help="how many more through a real Envoy; 0: none")
+    made.add_argument("--seed", type=int, default=1, help="another seed makes other requests")
+    made.add_argument("--kind", choices=KINDS, help="only this one")
+    made.add_argument("--only", type=int, help="only the case with this number, as a failure names it")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,274 @@
+"""Cases by kind and number: the same number is the same request, and every minimised failure comes first."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from tritonclient.grpc import service_pb2
+
+from benchmarks.fuzz.mutation import as_json, changed_bytes, changed_tree, odd_value
+
+MODEL: Final = "shop"
+INFER: Final = f"/v2/models/{MODEL}/infer"
+KINDS: Final = ("json", "binary", "raw", "grpc")
+_SERVICE: Final = "/inference.GRPCInferenceService"
+_METHODS: Final = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer")
+_COLUMNS: Final[Mapping[str, tuple[str, Callable[[Random], Any]]]] = {
+    "user_id": ("INT64", lambda random: random.choice((1, 2, 3, None, 2**40))),
+    "item_id": ("BYTES", lambda random: f"item {random.randrange(12)}"),
+    "page": ("BYTES", lambda random: random.choice(("home", None, "", "漢字"))),
+    "position": ("INT64", lambda random: random.randint(-3, 9)),
+    "code": ("BYTES", lambda random: f"{random.getrandbits(64):x}"),
+    "price": ("FP64", lambda random: random.choice((1.5, -0.0, 1e12, None))),
+    "made": ("BYTES", lambda random: f"2026-01-{random.randint(1, 31):02}"),
+    "event_time": ("INT64", lambda random: 1_770_000_000_000_000 + random.randrange(10**9)),
+}
+_WIDE: Final[Mapping[str, tuple[str, int, Callable[[Random], Any]]]] = {
+    "words": ("BYTES", 2, lambda random: random.choice(("a", "b", "", None))),
+    "places": ("INT64", 3, lambda random: random.choice((1, 2, None))),
+    "query": ("FP32", 2, lambda random: random.uniform(-1, 1)),
+}
+
+
+@dataclass(frozen=True)
+class HTTPCase:
+    """Bytes of one connection."""
+
+    sent: bytes
+    """A whole request, or what is none."""
+    framed: bool
+    """Whether exactly one answer must come."""
+
+
+@dataclass(frozen=True)
+class GRPCCase:
+    """One call."""
+
+    method: str
+    message: bytes
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+def post(body: bytes, *headers: str, path: str = INFER) -> bytes:
+    """Return a request."""
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers, "", ""))
+    return head.encode("latin-1") + body
+
+
+def good_request() -> dict[str, Any]:
+    """Return what is answered with two scores."""
+    items = {"name": "item_id", "datatype": "BYTES", "shape": [2], "data": ["item 0", "item 2"]}
+    return {"inputs": [items, {"name": "position", "datatype": "INT64", "shape": [1], "data": [1]}]}
+
+
+def http_case(kind: str, seed: int, number: int) -> HTTPCase:
+    """Return a case that comes over HTTP."""
+    seeds = HTTP_SEEDS[kind]
+    if number < len(seeds):
+        return seeds[number]
+    random = Random(f"{seed} {kind} {number}")
+    return {"json": _json_case, "binary": _binary_case, "raw": _raw_case}[kind](random)
+
+
+def grpc_case(seed: int, number: int) -> GRPCCase:
+    """Return a case that comes over gRPC."""
+    if number < len(GRPC_SEEDS):
+        return GRPC_SEEDS[number]
+    random = Random(f"{seed} grpc {number}")
+    method = f"{_SERVICE}/{random.choice((*_METHODS, *['ModelInfer'] * 15, 'ModelConfig', 'RepositoryIndex'))}"
+    message = _message(random)
+    if random.random() < 0.5:
+        message = changed_bytes(random, message)
+    return GRPCCase(method, message, _metadata(random) if random.random() < 0.2 else ())
+
+
+def _tree(random: Random) -> dict[str, Any]:
+    rows = random.choice((0, 1, 1, 2, 5))
+    inputs = []
+    for name, (datatype, value) in _COLUMNS.items():
+        if name != "item_id" and random.random() < 0.5:
+            continue
+        count = random.choice((1, rows))
+        inputs.append(
+            {"name": name, "datatype": datatype, "shape": [count], "data": [value(random) for _ in range(count)]}
+        )
+    for name, (datatype, width, value) in _WIDE.items():
+        if random.random() < 0.3:
+            data = [[value(random) for _ in range(width)] for _ in range(rows)]
+            inputs.append({"name": name, "datatype": datatype, "shape": [rows, width], "data": data})
+    random.shuffle(inputs)
+    more: dict[str, Any] = {}
+    if random.random() < 0.3:
+        more["outputs"] = [{"name": "score", "parameters": {"binary_data": random.random() < 0.5}}]
+    if random.random() < 0.3:
+        more |= {"id": "mine", "parameters": {"binary_data_output": True}}
+    return {"inputs": inputs, **more}
+
+
+def _json_case(random: Random) -> HTTPCase:
+    tree = _tree(random)
+    if random.random() < 0.9:
+        tree = changed_tree(random, tree)
+    body = as_json(random, tree)
+    if random.random() < 0.25:
+        body = changed_bytes(random, body)
+    return HTTPCase(post(body, *_headers(random)), framed=True)
+
+
+def _binary_case(random: Random) -> HTTPCase:
+    tree, tail = _tree(random), b""
+    for each in tree["inputs"]:
+        if random.random() < 0.7:
+            raw = _packed(each)
+            del each["data"]
+            each["parameters"] = {"binary_data_size": len(raw)}
+            tail += raw
+    if random.random() < 0.6:
+        tree = changed_tree(random, tree)
+    if random.random() < 0.4:
+        tail = changed_bytes(random, tail)
+    head = as_json(random, tree)
+    length = str(len(head))
+    if random.random() < 0.3:
+        length = random.choice(("0", "-1", "9" * 4_300, "", " ", "1e3", "0x10", "\xb2", str(len(head) + 1), "1" * 18))
+    return HTTPCase(post(head + tail, f"Inference-Header-Content-Length: {length}", *_headers(random)), framed=True)
+
+
+def _packed(each: Mapping[str, Any]) -> bytes:
+    flat = [value for row in each["data"] for value in (row if isinstance(row, list) else [row])]
+    if each["datatype"] == "BYTES":
+        texts = [(value or "").encode() for value in flat]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    code = {"INT64": "q", "FP64": "d", "FP32": "f"}[each["datatype"]]
+    return struct.pack(f"<{len(flat)}{code}", *(value or 0 for value in flat))
+
+
+def _headers(random: Random) -> list[str]:
+    if random.random() < 0.8:
+        return []
+    odd = ("", "x" * 300, "\xff\xfe", "canary", "-1", "1" * 5_000, "\t", "a,b", "%", "identity", "gzip", "\xb2")
+    names = (
+        "X-Shortlist-Track", "X-Shortlist-User", "X-Shortlist-Step", "X-Shortlist-Rollout", "X-Request-Id",
+        "Content-Encoding", "Content-Type", "Accept", "Te", "Traceparent",
+    )  # fmt: skip
+    return [f"{random.choice(names)}: {random.choice(odd)}" for _ in range(random.randint(1, 3))]
+
+
+_PATHS: Final = (
+    INFER, f"{INFER}?a=b", "/v2", "/v2/health/live", "/v2/health/ready", f"/v2/models/{MODEL}", "/metrics", "*",
+    f"/v2/models/{MODEL}/versions/3/infer", f"/v2/models/{MODEL}/versions/x/ready", "/v2/models/%00%ff/infer", "//v2",
+    "http://[/v2", "/v2/models/" + "x" * 3_000 + "/infer", "/v2/../metrics", "/%", "", "/\xff", "here:80",
+)  # fmt: skip
+_LINES: Final = (
+    "Host: here", "Host: [", "Host: a:b:c", "Host:", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip",
+    "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: odd", "Content-Length: 5", "Content-Length: 0",
+    "Content-Length: 5, 5", "Content-Length: -1", f"Content-Length: {'9' * 30}", "Expect: 100-continue", "Expect: odd",
+    "Connection: close", "Connection: upgrade", "Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AA",
+    "Content-Length: x", ": empty", "no colon", " folded: line", "X: \x00", "X: \x7f", "Content-Length: 1048577000",
+)  # fmt: skip
+
+
+def _raw_case(random: Random) -> HTTPCase:
+    if random.random() < 0.3:
+        return HTTPCase(changed_bytes(random, post(json.dumps(good_request()).encode())), framed=False)
+    method = random.choice(("POST", "POST", "GET", "HEAD", "PUT", "OPTIONS", "CONNECT", "PRI", "odd", "G" * 300))
+    version = random.choice(("HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2.0", "HTTP/9.9", "HTTP/1.1.1", ""))
+    lines = [f"{method} {random.choice(_PATHS)} {version}"]
+    lines += random.choices(_LINES, k=random.randint(0, 4))
+    chunk = random.choice(
+        (b"5\r\nhello\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"-1\r\n", b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n")
+    )
+    body = random.choice((b"", b"hello", chunk, chunk, b"{}", random.randbytes(20)))
+    sent = "\r\n".join((*lines, "", "")).encode("latin-1") + body
+    return HTTPCase(changed_bytes(random, sent) if random.random() < 0.2 else sent, framed=False)
+
+
+def _message(random: Random) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=MODEL, id=random.choice(("", "mine", "x" * 300)))
+    raw = random.random() < 0.5
+    for each in _tree(random)["inputs"]:
+        name = str(odd_value(random)).replace("\ud800", "") if random.random() < 0.1 else each["name"]
+        datatype = random.choice((each["datatype"], each["datatype"], "INT8", "FP16", "odd", ""))
+        shape = random.choice((each["shape"], each["shape"], [], [-1], [2**40, 0], [0], [1] * 20))
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
+        if raw:
+            request.raw_input_contents.append(
+                _packed(each) if random.random() < 0.8 else changed_bytes(random, _packed(each))
+            )
+        elif each["datatype"] == "BYTES":
+            flat = [value for row in each["data"] for value in (row if isinstance(row, list) else [row])]
+            tensor.contents.bytes_contents.extend((value or "").encode() for value in flat)
+        else:
+            tensor.contents.int64_contents.extend(random.randrange(9) for _ in each["data"])
+    if random.random() < 0.1:
+        request.outputs.add(name=random.choice(("score", "other", "")))
+    if random.random() < 0.1:
+        request.raw_input_contents.append(b"more")
+    return bytes(request.SerializeToString())
+
+
+def _metadata(random: Random) -> tuple[tuple[str, str | bytes], ...]:
+    odd = ("", "x" * 300, "canary", "-1", " ", "~", "a b")
+    names = ("x-shortlist-track", "x-shortlist-user", "x-shortlist-step", "x-request-id", "grpc-encoding-odd")
+    binary: tuple[tuple[str, str | bytes], ...] = (("x-shortlist-track-bin", b"\x00\xff"),)
+    return ((random.choice(names), random.choice(odd)), *(binary if random.random() < 0.3 else ()))
+
+
+def _with(**changes: Any) -> HTTPCase:
+    return HTTPCase(post(json.dumps({**good_request(), **changes}).encode()), framed=True)
+
+
+def _with_input(**changes: Any) -> HTTPCase:
+    request = good_request()
+    request["inputs"][0] |= changes
+    return HTTPCase(post(json.dumps(request).encode()), framed=True)
+
+
+def _nested(shape: list[int]) -> HTTPCase:
+    text = json.dumps({"inputs": [{"name": "position", "datatype": "INT64", "shape": shape, "data": [7]}]})
+    return HTTPCase(post(text.replace("[7]", "[" * 1_000 + "7" + "]" * 1_000).encode()), framed=True)
+
+
+def _length(text: str) -> HTTPCase:
+    body = json.dumps(good_request()).encode()
+    return HTTPCase(post(body, f"Inference-Header-Content-Length: {text}"), framed=True)
+
+
+def _raw(*lines: str, body: bytes = b"", framed: bool = False) -> HTTPCase:
+    return HTTPCase("\r\n".join((*lines, "", "")).encode("latin-1") + body, framed)
+
+
+HTTP_SEEDS: Final[Mapping[str, tuple[HTTPCase, ...]]] = {
+    "json": (
+        _with(outputs=["score"]), _with(outputs=[[]]), _with(outputs=[{"name": "score", "parameters": [1]}]),
+        _with(parameters=7), _with(id={}), _with(inputs=[7]), _with(inputs=[{"parameters": 7}]),
+        _with_input(datatype=[]), _with_input(datatype={}), _with_input(name=[]), _with_input(shape=[2**70]),
+        _with_input(shape=[[2]]), _with_input(data=[[[1]], "a"]), _with_input(name="x" * 2_000_000),
+        _nested([1]), _nested([1, 1]), _nested([2, 1]),
+    ),
+    "binary": (_length("9" * 4_300), _length("\xb2"), _length("-0"), _length("")),
+    "raw": (
+        _raw("POST " + INFER + " HTTP/1.1", "Host: here", "Transfer-Encoding: odd", body=b"hello"),
+        _raw("POST " + INFER + " HTTP/1.1", "Host: here", "Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"),
+        _raw("GET /nowhere HTTP/1.1", "Host: [", framed=True),
+        _raw("POST " + INFER + " HTTP/1.1", "Host: here", f"Content-Length: {'9' * 30}", body=b"hello"),
+        _raw("POST " + INFER + " HTTP/1.1", "Host: h", "Connection: upgrade", "Upgrade: websocket", body=b"hello"),
+    ),
+}  # fmt: skip
+GRPC_SEEDS: Final = (
+    GRPCCase(f"{_SERVICE}/ModelInfer", b"\xff"),
+    GRPCCase(f"{_SERVICE}/ModelReady", b"\x0a\x05ab"),
+    GRPCCase(f"{_SERVICE}/ModelInfer", b"\x0a\x02\xff\xfe"),  # a text that is not UTF-8
+    GRPCCase(f"{_SERVICE}/Nothing", b""),
+    GRPCCase("/other.Service/ModelInfer", b""),
+    GRPCCase(
+        f"{_SERVICE}/ModelInfer",
+        service_pb2.ModelInferRequest(model_name="\u6f22" * 5_000).SerializeToString(),
+        (("x-shortlist-track", "a b"),),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Processes under test: the server, and an Envoy in front of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.fuzz.cases import MODEL
+from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
+from shortlist.rollout.local.record import VersionPorts
+from shortlist.rollout.local.routes import clusters, routes
+from shortlist.spec.serving import Limits, Overload
+from shortlist.storage.artefacts import write_json
+
+VERSION: Final = 3
+_READY_SECONDS: Final = 300.0
+
+
+@dataclass
+class Running:
+    """A server process."""
+
+    process: subprocess.Popen[bytes]
+    http: int
+    grpc: int
+    log: Path
+
+    def metric(self, name: str, *labels: str) -> float:
+        """Return the sum of a metric's samples that have some labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith(name) and all(label in line for label in labels)
+        )
+
+    @property
+    def megabytes(self) -> float:
+        """Of memory, at this moment."""
+        return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
+
+    @property
+    def processor_seconds(self) -> float:
+        """Used so far."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def running_server(
+    folder: Path, model: Path, store: Path, serving: Mapping[str, Any], module: str = "benchmarks.fuzz.server"
+) -> Iterator[Running]:
+    """Run a server until the end of the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    http, grpc = free_ports(2)
+    settings = {
+        "model": MODEL, "version": VERSION, "model_folder": str(model), "predictor": "127.0.0.1:9", "http_port": http,
+        "grpc_port": grpc, "store": str(store), "project": MODEL, "predictions": str(folder / "predictions"),
+        "serving": {"refresh_seconds": 0.2, **serving},
+    }  # fmt: skip
+    write_json(folder / "settings.json", settings)
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", module, str(folder / "settings.json")]
+        process = subprocess.Popen(  # noqa: S603 - our own server
+            command, stdout=output, stderr=output, cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    running = Running(process, http, grpc, log)
+    try:
+        _until(lambda: _is_up(running), running.log)
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def running_envoy(folder: Path, http: int, grpc: int, limits: Limits) -> Iterator[int]:
+    """Run an Envoy in front of a server's two ports until the end of the block; give its port."""
+    (port,) = free_ports(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = VersionPorts(
+        http=http, grpc=grpc, health=0, triton_metrics=0
+    )  # the only server is not asked for its health
+    for name, content in (
+        (CLUSTERS_FILE, clusters({VERSION: [ports]}, Overload().most)),
+        (ROUTES_FILE, routes(MODEL, Route(stable=VERSION), 1.0, limits.max_request_bytes)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_json(folder / name, content)
+    with ExitStack() as stack:
+        # A Unix socket's path has at most 107 characters.
+        admin = Path(stack.enter_context(TemporaryDirectory(prefix="shortlist-"))) / "admin.sock"
+        write_json(folder / "envoy.json", bootstrap("envoy-a", port, folder, admin, folder / "access.jsonl", limits))
+        program = envoy_program("envoy-a", folder / "envoy.json")
+        log = folder / "envoy.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(program.command, env=program.environment, stdout=output, stderr=output)  # noqa: S603
+        try:
+            _until(lambda: is_ready(admin) and _listens(port), log)
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _is_up(running: Running) -> bool:
+    assert running.process.poll() is None, running.log.read_text()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.http}/v2/health/ready", timeout=5) as answer:
+            ready: bool = json.load(answer)["ready"]
+            return ready
+    except OSError:
+        return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _until(holds: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)

@@ -1,0 +1,161 @@
+"""A small shop with a column of every type, fitted and published, for a server whose model is a stand-in."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from benchmarks.fuzz.cases import MODEL
+from shortlist.contracts import Columns, Files
+from shortlist.features.fit import fit
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.publish import announce_views
+from shortlist.features.store import apply
+from shortlist.serving.export.signature import FOLDER, SECOND_OF_DAY, ListInput, Signature, VectorInput
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTableWriter
+
+SCORES: Final = (1.0, -2.5)
+"""Of `cases.good_request`: the weights of its two items."""
+_DAYS: Final = [date(2026, 1, 5) + timedelta(days=number) for number in range(4)]
+_ROWS: Final = 60
+_SIDES: Final[list[dict[str, Any]]] = [
+    {
+        "name": "users", "path": "users.csv", "key": "user_id",
+        "columns": [
+            {"name": "user_id", "type": "integer"},
+            {"name": "city", "type": "string"},
+            {"name": "likes", "type": "tags"},
+        ],
+    },
+    {
+        "name": "items", "path": "items.csv", "key": "item_id",
+        "columns": [
+            {"name": "item_id", "type": "string"},
+            {"name": "weight", "type": "number"},
+            {"name": "topics", "type": "tags"},
+        ],
+    },
+]  # fmt: skip
+_DECLARED: Final[dict[str, Any]] = {
+    "source": {"kind": "files"},
+    "columns": [
+        {"name": "user_id", "type": "integer"},
+        {"name": "item_id", "type": "string"},
+        {"name": "page", "type": "string"},
+        {"name": "position", "type": "integer"},
+        {"name": "code", "type": "hex"},
+        {"name": "price", "type": "number"},
+        {"name": "words", "type": "tags"},
+        {"name": "places", "type": "tags", "tag_type": "integer"},
+        {"name": "made", "type": "date"},
+        {"name": "query", "type": "vector"},
+        {"name": "clicked", "type": "integer"},
+    ],
+    "label": "clicked",
+    "clock": {"kind": "column", "column": "time", "unit": "s", "timezone": "UTC"},
+    "user": "user_id",
+    "item": "item_id",
+    "side_tables": _SIDES,
+    "split": {"warmup_days": 1, "validation_days": 1, "test_days": 1},
+}
+_FEATURES: Final[list[dict[str, Any]]] = [
+    {"kind": "numeric", "each": ["price", "position", "weight", "code"]},
+    {"kind": "age", "each": ["made"]},
+    {"kind": "target", "key": "user_id", "name": "user_rate"},
+    {"kind": "target", "key": ["user_id", "words"], "name": "user_words_rate"},
+    {"kind": "target", "key": ["words", "topics"], "name": "words_topics_rate"},
+    {"kind": "target", "key": ["page", "position"], "name": "page_position_rate"},
+    {"kind": "count", "key": "item_id", "name": "item_seen"},
+    {"kind": "vocabulary", "each": ["page", "position", "user_id", "code", "city"]},
+    {"kind": "vocabulary", "each": ["words", "places", "topics", "likes"], "max_values": 2},
+    {"kind": "vector", "each": ["query"]},
+]
+
+
+def fuzz_world(folder: Path) -> tuple[Path, Path]:
+    """Write the shop into a folder; return its model folder and its store."""
+    _write_log(folder / "log")
+    data, features = Data.model_validate(_DECLARED), Features.model_validate({"columns": _FEATURES})
+    fitted, store = folder / "fitted", folder / "store"
+    fit(data, features, None, Runtime(engine="cpu"), folder / "log", fitted)
+    views = fitted / "views"
+    until = datetime.combine(_DAYS[-1] + timedelta(days=1), datetime.min.time(), UTC)
+    apply(views, store, MODEL, SQLiteOnline(), "user_id").materialize(until)
+    announce_views(views, store, until, folder / "log")
+    model = folder / "model"
+    (model / FOLDER).mkdir(parents=True)
+    _signature().write(model / FOLDER)
+    (model / "preprocessing").mkdir()
+    shutil.copyfile(fitted / Files.FEATURES, model / "preprocessing" / Files.FEATURES)
+    shutil.copytree(fitted / "vocabularies", model / "preprocessing" / "vocabularies")
+    return model, store
+
+
+def _signature() -> Signature:
+    return Signature(
+        model=MODEL,
+        kind="tiny",
+        numbers=("items:weight", "price", "position", "code", "made", "event_time", SECOND_OF_DAY, "by_user_id:rows"),
+        codes=("page", "position", "user_id", "code", "users:city"),
+        lists=(
+            ListInput(tensor="list_0", place="words", longest=2),
+            ListInput(tensor="list_1", place="places", longest=None),
+            ListInput(tensor="list_2", place="items:topics", longest=2),
+            ListInput(tensor="list_3", place="users:likes", longest=1),
+        ),
+        vectors=(VectorInput(tensor="vector_0", place="query", width=2),),
+    )
+
+
+def _write_log(folder: Path) -> None:
+    random = np.random.default_rng(3)
+    (folder / "side").mkdir(parents=True)
+    writer = DayTableWriter(folder, Files.LOG, 250_000)
+    for number, day in enumerate(_DAYS):
+        writer.append(_rows(random, day, number))
+    writer.close()
+    pl.DataFrame(
+        {"user_id": [1, 2, 2**40], "city": ["Oslo", None, "Rome"], "likes": [["a"], ["b"], None]}
+    ).write_parquet(folder / "side" / "users.parquet")
+    pl.DataFrame(
+        {
+            "item_id": [f"item {number}" for number in range(9)],
+            "weight": [1.0, None, -2.5, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+            "topics": [["a", "b"], [], None, *[["c"]] * 6],
+        }
+    ).write_parquet(folder / "side" / "items.parquet")
+
+
+def _rows(random: np.random.Generator, day: date, number: int) -> pl.DataFrame:
+    def chosen(values: list[Any], dtype: Any) -> pl.Series:
+        return pl.Series([values[place] for place in random.integers(0, len(values), _ROWS)], dtype=dtype)
+
+    midnight = datetime.combine(day, datetime.min.time(), UTC)
+    return pl.DataFrame(
+        {
+            "user_id": chosen([1, 2, 3, 2**40, None], pl.Int64),
+            "item_id": chosen([f"item {each}" for each in range(9)], pl.String),
+            "page": chosen(["home", "漢字", None], pl.String),
+            "position": chosen([1, 2, -3, None], pl.Int64),
+            "code": chosen([255, -1, None], pl.Int64),
+            "price": chosen([1.5, -2.0, None], pl.Float64),
+            "words": chosen([["a", "b"], ["c"], [], None], pl.List(pl.String)),
+            "places": chosen([[1, 2], [-1], [], None], pl.List(pl.Int64)),
+            "made": chosen([day, None], pl.Date),
+            "query": chosen([[1.0, 2.0], [0.0, -1.0], None], pl.List(pl.Float32)),
+            Columns.LABEL: pl.Series(random.integers(0, 2, _ROWS), dtype=pl.Int8),
+            Columns.TIME: pl.Series(
+                [midnight + timedelta(seconds=60 * row) for row in range(_ROWS)], dtype=pl.Datetime("us", "UTC")
+            ),
+            Columns.DAY: pl.Series([day] * _ROWS),
+            Columns.IMPRESSION: pl.Series(range(number * _ROWS, (number + 1) * _ROWS), dtype=pl.Int64),
+        }
+    )

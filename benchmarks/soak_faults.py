@@ -1,0 +1,217 @@
+"""Rollouts while parts of the system die, under steady sticky load: `make soak`.
+
+Users ask at a steady rate. Versions are rolled out in turn by controllers in processes of their own. One fault after
+another is done to the stack, in a random order that is repeated: a process is killed, the disk is full or slow. After
+each one it is waited for until everything is ready again. What users lost is counted for each kind of fault, with
+the longest time in which anybody was not answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import polars as pl
+import yaml
+
+from benchmarks.bench import RESULTS, Line, console, record, show
+from benchmarks.harm import Fault, Harm, Rollouts, do_harm
+from benchmarks.soak import ROWS, small_spec
+from models.deployment import Deployer
+from models.training import RunContext
+from shortlist.features.feast_store_location import SERVING
+from shortlist.rollout.local.stack import Stack
+from shortlist.runs.runs_folder import existing
+from shortlist.runs.submit import run_locally
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.ledger import Entry
+from shortlist.serving.traffic.load import DueRequest, Load
+from shortlist.serving.traffic.sessions import Sessions
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json
+
+_TRIES: Final = 3
+RATE: Final = 40.0
+"""Requests per second."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What users lost by one kind of fault."""
+
+    name: str
+    times: int
+    requests: int
+    """Asked while it lasted."""
+    lost: int
+    """Not answered, or with a server's error."""
+    worst: int
+    """Lost by one of them."""
+    outage_seconds: float
+    """Longest time from the first lost request to the last one."""
+    slowest_seconds: float
+    """Of an answer."""
+
+
+def losses(ledger: pl.DataFrame, faults: list[Fault]) -> list[Loss]:
+    """Return what each kind of fault cost, by name.
+
+    A request belongs to the fault during which it was due, or failed.
+
+    Args:
+        ledger: Columns `due`, `answered` and `status` of all requests.
+        faults: In the order of time.
+    """
+    is_lost = (pl.col("status") <= 0) | (pl.col("status") >= 500)
+    found: dict[str, list[tuple[int, int, float, float]]] = {}
+    for fault in faults:
+        during = ledger.filter(pl.col("due").is_between(fault.began, fault.ended))
+        failed_in = ledger.filter(is_lost, pl.col("answered").is_between(fault.began, fault.ended))
+        failed = pl.concat([during.filter(is_lost), failed_in]).unique()
+        outage = float(failed["answered"].max() - failed["due"].min()) if failed.height else 0.0  # type: ignore[operator]
+        slowest = during.filter(~is_lost).select((pl.col("answered") - pl.col("due")).max()).item() or 0.0
+        found.setdefault(fault.name, []).append((during.height, failed.height, outage, slowest))
+    return [
+        Loss(
+            name=name,
+            times=len(each),
+            requests=sum(one[0] for one in each),
+            lost=sum(one[1] for one in each),
+            worst=max(one[1] for one in each),
+            outage_seconds=max(one[2] for one in each),
+            slowest_seconds=max(one[3] for one in each),
+        )
+        for name, each in sorted(found.items())
+    ]
+
+
+@contextmanager
+def asking(port: int, spec: Spec, log: Path, ledger: Path, rate: float) -> Iterator[Synchronized[int]]:
+    """Ask at a steady rate while the block runs, in a process of its own; gives the count of scored requests so far."""
+    context = multiprocessing.get_context("spawn")
+    stop, count = context.Event(), context.Value("q", 0)
+    process = context.Process(target=_ask, args=(port, spec, log, ledger, rate, stop, count))
+    process.start()
+    try:
+        yield count
+    finally:
+        stop.set()
+        process.join()
+
+
+def _ask(port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]) -> None:
+    asyncio.run(_asked(port, spec, log, ledger, rate, stop, count))
+
+
+async def _asked(
+    port: int, spec: Spec, log: Path, ledger: Path, rate: float, stop: Event, count: Synchronized[int]
+) -> None:
+    sessions = list(Sessions(spec.data, log, 2, ROWS))
+    async with connect(Endpoint(port=port, model=spec.name, timeout_seconds=60)) as client:
+        prepared = [(client.prepare(session.inputs), session.user) for session in sessions]
+        asks = (
+            DueRequest(request, f"soak-{number}", user)
+            for number, (request, user) in enumerate(itertools.cycle(prepared))
+            for number, (request, user) in enumerate(itertools.cycle(prepared))
+        )
+
+        def note(entry: Entry, _: object) -> None:
+            count.value += entry.status == 200
+
+        found = await Load(client, asks, stop=stop.is_set, on_answer=note).open(rate, max_under_way=20_000)
+    found.frame().write_parquet(ledger)
+
+
+def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) -> tuple[list[Loss], pl.DataFrame, int]:
+    """Train, serve, ask, roll out and do harm; return what was lost, the ledger and how many rollouts ended."""
+    runs, printing, chance = folder / "runs", console(), random.Random(seed)
+    for number in (1, 2):
+        with printing.status(f"training version {number}"):
+            assert run_locally(small_spec(number), None, runs) == 0, f"{runs}/latest says why"
+    spec = _with_replicas(small_spec(1), replicas)
+    spec_file = folder / "soak.yaml"
+    spec_file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
+    origin = RunContext(name=spec.name, stores=str(existing(runs).stores))
+    deployer = Deployer(origin, spec.serving, spec.gates, spec.runtime)
+    stack = _served(deployer)
+    try:
+        log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])
+        rollouts = Rollouts(deployer, spec_file, runs, (1, 2))
+        harm = Harm(deployer, rollouts, chance)
+        with asking(stack.port, spec, log, folder / "ledger.parquet", rate) as count:
+            while count.value < rate:
+                time.sleep(0.1)
+            with rollouts.running():
+                faults = do_harm(harm, seconds, chance, printing.print)
+    finally:
+        stack.stop()
+    ledger = pl.read_parquet(folder / "ledger.parquet")
+    return losses(ledger, faults), ledger, rollouts.ended
+
+
+def _served(deployer: Deployer) -> Stack:
+    """Return a stack with a champion; on a busy machine the proof of the first one may need another try."""
+    for _ in range(_TRIES):
+        stack, rollout = deployer.serve()
+        if stack.record.route is not None:
+            return stack
+    stack.stop()
+    raise AssertionError(f"no version serves: {rollout.state.reason if rollout else 'no rollout'}")
+
+
+def _with_replicas(spec: Spec, replicas: int) -> Spec:
+    # How long anybody may wait on a machine that is kept busy on purpose is not what is looked for here.
+    overload = spec.serving.overload.model_copy(update={"max_wait_ms": 60_000, "max_waiting": 10_000})
+    return spec.model_copy(
+        update={"serving": spec.serving.model_copy(update={"replicas": replicas, "overload": overload})}
+    )
+
+
+def main() -> int:
+    """Print the table and write the results; exit code 1 when two replicas lost anything by one process' death."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600, help="of faults; every kind is done once at least")
+    parser.add_argument("--rate", type=float, default=RATE)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    with TemporaryDirectory(prefix="shortlist-") as folder:
+        found, ledger, ended = soak(Path(folder), asked.replicas, asked.seconds, asked.rate, asked.seed)
+    lines = lines_of(found, ledger, ended, asked.replicas)
+    show(f"{ledger.height:,} requests, {asked.replicas} replica(s)", lines)
+    record(lines, RESULTS.with_name("soak_faults.json"))
+    # A client's connection ends with the Envoy that has it: what was in hand there, nobody else knows of.
+    return int(asked.replicas > 1 and any(one.lost for one in found if one.name != "Envoy"))
+
+
+def lines_of(found: list[Loss], ledger: pl.DataFrame, ended: int, replicas: int) -> list[Line]:
+    """Return the lines of the table."""
+    work, lines = f"soak with faults, {replicas} replica(s)", []
+    for one in found:
+        lines += [
+            Line(work, f"{one.name}: lost", one.lost, f"of {one.requests} requests, {one.times} times"),
+            Line(work, f"{one.name}: lost, most by one", one.worst, "requests"),
+            Line(work, f"{one.name}: outage, longest", round(one.outage_seconds, 2), "s"),
+            Line(work, f"{one.name}: slowest answer", round(one.slowest_seconds, 2), "s"),
+        ]
+    lost = int(((ledger["status"] <= 0) | (ledger["status"] >= 500)).sum())
+    lines.append(Line(work, "all: lost", lost, f"of {ledger.height} requests"))
+    lines.append(Line(work, "rollouts that ended", ended, "rollouts"))
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

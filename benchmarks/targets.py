@@ -1,0 +1,178 @@
+"""What the product must reach, row of work by row of work, and whether the last results do."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from math import inf
+from typing import Any, Final, Literal, NamedTuple
+
+from benchmarks.bench import Line, figure
+
+Entry = Mapping[str, Any]
+"""An entry of the results, as `benchmarks.bench.record` writes it."""
+
+_HOLDS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+}
+
+
+class Target(NamedTuple):
+    """One figure that must be reached."""
+
+    row: str
+    """What was done, for a reader."""
+    program: str
+    """Which module of `benchmarks` measures it."""
+    work: str
+    """Of the results' entry."""
+    name: str
+    """Likewise; `*` stands for anything."""
+    figure: Literal["value", "ratio"]
+    comparison: Literal["<=", "<", ">="]
+    limit: float
+    needs: frozenset[str] = frozenset()
+    """Features of a processor of which one is needed; empty: none."""
+
+    def found(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that it is about."""
+        return [one for one in entries if one["work"] == self.work and fnmatchcase(str(one["name"]), self.name)]
+
+    def reached_by(self, entry: Entry) -> bool:
+        """Whether an entry is as good as asked; one without the figure is not."""
+        got = entry.get(self.figure)
+        return got is not None and _HOLDS[self.comparison](got, self.limit)
+
+    def worst(self, found: Sequence[Entry]) -> Entry:
+        """Return the entry that is farthest from what is asked; one without the figure is farther than any."""
+        sign = 1 if self.comparison == ">=" else -1
+        return min(found, key=lambda one: -inf if one.get(self.figure) is None else sign * one[self.figure])
+
+    def text(self, unit: str) -> str:
+        """Return what is asked, such as `ratio <= 2` or `>= 9 M rows/s`."""
+        subject, after = ("", f" {unit}") if self.figure == "value" else ("ratio ", "")
+        return f"{subject}{self.comparison} {self.limit:g}{after}"
+
+
+ASKED: Final = (
+    Target(
+        "text to features, times text to Parquet", "features", "features", "all steps, 2 M rows", "ratio", "<=", 2.0
+    ),
+    Target("text to features, NVTabular's time", "features", "features", "*against NVTabular*", "ratio", ">=", 15.0),
+    Target("text to features, fb/dlrm's time", "features", "features", "*against facebookres*", "ratio", ">=", 25.0),
+    Target("features of 20 M rows, memory", "features", "features", "20 M rows, peak memory", "ratio", "<=", 1.2),
+    Target("features of 20 M rows, time", "features", "features", "20 M rows, time", "ratio", "<=", 10.5),
+    Target("loader from disk", "loader", "loader", "disk, [0-9]*", "value", ">=", 9.0),
+    Target("loader from Parquet", "loader", "loader", "Parquet, [0-9]*", "value", ">=", 4.0),
+    Target(
+        "XGBoost's matrix and first tree, time",
+        "xgboost_matrices",
+        "xgboost",
+        "ours, matrix and 1 tree, time",
+        "ratio",
+        "<=",
+        0.7,
+    ),
+    Target("XGBoost's matrix, memory", "xgboost_matrices", "xgboost", "ours, peak memory", "ratio", "<=", 0.7),
+    Target("DLRM training, Kaggle dims", "train", "train", "Kaggle dims, ours", "ratio", ">=", 2.3),
+    Target("DLRM training, MLPerf dims", "train", "train", "MLPerf dims, ours", "ratio", ">=", 1.85),
+    Target(
+        "DLRM, Kaggle dims, scoring, fp32",
+        "serve",
+        "score",
+        "DLRM*, 1,024*, OpenVINO fp32, features given",
+        "value",
+        "<=",
+        6.0,
+    ),
+    Target(
+        "DLRM, Kaggle dims, scoring, bf16",
+        "serve",
+        "score",
+        "DLRM*, 1,024*, OpenVINO bf16, features given",
+        "value",
+        "<=",
+        3.5,
+        frozenset({"avx512_bf16", "amx_bf16", "bf16"}),
+    ),
+    Target(
+        "XGBoost, 300 trees, scoring",
+        "serve",
+        "score",
+        "* trees, 1,024*, compiled walk, features given",
+        "value",
+        "<=",
+        0.7,
+    ),
+    Target("DLRM through the servers, p50", "serve", "rank", "dlrm, HTTP binary, 1 client, p50", "ratio", "<=", 1.2),
+    Target(
+        "DLRM through the servers, rate", "serve", "rank", "dlrm, HTTP binary, 4 clients, rate", "ratio", ">=", 0.95
+    ),
+    Target("steps at ten times the rows, memory", "memory", "memory", "*", "ratio", "<=", 1.5),
+    Target("a task's overhead", "overhead", "overhead", "a task that does nothing", "value", "<=", 0.2),
+    Target("the second, unchanged run", "overhead", "overhead", "an unchanged run", "value", "<", 10.0),
+    Target("drift tests, false alarms", "drift", "drift", "*, quiet days, *: false alarms", "value", "<", 0.01),
+    Target("good canaries called faulty", "judge", "judge", "equally good*: called faulty", "value", "<=", 0.02),
+    Target("seconds from new weight to effect", "soak", "soak", "new weight to effect, median", "value", "<=", 1.0),
+    Target("seconds from verdict to 0 %", "soak", "soak", "verdict to 0 %, median", "value", "<=", 2.0),
+    Target("features fitted onto earlier ones", "retrain", "retrain", "features", "ratio", "<=", 0.9),
+    Target("refit with the earlier number of trees", "retrain", "retrain", "refit", "ratio", "<=", 0.9),
+    Target("trees added to earlier ones", "retrain", "retrain", "continue", "ratio", "<=", 0.5),
+    Target("DLRM from earlier weights", "retrain", "retrain", "warm", "ratio", "<=", 0.5),
+)
+
+
+def below(lines: Iterable[Line], asked: Iterable[Target] = ASKED) -> list[str]:
+    """Return the names of lines that are not as good as asked."""
+    entries = [line._asdict() for line in lines]
+    return [str(one["name"]) for each in asked for one in each.found(entries) if not each.reached_by(one)]
+
+
+class Row(NamedTuple):
+    """A row of the summary."""
+
+    row: str
+    ours: str
+    peer: str
+    ratio: str
+    asked: str
+    reached: Literal["yes", "no", "not measured", "cannot run"]
+
+
+def summary(
+    entries: Sequence[Entry], asked: Iterable[Target] = ASKED, features: Sequence[str] | None = None
+) -> list[Row]:
+    """Return one row per work: ours, the peer, the ratio, what is asked, whether it is reached.
+
+    Where several entries are meant, such as two sizes of a batch, the worst stands for all.
+
+    Args:
+        entries: The results, of one processor; what it did not measure is not in them.
+        asked: What must be reached.
+        features: Of the processor; None: nothing is known of it.
+    """
+    rows = []
+    for each in asked:
+        found = each.found(entries)
+        able = features is None or not each.needs or bool(each.needs & set(features))
+        rows.append(_row(each, each.worst(found)) if found else _unmeasured(each, able=able))
+    return rows
+
+
+def _row(asked: Target, entry: Entry) -> Row:
+    ratio = entry.get("ratio")
+    return Row(
+        asked.row,
+        f"{figure(entry['value'])} {entry['unit']}",
+        str(entry.get("peer") or ""),
+        "" if ratio is None else f"{ratio:.2f}",
+        asked.text(str(entry["unit"])),
+        "yes" if asked.reached_by(entry) else "no",
+    )
+
+
+def _unmeasured(asked: Target, *, able: bool) -> Row:
+    return Row(asked.row, "", "", "", asked.text(""), "not measured" if able else "cannot run")

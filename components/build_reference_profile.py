@@ -1,0 +1,37 @@
+"""Kubeflow wrapper of monitoring.reference: what live traffic will be compared with."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def build_reference_profile(
+    name: str,
+    data: str,
+    features: str,
+    monitoring: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    reference: dsl.Output[dsl.Dataset],
+) -> None:
+    """Freeze the distributions of the training data, and every candidate's scores and quality on its test days."""
+    from pathlib import Path
+
+    from monitoring.reference import build_reference
+    from shortlist.spec.data import Data
+    from shortlist.spec.features import Features
+    from shortlist.spec.monitoring import Monitoring
+    from shortlist.tracking.steps import step
+
+    with step("build_reference_profile") as this:
+        declared = Data.model_validate_json(data), Features.model_validate_json(features)
+        served = {one.metadata["model"]: Path(one.path) for one in scores if one.metadata["role"] == "candidate"}
+        settings = Monitoring.model_validate_json(monitoring)
+        inputs = Path(valid_log.path), Path(fitted.path)
+        build_reference(name, *declared, settings, *inputs, served, Path(reference.path))
+    reference.metadata["step"] = this.record

@@ -1,0 +1,36 @@
+"""Kubeflow wrapper of monitoring.monitoring_job: one look at live traffic, and what it leads to."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def check_live_traffic(
+    name: str, monitoring: str, slices: list, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
+) -> NamedTuple("Look", [("Output", bool), ("reasons", list), ("key", str), ("until", str)]):  # type: ignore[valid-type]
+    """Judge new windows, decide, tell people, draw pages; return whether to retrain, which one of many callers is told.
+
+    The answer is named Output because kfp.local resolves no other name in a condition.
+    """
+    from pathlib import Path
+
+    from monitoring.monitoring_job import MonitoringJob
+    from shortlist.spec.monitoring import Monitoring
+    from shortlist.spec.serving import Serving
+    from shortlist.tracking.steps import note, step
+
+    with step("check_live_traffic") as this:
+        sampling = Serving.model_validate_json(serving).log.sampling
+        watch = MonitoringJob(name, stores, Monitoring.model_validate_json(monitoring), slices, sampling)
+        seen = watch.check()
+        this.rows = sum(report.rows for report in seen.reports)
+        note("\n".join(seen.lines))
+        retrain = watch.begin(seen, run="")
+    decision.metadata.update({"step": this.record})
+    if seen.decision is None:
+        return (False, [], "", "")
+    Path(decision.path).write_text(seen.decision.model_dump_json(indent=2))
+    return (retrain, list(seen.decision.reasons), seen.decision.key, seen.decision.until.isoformat())

@@ -1,0 +1,30 @@
+"""Kubeflow wrapper of monitoring.moments: the schedule's training begins, where no other is running."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def claim_moment(
+    name: str,
+    cron: str,
+    stores: str,
+    code: str,
+) -> NamedTuple("Due", [("Output", bool), ("reasons", list), ("key", str), ("until", str)]):  # type: ignore[valid-type]
+    """Note that the training of the schedule's newest moment begins; return whether this run is the one to train.
+
+    The answer is named Output because kfp.local resolves no other name in a condition.
+    """
+    from datetime import UTC, datetime
+
+    from monitoring.moments import begin_moment
+    from monitoring.monitoring_store import open_monitoring_store
+    from shortlist.tracking.steps import note, step
+
+    with step("claim_moment"):
+        begun, decision = begin_moment(open_monitoring_store(stores, name), cron, datetime.now(UTC))
+        note(decision.reasons[0] if begun else f"Nothing is trained: {decision.reasons[0]}.")
+    return (begun, list(decision.reasons), decision.key, decision.until.isoformat())

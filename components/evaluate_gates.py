@@ -1,0 +1,39 @@
+"""Kubeflow wrapper of shortlist.evaluation.evaluate_gates: every gate, every candidate, one verdict."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def evaluate_gates(
+    gates: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    skew: dsl.Input[dsl.Dataset],
+    champion: dsl.Input[dsl.Dataset],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    verdict: dsl.Output[dsl.Dataset],
+) -> str:
+    """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
+    from pathlib import Path
+
+    from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+    from shortlist.spec.gates import Gates
+    from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.steps import step
+
+    with step("evaluate_gates") as this:
+        limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
+        scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
+        named = {one.metadata["model"]: Path(one.path) for one in models if one.metadata["role"] == "candidate"}
+        candidates = {name: Candidate(folder, scored[name], proven[name]) for name, folder in named.items()}
+        evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path))
+    verdict.metadata["step"] = this.record
+    return blessed or "none"

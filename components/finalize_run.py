@@ -1,0 +1,22 @@
+"""Kubeflow wrapper of shortlist.tracking.mlflow_store: what always happens last."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinalStatus) -> None:
+    """Mark what a failed pipeline left open as failed: MLflow runs, and the retraining that a decision waits for."""
+    from shortlist.tracking.steps import step
+
+    with step("finalize_run"):
+        if status.state != "SUCCEEDED":
+            from models.training import RunContext
+            from monitoring.monitoring_store import open_monitoring_store
+
+            RunContext(name=name, stores=stores).tracker.mark_killed_runs()
+            if key:
+                open_monitoring_store(stores, name).mark_failed(
+                    key, f"the step {status.error_message or 'unknown'} failed"
+                )

@@ -1,0 +1,29 @@
+"""Kubeflow wrapper of models.registration: what is told when every candidate is held."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def record_gate_failures(
+    name: str,
+    stores: str,
+    code: str,
+    verdict: dsl.Input[dsl.Dataset],
+    trained: list,
+) -> NamedTuple("Held", [("version", str), ("step", str)]):  # type: ignore[valid-type]
+    """Write the gates' reasons to the candidates' MLflow runs; there is no version."""
+    import json
+    from pathlib import Path
+
+    from models.registration import record_verdict
+    from models.training import RunContext
+    from shortlist.tracking.steps import step
+
+    with step("register") as this:
+        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}
+        record_verdict(RunContext(name=name, stores=stores), Path(verdict.path), runs)
+    return ("", this.json)

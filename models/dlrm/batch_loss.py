@@ -1,0 +1,29 @@
+"""What is derived, and may be compiled: the loss of a batch whose embeddings are looked up already."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.dlrm.network import InteractionNetwork
+
+
+def batch_loss(
+    network: InteractionNetwork, dense_BF: Tensor, pooled: Tensor, labels_B: Tensor, rows: Tensor | None
+) -> Tensor:
+    """Return the mean log loss of a batch's rows.
+
+    Args:
+        network: The network.
+        dense_BF: Floats.
+        pooled: What the table gave.
+        labels_B: 0 or 1.
+        rows: How many of the rows count, the first ones; None: all.
+    """
+    logits_B = network(dense_BF, pooled)
+    if rows is None:
+        return functional.binary_cross_entropy_with_logits(logits_B, labels_B)
+    losses_B = functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
+    counts_B = torch.arange(len(labels_B), device=labels_B.device) < rows
+    return torch.where(counts_B, losses_B, 0.0).sum() / rows

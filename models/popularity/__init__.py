@@ -1,0 +1,8 @@
+"""Popularity, the baseline that candidates have to beat."""
+
+from typing import Final
+
+from models.base import ModelKind
+from models.popularity.section import PopularityModel
+
+KIND: Final = ModelKind(section=PopularityModel, ranker="models.popularity.ranker:PopularityRanker")

@@ -1,0 +1,42 @@
+"""XGBoost's own exchange between several processes that grow the same trees, each from its share of the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import xgboost as xgb
+from xgboost.tracker import RabitTracker
+
+from models.process_group import current
+
+
+@contextmanager
+def xgboost_collective() -> Iterator[None]:
+    """Let XGBoost exchange histograms and sketches with the other processes, where there are any.
+
+    Every process then grows the same trees. Bins are cut at the quantiles of all processes' merged sketches; where a
+    feature has more values than a sketch holds, they differ from one process's cuts in the last few rows of a bin.
+    """
+    group = current()
+    if group is None:
+        yield
+        return
+    tracker = None
+    if group.rank == 0:
+        tracker = RabitTracker(n_workers=group.world, host_ip=os.environ["MASTER_ADDR"], sortby="task")
+        tracker.start()
+    arguments = json.loads(group.broadcast_from_first(json.dumps(tracker.worker_args() if tracker else {})))
+    with xgb.collective.CommunicatorContext(**arguments, dmlc_task_id=f"{group.rank:06d}"):
+        yield
+    if tracker is not None:
+        tracker.wait_for()
+
+
+def all_gather_rows(own: np.ndarray) -> np.ndarray:
+    """Return the rows of all processes, rank after rank; where there is one process, its own."""
+    group = current()
+    return own if group is None else np.concatenate(group.gathered(own))

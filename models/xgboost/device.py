@@ -1,0 +1,25 @@
+"""Where XGBoost trains: the declared engine as its device."""
+
+from __future__ import annotations
+
+from models.devices import choose
+from shortlist.system.execution import EXECUTION
+from shortlist.system.query_engine import Engine
+
+
+def xgboost_device(engine: Engine) -> str:
+    """Return "cuda" or "cpu" for XGBoost.
+
+    Raises:
+        EngineError: `gpu` is declared, and XGBoost is built without CUDA or there is no device.
+    """
+    if engine == "cpu":
+        EXECUTION.runs_on("cpu")
+        return "cpu"
+    import xgboost
+
+    if not xgboost.build_info()["USE_CUDA"]:
+        return choose(engine, lambda: False, "this XGBoost is built without CUDA")
+    import torch
+
+    return choose(engine, torch.cuda.is_available, "no CUDA device is visible")

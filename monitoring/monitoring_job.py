@@ -1,0 +1,252 @@
+"""One look at a spec's live traffic: new windows are judged, a decision is made, people are told, pages are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from monitoring.alerts import send_alerts
+from monitoring.checks import check_window
+from monitoring.distributions import compared_columns
+from monitoring.drift import find_drift
+from monitoring.evidently_pages import write_pages
+from monitoring.exposition import write_metrics
+from monitoring.known_columns import log_columns
+from monitoring.live_quality import measure_quality, warnings
+from monitoring.live_window import LiveWindow
+from monitoring.log_mirror import live_logs
+from monitoring.monitoring_store import open_monitoring_store
+from monitoring.publishing import address_of, publish
+from monitoring.records import Finding, RetrainDecision, WindowReport
+from monitoring.retrain_policy import decide
+from monitoring.status_page import PAGE, write_page
+from monitoring.status_page_data import StatusPageData
+from monitoring.versions import Versions, WatchedVersion
+from monitoring.webhook import token_of
+from monitoring.windows import Windows
+from shortlist.contracts import ShortlistError
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.rollout.rollouts import open_rollouts
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import Monitoring
+from shortlist.storage.objects import local_copy
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.system.progress import progress
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.steps import note
+from shortlist.tracking.store_access import tracking_location
+
+METRICS: Final = "metrics.prom"
+PAGES: Final = "windows"
+"""Folder of Evidently's pages, one per window."""
+
+
+@dataclass(frozen=True)
+class MonitoringRun:
+    """What one look found."""
+
+    reports: tuple[WindowReport, ...]
+    """Of the windows that are new."""
+    decision: RetrainDecision | None
+    """About the newest window of all; None while there has been none."""
+    claimed: bool
+    """Whether this look, and no other, is the one that acts on the decision."""
+    waiting: str
+    """What is not ready yet; may be empty."""
+    problems: tuple[str, ...]
+    """Alerts that could not be delivered, and why."""
+    page: str
+    """Where the status page is."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to tell whoever looked, a sentence each."""
+        said = [_sentence(report) for report in self.reports] or ["No window is new."]
+        if self.waiting:
+            said.append(self.waiting)
+        if self.decision is not None:
+            said += [f"{self.decision.action}: {self.decision.reasons[0]}", *self.decision.reasons[1:]]
+        return (*said, *self.problems, f"Status page: {self.page}")
+
+
+class MonitoringJob:
+    """Looks at the live traffic of one spec.
+
+    Args:
+        name: Of the spec.
+        stores: Where MLflow and Feast keep theirs, as the graph's parameters say it.
+        monitoring: The spec's section.
+        slices: Columns by whose values quality is shown.
+        sampling: Share of the answers that the prediction log takes.
+
+    Raises:
+        ShortlistError: The declared token for alerts is not in the environment.
+    """
+
+    def __init__(
+        self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], sampling: float = 1.0
+    ) -> None:
+        self.name = name
+        self.book = open_monitoring_store(stores, name)
+        self.folder = self.book.folder
+        self.page = self.folder / PAGE
+        token_of(monitoring.alerts.token_env)  # said now, not when somebody should be told
+        self._settings = monitoring
+        self._slices = tuple(slices)
+        self._sampling = sampling
+        self._stores = StorageConfig.parse(stores)
+        self.address = address_of(self._stores, name, PAGE)
+
+    @cached_property
+    def _tracker(self) -> Tracker:
+        place = tracking_location(self._stores, self.name)
+        return Tracker(place.uri, self.name, place.files)
+
+    def check(self, now: datetime | None = None) -> MonitoringRun:
+        """Judge the windows that are new, decide, tell, draw.
+
+        Args:
+            now: The present moment; the clock's by default.
+
+        Raises:
+            ShortlistError: Nothing is served or logged yet, or a store cannot be read; what was judged before stays.
+        """
+        now = now or datetime.now(UTC)
+        with TemporaryDirectory(prefix="shortlist-") as scratch:
+            versions = Versions(self._tracker.registry, Path(scratch))
+            new, waiting = self._judge(versions, now)
+            decision = self._decide(now)
+            told = send_alerts(self.book, decision, self._settings.alerts, now, self.address or self.page.as_uri())
+            claimed = decision is not None and self.book.claim(decision)
+            self.book.record_run_time()
+            write_metrics(self.book, self.folder / METRICS)
+            write_page(self._loop(now, waiting), self.page)
+            publish(self._stores, self.name, self.folder)
+        return MonitoringRun(tuple(new), decision, claimed, waiting, told.problems, self.address or str(self.page))
+
+    def begin(self, monitoring_run: MonitoringRun, run: str) -> bool:
+        """Note that the training a look decided on begins now; return whether the caller is the one to run it.
+
+        Args:
+            monitoring_run: Of this job.
+            run: Folder or name of the run.
+        """
+        if not monitoring_run.claimed or monitoring_run.decision is None or monitoring_run.decision.action != "retrain":
+            return False
+        return self.book.start(monitoring_run.decision, run)
+
+    def newest_decision(self) -> RetrainDecision | None:
+        """Return what was decided last; None when there was no window yet."""
+        return next(reversed(self.book.decisions()), None)
+
+    def _judge(self, versions: Versions, now: datetime) -> tuple[list[WindowReport], str]:
+        champion = self._tracker.registry.version_of("champion")
+        if champion is None:
+            raise ShortlistError(f"spec '{self.name}' has no model that serves yet; make run SPEC={self.name} first")
+        declared = versions[champion].preprocessing.plan.declared.data
+        reports = self.book.reports()
+        known = {report.start for report in reports}
+        places = live_logs(self._stores, self.name, reports[-1] if reports else None)
+        log = local_copy(
+            spec_feast_store_location(self._stores, self.name).expected()["log"]
+        )  # its side tables belong to what serves
+        windows = Windows(places, declared, log, self._settings, now, self._sampling)
+        found = windows.find()
+        spans = [span for span in found.mature if span.start not in known]
+        new = []
+        with progress("windows", total=len(spans), unit="windows") as advance:
+            for span in spans:
+                window = windows.read(span)
+                report = self._report(window, versions, now, champion)
+                self.book.add_report(report)
+                new.append(report)
+                advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
+        return new, found.waiting
+
+    def _report(self, window: LiveWindow, versions: Versions, now: datetime, champion: int) -> WindowReport:
+        rows = {int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()}
+        main = max(rows, key=lambda version: rows[version], default=None)
+        served = versions[champion if main is None else main]
+        sent = log_columns(served.preprocessing.plan.declared.data)
+        problems, ratio = check_window(window, served.reference, self.book.reports(), self._settings, sent)
+        qualities = {number: quality for number in rows if (quality := versions[number].quality) is not None}
+        limits, least = self._settings.quality, self._settings.window.min_rows
+        report = WindowReport(
+            spec=self.name, start=window.start, end=window.end, made=now, champion=main, versions=rows,
+            requests=window.requests, rows=window.rows.height, coverage=window.coverage, late=window.late,
+            duplicates=window.duplicates, orphans=window.orphans, volume_ratio=ratio, problems=problems,
+            quality=measure_quality(window, qualities, self._slices, limits, least),
+            warnings=warnings(window, qualities, limits),
+            # Of broken data nothing else can be said: every column that hangs on them would be named.
+            findings=() if problems or window.rows.height < least else self._findings(window, served),
+        )  # fmt: skip
+        self._draw(window, report, served)
+        return report
+
+    def _findings(self, window: LiveWindow, served: WatchedVersion) -> tuple[Finding, ...]:
+        rows = window.rows.filter(window.rows["version"] == served.version)
+        scores = served.quality.scores if served.quality else None
+        return find_drift(rows, served.reference, scores, served.preprocessing, self._settings.drift)
+
+    def _draw(self, window: LiveWindow, report: WindowReport, served: WatchedVersion) -> None:
+        """Have Evidently draw a window; the pages lie beside the status page, and in MLflow with the version's run."""
+        wanted = self._settings.pages == "all" or (self._settings.pages == "bad" and report.verdict != "healthy")
+        if not wanted or not window.rows.height:
+            return
+        plan = served.preprocessing.plan
+        features = Features(columns=plan.features)
+        compared = compared_columns(plan.declared.data, features, self._settings.drift)
+        out = self.folder / PAGES / _stamp(window.start)
+        try:
+            write_pages(window, served.reference, served.model, compared, out, findings=report.findings)
+            self._tracker.log_files(served.run_id, out, f"monitoring/{out.name}")
+        except ShortlistError as problem:  # the numbers are there; a picture less is no reason to judge nothing
+            note(f"No pages for the window of {window.start:%Y-%m-%d %H:%M}: {problem}")
+
+    def _decide(self, now: datetime) -> RetrainDecision | None:
+        self.book.recover()
+        reports = self.book.reports()
+        if not reports:
+            return None
+        return decide(self.name, reports, self.book.retrainings(), self._settings.retrain, now)
+
+    def _loop(self, now: datetime, waiting: str) -> StatusPageData:
+        registry = self._tracker.registry
+        champion = registry.version_of("champion")
+        rollouts = open_rollouts(str(self._stores), self.name)
+        pages = {page.parent.name: page.parent for page in sorted((self.folder / PAGES).glob("*/*.html"))}
+        reports = self.book.reports()
+        return StatusPageData(
+            spec=self.name,
+            made=now,
+            champion=champion,
+            champion_since=None,
+            reports=reports,
+            decisions=self.book.decisions(),
+            retrainings=self.book.retrainings(),
+            rollouts=[rollouts.read(each) for each in rollouts.ids()],
+            links={
+                report.start: [f"{PAGES}/{_stamp(report.start)}/{page.name}" for page in sorted(folder.glob("*.html"))]
+                for report in reports
+                if (folder := pages.get(_stamp(report.start))) is not None
+            },
+            waiting=waiting,
+            policy=self._settings.retrain,
+        )
+
+
+def _stamp(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _sentence(report: WindowReport) -> str:
+    named = f": {', '.join(report.columns)}" if report.columns else ""
+    return (
+        f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{named} ({report.requests:,} requests, {report.rows:,} rows,"
+        f" {report.coverage:.0%} with outcomes)"
+    )

@@ -1,0 +1,27 @@
+"""The command line: `shortlist COMMAND`."""
+
+from __future__ import annotations
+
+import sys
+
+from shortlist.contracts import ShortlistError
+from shortlist.storage.artefacts import is_disk_full
+from shortlist.system.project import use_project
+
+
+def main() -> None:
+    """Find the project and run the command line; a user's mistake and a full disk are one message and exit code 2."""
+    try:
+        use_project()
+        from shortlist.cli.commands import run
+
+        run()
+    except ShortlistError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        where = getattr(error, "filename", None) or "while writing"
+        sys.stderr.write(f"The disk is full ({where}). Make room and run again: finished steps are kept.\n")
+        raise SystemExit(2) from None

@@ -1,0 +1,110 @@
+"""The commands of a cluster: `shortlist submit|schedule|images`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
+from shortlist.contracts import ShortlistError, did_you_mean
+
+if TYPE_CHECKING:
+    from shortlist.spec.spec import Spec
+
+commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+HostOption = Annotated[
+    str, typer.Option(envvar="KF_PIPELINES_ENDPOINT", help="Address of the Kubeflow Pipelines API: http(s)://host.")
+]
+DataOption = Annotated[str, typer.Option(help="s3://... or gs://... with the log and its side tables.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+
+
+@commands.command()
+def submit(
+    spec: SpecArgument,
+    host: HostOption = "",
+    data: DataOption = "",
+    change: SetOption = None,
+    unread: Annotated[
+        bool,
+        typer.Option("--unread", help="This machine may not read the data: only the run does, and caches nothing."),
+    ] = False,
+    again: Annotated[int, typer.Option(min=1, help="2 starts a second run of the same spec, code and data.")] = 1,
+    dry_run: DryRunOption = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Start a spec's training on a cluster; asked twice, it is started once."""
+    from shortlist.kubeflow.server import Kubeflow
+    from shortlist.kubeflow.training_runs import prepare, start
+
+    loaded = _load(spec, change)
+    submission = prepare(loaded, data, runs / "compiled", read_later=unread, again=again)
+    if dry_run:
+        typer.echo(f"would start {submission}")
+        return
+    typer.echo(start(submission, loaded, Kubeflow(_given(host), loaded.runtime.cluster.namespace)))
+
+
+@commands.command()
+def schedule(
+    spec: SpecArgument,
+    host: HostOption = "",
+    data: DataOption = "",
+    change: SetOption = None,
+    dry_run: DryRunOption = False,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Make a cluster's recurring runs what the spec's schedule declares: retraining and watching."""
+    from shortlist.kubeflow.cluster_compile import CompiledGraphs
+    from shortlist.kubeflow.schedule import apply, plan, told, wanted
+    from shortlist.kubeflow.server import Kubeflow
+
+    loaded = _load(spec, change)
+    compiled = CompiledGraphs.of(loaded, runs / "compiled")
+    declared = wanted(loaded, data, compiled)
+    kubeflow = Kubeflow(_given(host), loaded.runtime.cluster.namespace)
+    for line in told(plan(loaded, declared, kubeflow)) if dry_run else apply(loaded, declared, compiled, kubeflow):
+        typer.echo(line)
+
+
+@commands.command()
+def images(
+    only: Annotated[list[str] | None, typer.Option(help="pipeline, gpu or triton; all by default.")] = None,
+    registry: Annotated[
+        str, typer.Option(help="Push there, e.g. registry.example/team; nothing is pushed otherwise.")
+    ] = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Build the container images, where docker, podman or buildah works."""
+    from components.image import VARIABLES
+    from shortlist.kubeflow.images import build, plan, told
+
+    kinds = only or list(VARIABLES)
+    for kind in kinds:
+        if kind not in VARIABLES:
+            raise ShortlistError(f"--only: got '{kind}', wanted {', '.join(VARIABLES)}{did_you_mean(kind, VARIABLES)}")
+    typer.echo("\n".join(plan(kinds, registry)) if dry_run else told(build(kinds, registry)))
+
+
+@commands.command("lock-images")
+def lock_images(dry_run: DryRunOption = False) -> None:
+    """Ask the registries for the digests of the images that ours are built upon, and write them into bases.env."""
+    from shortlist.kubeflow.base_images import lock
+
+    for line in lock(write=not dry_run):
+        typer.echo(line)
+
+
+def _load(spec: str, change: list[str] | None) -> Spec:
+    from shortlist.spec.load import load_spec
+
+    return load_spec(find_spec(spec), change or ())
+
+
+def _given(host: str) -> str:
+    if not host:
+        raise ShortlistError("HOST: where is Kubeflow Pipelines? e.g. HOST=http://127.0.0.1:8888 after a port-forward")
+    return host

@@ -1,0 +1,132 @@
+"""The command line: `shortlist check|schema|run|compile|ui`, and the commands of serving and of monitoring."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shortlist.cli.cluster import commands as cluster
+from shortlist.cli.diagnose import commands as diagnosing
+from shortlist.cli.monitoring import commands as watching
+from shortlist.cli.options import (
+    ObjectsOption,
+    ProfileOption,
+    RunsOption,
+    SetOption,
+    SpecArgument,
+    changes_of,
+    find_spec,
+)
+from shortlist.cli.plan import commands as planning
+from shortlist.cli.serving import commands as serving
+from shortlist.contracts import ShortlistError
+
+if TYPE_CHECKING:
+    from shortlist.spec.data import Data
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The whole production life of a ranking model, declared in one YAML file.",
+)
+
+
+@app.command()
+def check(
+    spec: SpecArgument,
+    data: Annotated[Path | None, typer.Option(help="File or folder with the log: look at its first rows too.")] = None,
+    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the log to look at.")] = 100_000,
+    change: SetOption = None,
+) -> None:
+    """Say whether a spec is valid, and all that is wrong with it; with --data, also with the log's first rows."""
+    from shortlist.spec.load import load_spec
+
+    path = find_spec(spec)
+    loaded = load_spec(path, change or [])
+    typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
+    if data is not None:
+        typer.echo(_checked_log(loaded.data, data, rows))
+
+
+def _checked_log(declared: Data, location: Path, rows: int) -> str:
+    """Return what was looked at of a log in which nothing is wrong.
+
+    Raises:
+        ShortlistError: Names every problem.
+    """
+    from shortlist.data.sample_check import check_sample
+    from shortlist.spec.data import FileSource
+
+    if not isinstance(declared.source, FileSource):
+        raise ShortlistError("data.source: a generated log has no files to look at; leave --data out")
+    found = check_sample(declared, location, rows)
+    if found.problems:
+        listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(found.problems, 1))
+        raise ShortlistError(f"{location}: {len(found.problems)} problem(s){listed}")
+    return f"{location}: {'all' if found.whole else 'the first'} {found.rows:,} rows keep the spec"
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors."""
+    from shortlist.spec.spec import Spec
+
+    typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+@app.command(name="run")
+def run_(
+    spec: SpecArgument,
+    data: Annotated[Path | None, typer.Option(help="File or folder that holds the log and its side tables.")] = None,
+    runs: RunsOption = Path("runs"),
+    change: SetOption = None,
+    profile: ProfileOption = "",
+    objects: ObjectsOption = "",
+) -> None:
+    """Run a spec's whole pipeline on this machine."""
+    from shortlist.runs.submit import run_locally
+    from shortlist.spec.load import load_spec
+
+    raise typer.Exit(run_locally(load_spec(find_spec(spec), changes_of(profile, objects, change)), data, runs))
+
+
+@app.command(name="compile")
+def compile_(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a file is out of date.")] = False,
+) -> None:
+    """Write the compiled pipelines that a cluster gets."""
+    from pipelines.compile import compile_all, out_of_date
+
+    if not check:
+        for path in compile_all():
+            typer.echo(path)
+    elif stale := out_of_date():
+        raise ShortlistError(
+            f"out of date: {', '.join(path.name for path in stale)}. Run make compile and commit the result."
+        )
+
+
+@app.command()
+def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 5000) -> None:
+    """Open MLflow on the runs made here."""
+    from shortlist.runs.ui import serve
+
+    serve(runs, port)
+
+
+app.registered_commands += cluster.registered_commands
+app.registered_commands += (
+    diagnosing.registered_commands
+    + planning.registered_commands
+    + serving.registered_commands
+    + watching.registered_commands
+)
+
+
+def run() -> None:
+    """Run the command that the arguments name."""
+    app()

@@ -1,0 +1,64 @@
+"""The commands of monitoring: `shortlist watch|drill`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shortlist.cli.options import RunsOption, SpecArgument, find_spec
+from shortlist.contracts import ShortlistError
+
+commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+@commands.command()
+def watch(
+    spec: SpecArgument,
+    data: Annotated[Path | None, typer.Option(help="The log, for a training that the look starts.")] = None,
+    every: Annotated[str | None, typer.Option(help="Look again and again: 30s, 15m, 1h, 1d.")] = None,
+    metrics_port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1 for Prometheus while looking again and again; 0 for any.")
+    ] = 9_109,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Look at live traffic: judge new windows, alert, and train again when that is decided; exit code 1 for a page."""
+    from shortlist.runs.monitoring_runs import run_monitoring_locally, run_monitoring_periodically
+    from shortlist.spec.load import load_spec
+
+    loaded = load_spec(find_spec(spec))
+    if every is None:
+        raise typer.Exit(run_monitoring_locally(loaded, data, runs))
+    run_monitoring_periodically(loaded, data, runs, seconds_of(every), metrics_port)
+
+
+@commands.command()
+def drill(
+    spec: SpecArgument = "drill",
+    quiet: Annotated[int | None, typer.Option(help="Days before the first drift; all by default.")] = None,
+    runs: RunsOption = Path("runs/drill"),
+) -> None:
+    """Break a generated world on purpose, and see whether the loop closes; exit code 0 only when all of it does."""
+    from shortlist.drill.drill import drill as run_drill
+    from shortlist.spec.load import load_spec
+
+    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec)), runs, quiet).passed else 1)
+
+
+def seconds_of(text: str) -> int:
+    """Return the seconds of a length of time such as 15m.
+
+    Raises:
+        ShortlistError: It is no length of time.
+
+    >>> seconds_of("15m")
+    900
+    """
+    match = re.fullmatch(r"([1-9][0-9]*)([smhd])", text)
+    if match is None:
+        raise ShortlistError(f"--every: got '{text}'; wanted a number and a unit, such as 30s, 15m, 1h or 1d")
+    return int(match[1]) * _UNITS[match[2]]

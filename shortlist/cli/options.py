@@ -1,0 +1,41 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shortlist.system.project import project_root
+
+SpecArgument = Annotated[
+    str, typer.Argument(help="Name of a shipped spec (demo, kuairand, criteo) or path of a YAML file.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Use this value instead of the spec's: key.of.section=value.")
+]
+RunsOption = Annotated[Path, typer.Option(help="Folder for runs, models and stores.")]
+
+ProfileOption = Annotated[str, typer.Option(help="Where stores are: laptop or cluster; the spec's by default.")]
+ObjectsOption = Annotated[str, typer.Option(help="Bucket of the cluster profile: s3://bucket/prefix.")]
+
+
+def changes_of(profile: str, objects: str, change: list[str] | None) -> list[str]:
+    """Return what the options change of a spec; an explicit change has the last word.
+
+    >>> changes_of("cluster", "s3://models/shortlist", ["runtime.seed=3"])
+    ['runtime.profile=cluster', 'runtime.objects={kind: bucket, url: s3://models/shortlist}', 'runtime.seed=3']
+    """
+    changes = [f"runtime.profile={profile}"] if profile else []
+    changes += [f"runtime.objects={{kind: bucket, url: {objects}}}"] if objects else []
+    return changes + (change or [])
+
+
+def find_spec(name: str) -> Path:
+    """Return the path of a spec given by name or by path."""
+    return (
+        Path(name)
+        if name.endswith((".yaml", ".yml")) or "/" in name
+        else project_root() / "pipelines" / "specs" / f"{name}.yaml"
+    )

@@ -1,0 +1,208 @@
+"""What a terminal shows of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from models import plan
+from models.accelerators import Accelerator, Precision
+from models.plan_inputs import Shape
+from models.sharding import TablePlacement, row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from shortlist.contracts import ShortlistError
+
+PRECISIONS: Sequence[Precision] = ("bf16", "tf32", "fp32")
+_SOURCES = {
+    "given": "given",
+    "fitted": "fitted",
+    "declared": "buckets",
+    "bound": "at most; not fitted yet",
+}
+_NOTES = (
+    "[1] Operations: 2 per multiply-add of every linear layer and of the interaction's N x N product (Naumov et al.,"
+    " 2019); the backward pass costs twice the forward (Kaplan et al., 2020).",
+    "[2] Table traffic: a looked-up row is read; in training its gradient is written, the row read and written, and its"
+    " accumulator read and written (row-wise Adagrad: Mudigere et al., 2022).",
+    "[3] Memory of a step: kept activations and their gradients, gathered rows and their gradients, weights, gradients"
+    " and Adam's two moments (Kingma and Ba, 2015).",
+    "[4] Roof: the lower of bandwidth / traffic and peak / operations (Williams, Waterman and Patterson, 2009);"
+    " activations may stay in caches and are left out.",
+    "[5] Expected: NVIDIA's published DLRM training on one A100-80 (2.88 M samples/s in TF32, 4.02 M in mixed precision"
+    " with CUDA graphs), scaled by the roof that grows less. Not measured with this code;"
+    " small models and batches are bound by kernel launches long before.",
+    "[6] Spread: largest tables first, whole where one device holds them, else cut by columns or rows (ways of cutting:"
+    " TorchRec, Ivchenko et al., 2022); 15 % of each device stays free.",
+    "[7] A looked-up row comes from its owner and its gradient goes back. 'By the link': the devices of a node; between"
+    " nodes it is their network's bandwidth that counts.",
+)
+
+
+def show(name: str, shape: Shape, devices: Sequence[Accelerator], rows: int | None, *, torchrec: bool = False) -> None:
+    """Print a plan.
+
+    Args:
+        name: Of the spec.
+        shape: Of its DLRM.
+        devices: To plan for.
+        rows: Training rows of an epoch, if known.
+        torchrec: Whether to ask TorchRec's planner, too.
+
+    Raises:
+        ShortlistError: TorchRec is asked and not installed, or finds no plan.
+    """
+    console = Console(width=None if Console().is_terminal else 118)
+    parts = [_tables(name, shape), _costs(shape), _speeds(shape, devices, rows), _spreads(shape, devices)]
+    parts += [_together(shape, devices, rows), *([_torchrec(shape, devices)] if torchrec else [])]
+    for part in parts:
+        console.print(part)
+    wrong = [sentence for device in devices for sentence in unplaceable_tables(shape, device, "bf16")]
+    for sentence in [*filter(None, [too_many_ids(shape)]), *wrong]:
+        console.print(Text(f"✗ {sentence}", "red"))
+    for note in (*_NOTES, *(f"    {one.name}: {one.source}." for one in devices), *shape.assumed):
+        console.print(Text(note, "dim"))
+
+
+def size(number: float) -> str:
+    """Return bytes in decimal units.
+
+    >>> size(53_456), size(104.5e9)
+    ('53.5 kB', '104.5 GB')
+    """
+    for unit, worth in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= worth:
+            return f"{number / worth:,.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _tables(name: str, shape: Shape) -> Grid:
+    grid = _grid(f"{name}: embedding tables", "table", "rows", "rows are", "width", "bytes", "optimizer state")
+    for table in shape.tables:
+        row_bytes, state = plan.table_bytes(table, shape.width), plan.state_bytes(table)
+        source = Text(_SOURCES[table.source], "yellow" if table.source == "bound" else "")
+        grid.add_row(table.name, f"{table.rows:,}", source, str(shape.width), size(row_bytes), size(state))
+    total = plan.costs(shape)
+    grid.add_section()
+    bound = any(table.source == "bound" for table in shape.tables)
+    grid.add_row(
+        f"{len(shape.tables)} tables", f"{sum(table.rows for table in shape.tables):,}", "at most" if bound else "",
+        "", size(total.table_bytes), size(total.state_bytes),
+    )  # fmt: skip
+    return grid
+
+
+def _costs(shape: Shape) -> Grid:
+    costs = plan.costs(shape)
+    grid = _grid("One sample", "", "score", "training step")
+    grid.add_row("operations [1]", f"{costs.forward_flops / 1e6:.2f} MFLOP", f"{costs.training_flops / 1e6:.2f} MFLOP")
+    grid.add_row("table traffic [2]", size(costs.forward_bytes), size(costs.training_bytes))
+    grid.add_section()
+    grid.add_row("perceptrons' weights", "", f"{costs.perceptron_weights:,}")
+    for precision in ("bf16", "fp32"):
+        step = plan.step_bytes(shape, shape.batch, precision)
+        grid.add_row(f"memory of a step of {shape.batch:,} rows, {precision} [3]", "", size(step))
+    return grid
+
+
+def _speeds(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
+    headings = ["device", "precision", "memory roof", "compute roof", "samples/s at most [4]", "expected [5]"]
+    grid = _grid("Training on one device", *headings, *([f"epoch of {rows:,} rows"] if rows else []))
+    for device in devices:
+        for precision in PRECISIONS:
+            roofline = plan.roofline(shape, device, precision)
+            if roofline is None:
+                continue
+            expected = f"{roofline.expected / 1e6:,.2f} M" if roofline.expected else "-"
+            cells = [f"{one / 1e6:,.2f} M" for one in (roofline.memory, roofline.compute, roofline.samples_per_s)]
+            epoch = (
+                [duration(rows / (roofline.expected or roofline.samples_per_s), roofline.expected is None)]
+                if rows
+                else []
+            )
+            grid.add_row(device.name, precision, *cells, expected, *epoch)
+    return grid
+
+
+def duration(seconds: float, at_least: bool) -> str:
+    """Return a time to read.
+
+    >>> duration(5_400, at_least=True)
+    'at least 1.5 h'
+    """
+    text = (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 3600
+        else f"{seconds / 60:.1f} min"
+        if seconds >= 60
+        else f"{seconds:.1f} s"
+    )
+    return f"at least {text}" if at_least else text
+
+
+def _spreads(shape: Shape, devices: Sequence[Accelerator]) -> Grid:
+    grid = _grid("Fewest devices that hold the tables [6]", "device", "devices", "how", "tables", "fullest")
+    for device in devices:
+        try:
+            found = smallest_sharding(shape, device, "bf16")
+        except ShortlistError as error:
+            grid.add_row(device.name, "-", Text(str(error), "red"), "", "")
+            continue
+        full = f"{size(found.fullest_bytes)} of {size(found.usable_bytes)}"
+        _add_kinds(grid, (device.name, str(found.devices)), found.placements, (full,))
+    return grid
+
+
+def _together(shape: Shape, devices: Sequence[Accelerator], rows: int | None) -> Grid:
+    headings = ["device", "devices", "exchanged per sample [7]", "by the link", "by the device [5]", "all together"]
+    grid = _grid("Our own workers: tables shared by rows", *headings, *([f"epoch of {rows:,} rows"] if rows else []))
+    for device in devices:
+        number = row_wise_devices(shape, device, "bf16")
+        roofline = plan.roofline(shape, device, "bf16")
+        if number is None or roofline is None or not device.link:
+            continue
+        exchanged = plan.exchange_bytes(shape, number)
+        by_link = device.link / exchanged if exchanged else float("inf")
+        by_device = roofline.expected or roofline.samples_per_s
+        together = number * min(by_link, by_device)
+        speeds = [f"{one / 1e6:,.2f} M/s" if one < float("inf") else "-" for one in (by_link, by_device, together)]
+        epoch = [duration(rows / together, roofline.expected is None)] if rows else []
+        grid.add_row(device.name, str(number), size(exchanged), *speeds, *epoch)
+    return grid
+
+
+def _torchrec(shape: Shape, devices: Sequence[Accelerator]) -> Grid:
+    from models.torchrec_plan import torchrec_placements
+
+    grid = _grid("TorchRec's planner", "device", "devices", "how", "tables")
+    for device in (one for one in devices if one.name != "cpu"):
+        number = row_wise_devices(shape, device, "bf16") or 1
+        _add_kinds(grid, (device.name, str(number)), torchrec_placements(shape, device, "bf16", number), ())
+    return grid
+
+
+def _add_kinds(grid: Grid, first: tuple[str, ...], placements: Sequence[TablePlacement], last: tuple[str, ...]) -> None:
+    for number, (how, names) in enumerate(_kinds(placements).items()):
+        begin, end = (first, last) if number == 0 else (("",) * len(first), ("",) * len(last))
+        grid.add_row(*begin, how, ", ".join(names), *end)
+
+
+def _kinds(placements: Sequence[TablePlacement]) -> dict[str, list[str]]:
+    """Return the tables of every way of cutting; columns and rows name their number of pieces."""
+    kinds: dict[str, list[str]] = {}
+    for one in placements:
+        pieces = f" x {len(one.devices)}" if one.kind in ("column-wise", "row-wise") else ""
+        kinds.setdefault(one.kind + pieces, []).append(one.table.name)
+    return {how: _shortened(names) for how, names in kinds.items()}
+
+
+def _shortened(names: list[str]) -> list[str]:
+    return names if len(names) <= 6 else [*names[:5], f"and {len(names) - 5} smaller"]
+
+
+def _grid(title: str, *headings: str) -> Grid:
+    grid = Grid(title=title, title_justify="left", title_style="bold")
+    for number, heading in enumerate(headings):
+        grid.add_column(heading, justify="left" if number == 0 or heading in ("how", "tables", "rows are") else "right")
+    return grid

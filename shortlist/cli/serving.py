@@ -1,0 +1,219 @@
+"""The commands of serving: `shortlist serve|status|stop|deploy-canary|canary-status|promote|rollback|replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shortlist.cli.options import RunsOption, SpecArgument, find_spec
+from shortlist.contracts import ShortlistError
+
+if TYPE_CHECKING:
+    from models.cluster_deployment import ClusterDeployer
+    from models.deployment import Deployer
+    from models.training import RunContext
+    from shortlist.rollout.record import RolloutRecord
+    from shortlist.spec.spec import Spec
+
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", help="stack (this machine) or cluster (KServe); what the spec says by default."),
+]
+_TARGETS = {"stack": "stack", "cluster": "kserve"}
+
+commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@commands.command()
+def serve(
+    spec: SpecArgument,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes the last one, or any free one.")] = 0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Serve a spec's champion on this machine: Triton behind Envoy, supervised."""
+    from shortlist.rollout.terminal import watched
+
+    deployer = _deployer(spec, runs)
+    with watched() as on_change:
+        stack, rollout = deployer.serve(port, on_change)
+    if rollout is not None:
+        _conclude(deployer, rollout)
+    _show(deployer)
+    raise typer.Exit(0 if stack.record.route is not None else 1)
+
+
+@commands.command()
+def status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Say what is served, to whom, and what is wrong; exit code 1 when something is."""
+    raise typer.Exit(_show(_deployer(spec, runs)))
+
+
+@commands.command()
+def stop(
+    spec: Annotated[
+        str | None, typer.Argument(help="Name or path of a spec; every one that is served by default.")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Stop serving; `serve` brings the same versions back."""
+    from shortlist.rollout.local.lifecycle import stop_stack
+    from shortlist.serving.paths import ServingPaths
+    from shortlist.spec.load import load_spec
+
+    served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
+    for name in served if spec is None else [load_spec(find_spec(spec)).name]:
+        places = ServingPaths.of(runs, name)
+        stopped = stop_stack(places) if places.root.is_dir() else []
+        typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
+
+
+@commands.command(name="deploy-canary")
+def deploy_canary(
+    spec: SpecArgument,
+    version: Annotated[int | None, typer.Option(help="Registered version; the newest blessed one by default.")] = None,
+    target: TargetOption = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Roll a blessed version out step by step; exit code 0 only when it was promoted."""
+    from shortlist.rollout.terminal import watched
+
+    deployer = _on_target(spec, target, runs)
+    with watched() as on_change:
+        rollout = deployer.canary(version, on_change)
+    raise typer.Exit(_conclude(deployer, rollout))
+
+
+@commands.command(name="canary-status")
+def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
+    """Show the rollout under way, or the last one."""
+    from shortlist.rollout.terminal import line
+
+    deployer = _on_target(spec, target, runs)
+    latest = deployer.rollouts.latest()
+    if latest is None:
+        raise ShortlistError(f"spec '{deployer.name}' has had no rollout yet; make deploy-canary SPEC={spec}")
+    if latest.state.final:
+        _conclude(deployer, latest)
+        return
+    typer.echo(line(latest))
+    if not deployer.rollouts.is_held():
+        typer.echo("Its controller is gone: make deploy-canary goes on with it, make rollback ends it.")
+
+
+@commands.command()
+def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
+    """Make the newest blessed candidate (or what is being rolled out) the champion, without waiting for evidence."""
+    deployer = _on_target(spec, target, runs)
+    done = deployer.promote()
+    if isinstance(done, int):
+        typer.echo(f"{deployer.name}: version {done} is the champion")
+        return
+    raise typer.Exit(_conclude(deployer, done))
+
+
+@commands.command()
+def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
+    """End the rollout under way, or return to the champion before."""
+    deployer = _on_target(spec, target, runs)
+    _conclude(deployer, deployer.rollback())
+
+
+@commands.command()
+def replay(
+    spec: SpecArgument,
+    rate: Annotated[float | None, typer.Option(help="Requests per second; the spec's by default.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long.")] = 30.0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Play the newest days of the log through Envoy as users would, outcomes included."""
+    typer.echo(_deployer(spec, runs).replay(seconds, rate), nl=False)
+
+
+@commands.command(name="export")
+def export_(
+    spec: SpecArgument,
+    out: Annotated[Path, typer.Argument(help="Folder to write; a file for torchscript.")],
+    form: Annotated[str, typer.Option(help="python, onnxruntime, fil or torchscript.")] = "onnxruntime",
+    version: Annotated[int | None, typer.Option(help="Registered version; the champion by default.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Write a registered version as a model repository for a Triton of your own."""
+    from models.release import release, release_forms
+    from models.training import RunContext
+    from shortlist.runs.runs_folder import existing
+    from shortlist.spec.load import load_spec
+
+    if form not in release_forms():
+        raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
+    loaded = load_spec(find_spec(spec))
+    origin = RunContext(name=loaded.name, stores=existing(runs).storage_parameter(loaded.runtime))
+    typer.echo(f"{out}: version {release(origin, version, form, loaded.serving, out)} ({form})")
+
+
+def _deployer(spec: str, runs: Path) -> Deployer:
+    from models.deployment import Deployer
+    from shortlist.spec.load import load_spec
+
+    loaded = load_spec(find_spec(spec))
+    return Deployer(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+
+
+def _on_target(spec: str, target: str | None, runs: Path) -> Deployer | ClusterDeployer:
+    """Return what drives the servers that the spec names; refuse another target than the spec's."""
+    from models.deployers import make_deployer
+    from shortlist.spec.load import load_spec
+
+    if target is not None and target not in _TARGETS:
+        raise ShortlistError(f"--target: got '{target}'; wanted {' or '.join(_TARGETS)}")
+    loaded = load_spec(find_spec(spec))
+    declared = loaded.runtime.target
+    if target is not None and _TARGETS[target] != declared:
+        raise ShortlistError(
+            f"--target: got '{target}', but spec '{loaded.name}' says runtime.target: {declared}; its versions and"
+            " their rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
+        )
+    return make_deployer(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+
+
+def _origin(spec: Spec, runs: Path) -> RunContext:
+    from models.training import RunContext
+    from shortlist.runs.runs_folder import existing
+
+    return RunContext(name=spec.name, stores=existing(runs).storage_parameter(spec.runtime))
+
+
+def _conclude(deployer: Deployer | ClusterDeployer, rollout: RolloutRecord) -> int:
+    """Print the verdict and where its evidence is; return the exit code."""
+    from rich.console import Console
+
+    from shortlist.rollout.page import PAGE
+    from shortlist.rollout.phases import Phase
+    from shortlist.rollout.terminal import verdict_table
+    from shortlist.rollout.verdict import EVIDENCE
+
+    console = Console(highlight=False)
+    console.print(verdict_table(rollout))
+    page, evidence = deployer.rollouts.page(rollout.id, PAGE), deployer.rollouts.where(rollout.id, EVIDENCE)
+    console.print(f"\nPage: {page}\nEvidence: {evidence}", soft_wrap=True)
+    return 0 if rollout.state.phase is Phase.PROMOTED else 1
+
+
+def _show(deployer: Deployer) -> int:
+    """Print what is served; return 0 when all is well."""
+    from rich.console import Console
+
+    from shortlist.cli.serving_view import status_table
+    from shortlist.rollout.local.lifecycle import stack_down_reason
+    from shortlist.rollout.local.stack import Stack
+
+    stack = Stack.connect(deployer.places)
+    if stack is None:
+        raise ShortlistError(
+            f"{deployer.name}: {stack_down_reason(deployer.places)} make serve SPEC={deployer.name} serves it."
+        )
+    found = stack.status()
+    unfinished = deployer.rollouts.unfinished()
+    Console(highlight=False).print(status_table(found, unfinished, deployer.example(stack)), soft_wrap=True)
+    return 1 if found.problems else 0

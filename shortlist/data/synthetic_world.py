@@ -1,0 +1,263 @@
+"""The planted truth of a generated log: who its users and items are, and what they like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from shortlist.spec.data import Drift, GeneratedSource
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+
+COUNTRIES = ("IN", "US", "BR", "ID", "DE", "JP")
+AGE_GROUPS = ("18-24", "25-34", "35-49", "50+", None)
+DEVICES = ("android", "iphone", "web", "tv")
+TOPICS = (
+    "music", "comedy", "football", "cooking", "news", "travel", "fashion", "games", "dance", "pets", "cars", "science",
+    "movies", "fitness", "beauty", "crafts", "history", "cricket", "nature", "finance", "anime", "gardening", "chess",
+    "poetry",
+)  # fmt: skip
+TAGS_PER_ITEM = 3
+FAVOURITE_TAGS = 2
+
+_COUNTRY_SHARE = np.array([0.32, 0.24, 0.17, 0.13, 0.08, 0.06])
+_AGE_SHARE = np.array([0.27, 0.34, 0.22, 0.13, 0.04])
+_DEVICE_SHARE = np.array([0.52, 0.27, 0.15, 0.06])
+_TOPIC_SHARE = 1.0 / (np.arange(len(TOPICS)) + 1.5)
+_TOPIC_SHARE /= _TOPIC_SHARE.sum()
+
+
+@dataclass(frozen=True)
+class Tastes:
+    """What users like from one day on: rows of the tables of segment tastes, and own favourite topics."""
+
+    from_day: int
+    country_row: Ints
+    age_row: Ints
+    favourite: npt.NDArray[np.float32]
+    """Shape (users, topics + 2): 1 for a favourite topic; the two last columns, for new and no topic, are 0."""
+
+
+@dataclass(frozen=True)
+class Users:
+    """The users; arrays of shape (users,), log-odds where they act on a click."""
+
+    country: Ints
+    age: Ints
+    device: Ints
+    registered: Ints
+    """Day of registration, counted from the first day of the log; most are negative."""
+    activity: Floats
+    propensity: Floats
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items; arrays of shape (items,), log-odds where they act on a click."""
+
+    creator: Ints
+    tags: Ints
+    """Shape (items, 3): topics; `len(TOPICS)` is the new topic, one more is "no further topic"."""
+    published: Ints
+    """Day of publication, counted from the first day of the log; most are negative."""
+    duration: Floats
+    """Seconds; NaN where the catalogue does not know."""
+    popularity: Floats
+    quality: Floats
+    country_appeal: Floats
+    """Shape (rows of the country table, items)."""
+    age_appeal: Floats
+    """Shape (rows of the age table, items)."""
+
+
+@dataclass(frozen=True)
+class SyntheticWorld:
+    """Everything that is true of a generated log, and stays true from its first to its last day."""
+
+    users: Users
+    items: Items
+    tastes: tuple[Tastes, ...]
+    old_items: int
+    """Items from here on appear only by a `new_items` drift."""
+    new_items: dict[int, range]
+    """Items that a drift brings, by the drift's place in the spec."""
+
+    def tastes_on(self, day: int) -> Tastes:
+        """Return the tastes that hold on a day."""
+        return [tastes for tastes in self.tastes if tastes.from_day <= day][-1]
+
+
+def random_stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
+    """Return a generator of its own for each name and numbers, so that one draw more here moves nothing there."""
+    return np.random.default_rng([seed, crc32(name.encode()), *numbers])
+
+
+def build_world(source: GeneratedSource) -> SyntheticWorld:
+    """Return the world of a spec; what drifts add to it leaves the rest as it was."""
+    changes = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "changed_tastes"]
+    arrivals = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "new_items"]
+    users = _users(source)
+    items = _items(source)
+    tastes = [_first_tastes(source, users)]
+    for number, (place, drift) in enumerate(sorted(changes, key=lambda change: change[1].from_day), start=1):
+        tastes.append(_changed(tastes[-1], drift, number, random_stream(source.seed, "changed tastes", place)))
+    new_items: dict[int, range] = {}
+    for place, drift in arrivals:
+        first = items.creator.size
+        items = _with_new_items(items, drift, source, random_stream(source.seed, "new items", place))
+        new_items[place] = range(first, items.creator.size)
+    items = _with_appeal(items, source, tables=1 + len(changes))
+    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items)
+
+
+def _users(source: GeneratedSource) -> Users:
+    random = random_stream(source.seed, "users")
+    count = source.users
+    country = random.choice(len(COUNTRIES), count, p=_COUNTRY_SHARE)
+    age = random.choice(len(AGE_GROUPS), count, p=_AGE_SHARE)
+    activity = (random.permutation(count) + 1.0 + 0.02 * count) ** -1.1
+    registered = -(random.exponential(400, count).astype(np.int64) + 1)
+    newcomers = random.random(count) < 0.05
+    registered[newcomers] = random.integers(0, source.days, int(newcomers.sum()))
+    segment = random.normal(0, 1, len(COUNTRIES))[country] + random.normal(0, 1, len(AGE_GROUPS))[age]
+    busy = np.log(activity)
+    own = random.normal(0, 1, count)
+    propensity = sum_of_effects(
+        activity,
+        (segment, 0.2),
+        (busy, 0.12),
+        (-np.log(1.0 + np.maximum(-registered, 0)), 0.15),
+        (own * activity**0.4, 0.1),
+    )
+    return Users(country, age, random.choice(len(DEVICES), count, p=_DEVICE_SHARE), registered, activity, propensity)
+
+
+def _items(source: GeneratedSource) -> Items:
+    random = random_stream(source.seed, "items")
+    count = source.items
+    makers = max(2, count // 25)
+    creator = random.choice(makers, count, p=_heavy_tail(makers))
+    theme = random.choice(len(TOPICS), makers, p=_TOPIC_SHARE)
+    popularity = (random.permutation(count) + 1.0 + 0.005 * count) ** -1.1
+    published = -(random.exponential(120, count).astype(np.int64) + 1)
+    fresh = random.random(count) < 0.04
+    published[fresh] = random.integers(0, source.days, int(fresh.sum()))
+    popularity[fresh] = np.minimum(popularity[fresh], np.median(popularity))
+    tags = _topics(random, theme[creator])
+    duration = np.round(np.clip(random.lognormal(3.6, 0.8, count), 3, 1800), 1)
+    quality = sum_of_effects(
+        popularity,
+        (random.normal(0, 1, makers)[creator], 0.3),
+        (np.log(popularity), 0.2),
+        (-np.log(duration), 0.25),
+        (random.normal(0, 1, count) * popularity**0.4, 0.1),
+    )
+    duration[random.random(count) < 0.03] = np.nan
+    nothing = np.empty((0, count))
+    return Items(creator, tags, published, duration, popularity, quality, nothing, nothing)
+
+
+def _topics(random: np.random.Generator, theme: Ints) -> Ints:
+    """Return one to three different topics per item, the first one most often its creator's."""
+    count = theme.size
+    tags = random.choice(len(TOPICS), (count, TAGS_PER_ITEM), p=_TOPIC_SHARE)
+    tags[:, 0] = np.where(random.random(count) < 0.5, theme, tags[:, 0])
+    wanted = random.choice([1, 2, 3], count, p=[0.5, 0.35, 0.15])
+    repeated = np.column_stack(
+        [(tags[:, :place] == tags[:, place, None]).any(axis=1) for place in range(TAGS_PER_ITEM)]
+    )
+    tags[repeated | (np.arange(TAGS_PER_ITEM) >= wanted[:, None])] = len(TOPICS) + 1
+    return np.sort(tags, axis=1)
+
+
+def _first_tastes(source: GeneratedSource, users: Users) -> Tastes:
+    favourite = _favourites(random_stream(source.seed, "favourites"), users.country.size)
+    return Tastes(0, users.country, users.age, favourite)
+
+
+def _favourites(random: np.random.Generator, users: int) -> npt.NDArray[np.float32]:
+    favourite = np.zeros((users, len(TOPICS) + 2), np.float32)
+    chosen = random.choice(len(TOPICS), (users, FAVOURITE_TAGS), p=_TOPIC_SHARE)
+    favourite[np.arange(users)[:, None], chosen] = 1
+    return favourite
+
+
+def _changed(before: Tastes, drift: Drift, number: int, random: np.random.Generator) -> Tastes:
+    """Give some users new favourites and, as their segment's taste, a row that no user had before."""
+    users = before.country_row.size
+    moved = random.random(users) < drift.strength
+    return Tastes(
+        drift.from_day,
+        np.where(moved, before.country_row % len(COUNTRIES) + number * len(COUNTRIES), before.country_row),
+        np.where(moved, before.age_row % len(AGE_GROUPS) + number * len(AGE_GROUPS), before.age_row),
+        np.where(moved[:, None], _favourites(random, users), before.favourite),
+    )
+
+
+def _with_new_items(items: Items, drift: Drift, source: GeneratedSource, random: np.random.Generator) -> Items:
+    """Append items published on the drift's day, all of the new topic, by creators that have published before."""
+    count = max(5, round(0.1 * source.items))
+    tags = np.full((count, TAGS_PER_ITEM), len(TOPICS) + 1)
+    tags[:, 0] = len(TOPICS)
+    second = random.random(count) < 0.5
+    tags[second, 1] = random.choice(len(TOPICS), int(second.sum()), p=_TOPIC_SHARE)
+    popularity = _heavy_tail(count)
+    return replace(
+        items,
+        creator=np.concatenate([items.creator, random.choice(items.creator, count)]),
+        tags=np.concatenate([items.tags, np.sort(tags, axis=1)]),
+        published=np.concatenate([items.published, np.full(count, drift.from_day)]),
+        duration=np.concatenate([items.duration, np.round(random.lognormal(3.0, 0.6, count), 1)]),
+        popularity=np.concatenate([items.popularity, popularity]),
+        quality=np.concatenate([items.quality, sum_of_effects(popularity, (random.normal(0, 1, count), 0.6))]),
+    )
+
+
+def _with_appeal(items: Items, source: GeneratedSource, tables: int) -> Items:
+    old = np.where(np.arange(items.creator.size) < source.items, items.popularity, 0.0)
+    by_country = [
+        _appeal(items.tags, old, len(COUNTRIES), random_stream(source.seed, "country tastes", table))
+        for table in range(tables)
+    ]
+    by_age = [
+        _appeal(items.tags, old, len(AGE_GROUPS), random_stream(source.seed, "age tastes", table))
+        for table in range(tables)
+    ]
+    return replace(items, country_appeal=0.33 * np.concatenate(by_country), age_appeal=0.33 * np.concatenate(by_age))
+
+
+def _appeal(tags: Ints, weight: Floats, rows: int, random: np.random.Generator) -> Floats:
+    taste = np.zeros((rows, len(TOPICS) + 2))
+    taste[:, :-1] = random.normal(0, 1, (rows, len(TOPICS) + 1)) * np.append(_TOPIC_SHARE, _TOPIC_SHARE[0]) ** 0.8
+    appeal = mean_over_tags(taste[:, tags], tags)
+    return np.stack([standardised(row, weight) for row in appeal])
+
+
+def mean_over_tags(values: Floats | npt.NDArray[np.float32], tags: Ints) -> Floats:
+    """Return the mean over an item's topics; `values` and `tags` have the topics last, "no topic" valued 0."""
+    mean: Floats = values.sum(axis=-1) / (tags <= len(TOPICS)).sum(axis=-1)
+    return mean
+
+
+def sum_of_effects(weight: Floats, *effects: tuple[Floats, float]) -> Floats:
+    """Return the sum of effects, each scaled to its standard deviation over impressions (rows weighted)."""
+    total: Floats = np.sum([size * standardised(values, weight) for values, size in effects], axis=0)
+    return total
+
+
+def standardised(values: Floats, weight: Floats) -> Floats:
+    """Return values of weighted mean 0 and variance 1; a seed then changes who is liked, not by how much."""
+    centred = values - np.average(values, weights=weight)
+    scale = np.sqrt(np.average(centred**2, weights=weight))
+    return centred / scale if scale > 0 else centred
+
+
+def _heavy_tail(count: int) -> Floats:
+    share = 1.0 / (np.arange(count) + 3.0)
+    normalised: Floats = share / share.sum()
+    return normalised

@@ -1,0 +1,109 @@
+"""What a drill showed: when every planted drift was noticed, what was decided, whether users were won back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from monitoring.drill_page import Drill, Kpi, Scenario, kpi_of
+from monitoring.records import RetrainAction, RetrainDecision, WindowReport
+from shortlist.drill.world import DrillWorld
+from shortlist.spec.data import Drift
+
+AROUND: Final = 3
+"""Windows whose mean is the KPI before and after."""
+WANTED: Final[dict[str, RetrainAction]] = {
+    "new_items": "retrain", "changed_tastes": "retrain", "broken_column": "page", "volume_collapse": "page",
+}  # fmt: skip
+"""What a drift should lead to: models learn from a changed world, never from broken data."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day of a drill, lived through."""
+
+    number: int
+    report: WindowReport
+    decision: RetrainDecision
+    trained: bool
+    """Whether its look started a training."""
+    promoted: bool
+    """Whether that training ended with a new champion."""
+
+    @property
+    def kpi(self) -> float | None:
+        """The champion's hit rate."""
+        return kpi_of(self.report)
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether somebody was woken up, or something was started."""
+        return self.decision.action != "hold" or self.decision.alarm
+
+
+def told(world: DrillWorld, days: Sequence[Day], seconds: float) -> Drill:
+    """Return the drill as it is shown.
+
+    Quiet are the days before the first drift, and later ones from when the last drift was mended or answered by a new
+    champion.
+    """
+    ends = [drift.from_day for drift in world.drifts[1:]] + [world.source.days]
+    scenarios = [_scenario(world, drift, end, days) for drift, end in zip(world.drifts, ends, strict=True)]
+    quiet = [day for day in days if day.number < world.drifts[0].from_day]
+    return Drill(
+        scenarios=tuple(scenarios),
+        false_alarms=sum(day.is_alarm for day in quiet),
+        quiet_windows=len(quiet),
+        seconds=round(seconds, 1),
+        days=tuple(day.report for day in days),
+    )
+
+
+def _scenario(world: DrillWorld, drift: Drift, end: int, days: Sequence[Day]) -> Scenario:
+    before = [day for day in days if drift.from_day - AROUND <= day.number < drift.from_day]
+    since = [day for day in days if drift.from_day <= day.number < end]
+    alarm = next((day for day in since if day.decision.action != "hold"), None)
+    trainings = [day for day in since if day.trained]
+    # A first training may be rolled back, for it saw little of the new world; what counts is that the loop goes on.
+    trained = next((day for day in trainings if day.promoted), trainings[0] if trainings else None)
+    over = drift.until_day if drift.until_day is not None else (trained.number + 1 if trained else end)
+    kpi = Kpi(
+        before=_mean(before), during=_mean([day for day in since if day.number < over]),
+        after=_mean([day for day in since if day.number >= over][:AROUND]),
+    )  # fmt: skip
+    wanted = WANTED[drift.kind]
+    decided = alarm.decision.action if alarm else "hold"
+    named = alarm.decision.columns if alarm else ()
+    promoted = trained is not None and trained.promoted
+    as_wanted = decided == wanted and (wanted == "retrain") == (trained is not None) and _names(drift, named)
+    return Scenario(
+        name=drift.kind, injected_at=world.begin(drift.from_day), alarm_at=alarm.report.end if alarm else None,
+        columns_named=named, decision=decided, retrained=trained is not None, promoted=promoted, kpi=kpi, wanted=wanted,
+        passed=as_wanted and promoted == (wanted == "retrain") and _won_back(kpi, wanted),
+    )  # fmt: skip
+
+
+def _names(drift: Drift, named: Sequence[str]) -> bool:
+    """Whether what was named is what was broken."""
+    match drift.kind:
+        case "broken_column":
+            return tuple(named) == (drift.column,)
+        case "volume_collapse":
+            return tuple(named) == ("volume",)
+        case "new_items":
+            return "item_id" in named
+        case "changed_tastes":  # no column looks different; only what users do
+            return bool({"auc", "log_loss", "hit_rate"} & set(named))
+
+
+def _won_back(kpi: Kpi, wanted: RetrainAction) -> bool:
+    if wanted == "page":
+        return True
+    return kpi.after is not None and kpi.during is not None and kpi.after > kpi.during
+
+
+def _mean(days: Sequence[Day]) -> float | None:
+    values = [day.kpi for day in days if day.kpi is not None]
+    return fmean(values) if values else None

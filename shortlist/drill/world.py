@@ -1,0 +1,67 @@
+"""The world of a drill: a generated log, cut into days that are played one after another."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.data.ingest import ingest
+from shortlist.data.side_tables import SIDE_FOLDER
+from shortlist.data.validate import validate
+from shortlist.spec.data import Drift, GeneratedSource
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.tables import DayTable, DayTableWriter
+
+
+class DrillWorld:
+    """Every day of a spec's generated log, as it will have been when it is over.
+
+    Training never reads this copy: it makes the log again, up to the moment that it may see.
+    """
+
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        """Generate the log.
+
+        Raises:
+            ShortlistError: The spec reads files, or plants no drift.
+        """
+        source = spec.data.source
+        if not isinstance(source, GeneratedSource) or not source.drifts:
+            raise ShortlistError(
+                f"spec '{spec.name}': wanted data.source of kind generated with drifts; a drill breaks a made world"
+            )
+        self.source = source
+        self.drifts: tuple[Drift, ...] = tuple(sorted(source.drifts, key=lambda drift: drift.from_day))
+        """In the order in which they begin."""
+        self._folder = folder
+        self._chunk_rows = spec.runtime.chunk_rows
+        ingest(spec.data, folder, folder / "raw", spec.runtime)
+        validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
+        self._log = DayTable.open(folder / "log", Files.LOG)
+
+    def day(self, number: int) -> date:
+        """Return the date of a day counted from 0."""
+        return self.source.start + timedelta(days=number)
+
+    def begin(self, number: int) -> datetime:
+        """Return the moment at which a day counted from 0 begins."""
+        return datetime.combine(self.day(number), datetime.min.time(), UTC)
+
+    def drift_on(self, number: int) -> Drift | None:
+        """Return the drift that shows on a day, the newest one of several."""
+        return next((drift for drift in reversed(self.drifts) if drift.holds_on(number)), None)
+
+    def log_of(self, number: int) -> Path:
+        """Return a log of that day only."""
+        folder = self._folder / "days" / str(number)
+        if not folder.exists():
+            with atomic_folder(folder) as staging:
+                writer = DayTableWriter(staging, Files.LOG, self._chunk_rows)
+                for _, frame in self._log.frames({self.day(number)}):
+                    writer.append(frame)
+                writer.close(self._log.notes)
+                shutil.copytree(self._folder / "log" / SIDE_FOLDER, staging / SIDE_FOLDER)
+        return folder

@@ -1,0 +1,134 @@
+"""The whole judgement of a run: every candidate through every gate, and the blessing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from shortlist.contracts import Files
+from shortlist.evaluation.blessing import bless, write_blessing
+from shortlist.evaluation.export_validation import ExportValidation
+from shortlist.evaluation.gate_inputs import GateInputs, read_gate_inputs, read_record, validation_log_loss
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.gates import GATES, Case
+from shortlist.evaluation.intervals import bootstrap_difference
+from shortlist.evaluation.measure import Scored, best_possible, measure
+from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.records import Comparison, Measures, SliceComparison
+from shortlist.evaluation.slices import compare_slices
+from shortlist.evaluation.verdict import Verdict
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json
+
+
+class Candidate(NamedTuple):
+    """What the steps before left about one model."""
+
+    folder: Path
+    """The model folder."""
+    scores: Path
+    """Scores of the validation and test rows."""
+    proof: Path
+    """Folder of `proof.json`."""
+
+
+def evaluate_gates(
+    limits: Gates,
+    seed: int,
+    candidates: Mapping[str, Candidate],
+    valid_log: Path,
+    skew: Path,
+    champion: Path,
+    baseline_scores: Path,
+    verdict: Path,
+) -> str | None:
+    """Write the verdict folder (`gates.json`, `blessing.json`); return the name of the blessed model, if any.
+
+    Args:
+        limits: The gates' section of the spec.
+        seed: Seed of every bootstrap.
+        candidates: By name of the model.
+        valid_log: The validated log.
+        skew: Folder of `skew.json`.
+        champion: Folder of `champion.json` and, when it could be scored, of its scores.
+        baseline_scores: Scores of the baseline that they have to beat.
+        verdict: Where to write.
+    """
+    evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
+    hearings = [
+        _evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()
+    ]
+    found = _verdict(hearings, evidence, limits)
+    blessing = bless(found.reports, found.models)
+    with atomic_folder(verdict) as staging:
+        write_json(staging / Files.GATES, found.model_dump(mode="json"))
+        write_blessing(staging / Files.BLESSING, blessing)
+    return blessing.blessed.model if blessing.blessed else None
+
+
+@dataclass(frozen=True)
+class _CandidateResult:
+    """What came out about one candidate."""
+
+    measures: Measures
+    comparison: Comparison | None
+    slices: tuple[SliceComparison, ...] | None
+    report: GateReport
+
+
+def _evaluate_candidate(
+    model: str, candidate: Candidate, evidence: GateInputs, limits: Gates, seed: int
+) -> _CandidateResult:
+    folder = candidate.folder
+    scored = measure(model, "candidate", candidate.scores, limits, seed)
+    scored = replace(
+        scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
+    )
+    comparison = _compare(scored, evidence.serving, limits, seed) if evidence.serving else None
+    slices, problem = _slices(scored, evidence, limits, seed)
+    digest = folder_digest(folder) if folder.is_dir() else ""
+    proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
+    case = Case(limits, evidence, folder, digest, scored, comparison, slices, problem, proof)
+    report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
+    return _CandidateResult(scored.measures, comparison, slices, report)
+
+
+def _compare(candidate: Scored, reference: Scored, limits: Gates, seed: int) -> Comparison:
+    name = reference.measures.model
+    if candidate.rows is None or reference.rows is None:
+        return Comparison(reference=name, problem=candidate.measures.problem or reference.measures.problem)
+    options = limits.confidence, limits.bootstrap_rounds, seed
+    try:
+        return Comparison(reference=name, difference=bootstrap_difference(candidate.rows, reference.rows, *options))
+    except UnmeasurableError as problem:
+        return Comparison(reference=name, problem=str(problem))
+
+
+def _slices(
+    candidate: Scored, evidence: GateInputs, limits: Gates, seed: int
+) -> tuple[tuple[SliceComparison, ...] | None, str]:
+    reference = evidence.reference
+    if candidate.rows is None or reference.rows is None:
+        return None, candidate.measures.problem or f"{evidence.reference_name}: {reference.measures.problem}"
+    try:
+        return compare_slices(candidate.rows, reference.rows, limits, seed), ""
+    except UnmeasurableError as problem:
+        return None, str(problem)
+
+
+def _verdict(hearings: list[_CandidateResult], evidence: GateInputs, limits: Gates) -> Verdict:
+    serving = (evidence.serving.measures,) if evidence.serving else ()
+    return Verdict(
+        limits=limits,
+        models=(*(one.measures for one in hearings), evidence.baseline.measures, *serving),
+        comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
+        slices={one.measures.model: one.slices for one in hearings if one.slices is not None},
+        slice_reference=evidence.reference_name,
+        best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,
+        champion=evidence.champion,
+        skew=evidence.skew,
+        log=evidence.log,
+        reports=tuple(one.report for one in hearings),
+    )

@@ -1,0 +1,90 @@
+"""What the steps before the gates left on disk; whatever cannot be read is missing, and a gate will hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from shortlist.contracts import Files
+from shortlist.evaluation.measure import Scored, measure
+from shortlist.evaluation.records import Champion, SkewReport
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import IntegrityError, read_json
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class GateInputs:
+    """What is the same for every candidate."""
+
+    log: dict[str, Any]
+    """Row counts of validation."""
+    skew: SkewReport | None
+    champion: Champion | None
+    """None when it is not known whether there is one."""
+    serving: Scored | None
+    """The champion's scores; None when there is no champion."""
+    baseline: Scored
+    """Of the baseline that candidates have to beat."""
+
+    @property
+    def reference(self) -> Scored:
+        """What slices are compared with."""
+        return self.serving or self.baseline
+
+    @property
+    def reference_name(self) -> str:
+        """How reports call the reference."""
+        return "the champion" if self.serving else self.baseline.measures.model
+
+
+def read_gate_inputs(
+    valid_log: Path, skew: Path, champion: Path, baseline_scores: Path, limits: Gates, seed: int
+) -> GateInputs:
+    """Return what the steps before left.
+
+    Args:
+        valid_log: The validated log.
+        skew: Folder of `skew.json`.
+        champion: Folder of `champion.json` and, when it could be scored, of its scores.
+        baseline_scores: Scores of the baseline that candidates have to beat.
+        limits: Name of the baseline, confidence level and bootstrap rounds.
+        seed: Seed of the bootstrap.
+    """
+    serving = read_record(Champion, champion / Files.CHAMPION)
+    return GateInputs(
+        log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
+        skew=read_record(SkewReport, skew / Files.SKEW),
+        champion=serving,
+        serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
+        baseline=measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed),
+    )
+
+
+def validation_log_loss(model_folder: Path) -> float | None:
+    """Return the log loss of the epoch (or tree) that training kept, from `model.json`; None when it says nothing.
+
+    Not from the scores: a model that was refitted on the validation days has seen those rows.
+    """
+    history = (_read(model_folder / Files.MODEL) or {}).get("history") or []
+    losses = [line["validation_log_loss"] for line in history if line.get("validation_log_loss") is not None]
+    return min(losses, default=None)
+
+
+def read_record(kind: type[RecordT], path: Path) -> RecordT | None:
+    """Return the record in a JSON file; None when it is missing or not one."""
+    try:
+        return kind.model_validate(_read(path))
+    except ValidationError:
+        return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except IntegrityError:
+        return None

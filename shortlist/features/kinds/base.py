@@ -1,0 +1,259 @@
+"""What a kind of feature says of itself; everything else asks it through these methods and knows no kind by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import polars as pl
+from pydantic import Field
+
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import KeyedView
+from shortlist.features.kinds.graph import Graph
+from shortlist.features.moments import Moments
+from shortlist.features.static_view_plan import MeanView
+from shortlist.features.vocabulary import ValueIds, VocabularyLimits
+from shortlist.spec.base import Names
+from shortlist.spec.features import Feature, Features
+from shortlist.system.query_engine import Engine, resolve
+
+Form = Literal["dense", "id", "ids", "vector"]
+"""What a model reads: a Float32 number, a UInt32 id, a list of ids, or an array of Float32."""
+Limit = Callable[[pl.Expr, float, float | None], pl.Expr]
+"""limit(value, low, high) keeps a value within bounds."""
+
+FeatureName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+KeyedName = Annotated[str, Field(pattern=r"^([A-Za-z_]|\{key\})([A-Za-z0-9_]|\{key\})*$")]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What features were fitted to."""
+
+    declared: DeclaredColumns
+    moments: Mapping[str, Moments]
+    """Mean and deviation of what is standardised, by feature name."""
+    widths: Mapping[str, int]
+    """Width of every vector column that is read."""
+    vocabularies: Mapping[str, ValueIds]
+    """By column."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a row, as a query over looked-up rows."""
+
+    output: str
+    value: pl.Expr
+    column: str = ""
+    """Its place when the number follows from that one column alone: integers may then be looked up in a table."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number whose mean and deviation on the training days are counted."""
+
+    output: str
+    column: str
+    value: pl.Expr
+    settings: Mapping[str, Any]
+    """What the number depends on: days counted with other settings are counted again."""
+
+
+@dataclass(frozen=True)
+class DeclaredIds:
+    """How many ids a feature has, as far as its declaration says."""
+
+    most: int
+    """0 among them."""
+    counted_column: str = ""
+    """Column whose distinct values say how many there are; empty: there are exactly `most`."""
+    per_row: int | None = 1
+    """The most ids of a row; None: unknown."""
+
+
+class FeatureKind(Feature):
+    """A kind of feature, whole. A kind overrides what it needs.
+
+    Looked-up rows hold a declared column under `declared.place(name)` and a view's columns as `<view>:<column>`.
+    """
+
+    single_precision: ClassVar[bool] = False
+    """Whether the nodes of a dense feature give FP32 instead of FP64."""
+
+    # What has to be known: columns, statistics of the days before, side tables.
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Declared columns that are read from rows, or counted per day."""
+        return self.inputs
+
+    def forms(self, declared: DeclaredColumns) -> Sequence[Form]:
+        """Return what each output is."""
+        return ["dense"] * len(self.outputs)
+
+    def views(self, declared: DeclaredColumns) -> Iterable[KeyedView]:
+        """Return the statistics per key and day that it looks up.
+
+        Raises:
+            PlanError: A key cannot be counted that way.
+        """
+        return ()
+
+    def means(self, declared: DeclaredColumns) -> Iterable[MeanView]:
+        """Return the mean vectors of users' lists that it looks up.
+
+        Raises:
+            PlanError: A list cannot hold item keys.
+        """
+        return ()
+
+    def vocabularies(self) -> Iterable[VocabularyLimits]:
+        """Return the columns whose values get ids."""
+        return ()
+
+    def measured(self, declared: DeclaredColumns) -> Iterable[Measured]:
+        """Return the numbers whose mean and deviation it needs."""
+        return ()
+
+    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+        """Return how many ids an output has, 0 among them, and how wide its vectors are."""
+        return None, None
+
+    def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
+        """Return how many ids an output will have, before any fit; None when it gives no ids."""
+        return None
+
+    # The feature table.
+
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterable[Number]:
+        """Return numbers as queries, which the engine runs together; they become Float32."""
+        return ()
+
+    def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
+        """Give the outputs that are no queries, named, in the type of their form."""
+        yield from ()
+
+    # The exported graph.
+
+    @property
+    def group(self) -> Hashable:
+        """What outputs that are compiled by one call of `nodes` have in common."""
+        return type(self)
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Any, int]]) -> str:
+        """Compile numbers or ids of one group; return them, shape (wanted, rows).
+
+        Args:
+            graph: Takes the nodes.
+            fitted: What the features were fitted to.
+            wanted: Operations of this kind, and which of their outputs.
+        """
+        raise NotImplementedError
+
+    def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
+        """Compile a list of ids; return them, shape (rows, longest), and where there is one, BOOL."""
+        raise NotImplementedError
+
+    def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
+        """Compile a vector; return it as FP32, shape (rows, width)."""
+        raise NotImplementedError
+
+
+class PerColumn(FeatureKind):
+    """An operation applied to each of several columns on its own."""
+
+    each: Names = Field(min_length=1)
+    """Columns; each gives one feature of its own."""
+    suffix: str = Field(default="", pattern=r"^[a-z0-9_]*$")
+    """Added to the column's name to name the feature; the kind's own suffix by default."""
+
+    own_suffix: ClassVar[str]
+    """What the kind adds when no suffix is given."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the features, in the order of `each`."""
+        return tuple(f"{column}_{self.suffix or self.own_suffix}" for column in self.each)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Declared columns it reads."""
+        return self.each
+
+
+class PerKey(FeatureKind):
+    """A statistic of the days before, looked up by the values of one or more columns."""
+
+    key: Names = ()
+    """Columns whose values together are the key; a tags column counts once per value. Empty: all rows."""
+    name: KeyedName
+    """Name of the feature; with `{key}` in it, every key column gives a feature of its own, named after it."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return (self.name,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Declared columns it reads."""
+        return self.key
+
+    @property
+    def read_as_keys(self) -> tuple[str, ...]:
+        """The key's columns."""
+        return self.key
+
+    def view(self, declared: DeclaredColumns) -> KeyedView:
+        """Return the statistics of the key itself: the first of `views`."""
+        return next(iter(self.views(declared)))
+
+    def keys_and_tags(self, declared: DeclaredColumns) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the key's columns in the order that names its view, and those that hold several values per row."""
+        keys = declared.key(self.key)
+        return keys, tuple(name for name in keys if declared.is_tags(name))
+
+
+def kinds_of(features: Features) -> tuple[FeatureKind, ...]:
+    """Return the declared operations; whatever is registered as a kind of feature is a `FeatureKind`."""
+    return cast(tuple[FeatureKind, ...], features.columns)
+
+
+def view_column(view: KeyedView, name: str) -> str:
+    """Return under which name looked-up rows hold a column of a view."""
+    return f"{view.name}:{name}"
+
+
+def looked_up(view: KeyedView, name: str) -> pl.Expr:
+    """Return a column of a view; null for a key that is not known."""
+    return pl.col(view_column(view, name))
+
+
+def looked_up_number(view: KeyedView, name: str) -> pl.Expr:
+    """Return a statistic of a view; 0 for a key that is not known."""
+    return looked_up(view, name).cast(pl.Float64).fill_null(0.0)
+
+
+def log1p(value: pl.Expr) -> pl.Expr:
+    """Return log(1 + value)."""
+    return (value + 1.0).log()
+
+
+def limit_for(engine: Engine) -> Limit:
+    """Return how values are kept within bounds; whoever executes it, the values are the same bits."""
+    return limit_by_comparison if resolve(engine) == "gpu" else limit_by_clip
+
+
+def limit_by_clip(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
+    """Keep a value within bounds."""
+    return value.clip(low, high)
+
+
+def limit_by_comparison(value: pl.Expr, low: float, high: float | None) -> pl.Expr:
+    """Do as `clip`, which cuDF has not (cudf-polars 26.06); on the CPU it would take 1.7 times as long."""
+    limited = pl.when(value < low).then(low)
+    return (limited if high is None else limited.when(value > high).then(high)).otherwise(value)

@@ -1,0 +1,78 @@
+"""Ids of combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import polars as pl
+from pydantic import Field
+
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.kinds.base import DeclaredIds, FeatureKind, FeatureName, Fitted, Form
+from shortlist.features.kinds.graph import Graph
+from shortlist.features.kinds.hash import bucket, hashed
+from shortlist.spec.base import Names
+from shortlist.system.query_engine import Engine
+
+
+class Cross(FeatureKind):
+    """One id for the ordered combination of two or more columns, by an order-aware hash; 0 when one is null."""
+
+    kind: Literal["cross"]
+    """Combinations to buckets."""
+    columns: Names = Field(min_length=2)
+    """Columns, not tags; (a, b) and (b, a) are different crosses."""
+    name: FeatureName
+    """Name of the feature."""
+    buckets: int = Field(ge=2, le=2**31 - 1)
+    """Ids, the null one among them."""
+
+    column_types: ClassVar[tuple[str, ...]] = ("integer", "string", "hex")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return (self.name,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Declared columns it reads."""
+        return self.columns
+
+    @property
+    def read_as_keys(self) -> tuple[str, ...]:
+        """Every column."""
+        return self.columns
+
+    @property
+    def learning(self) -> dict[str, Any]:
+        """Several combinations may share a bucket."""
+        return {"hashed": True}
+
+    def forms(self, declared: DeclaredColumns) -> list[Form]:
+        """Return one id."""
+        return ["id"]
+
+    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+        """Return the buckets."""
+        return self.buckets, None
+
+    def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds:
+        """Return the buckets."""
+        return DeclaredIds(self.buckets)
+
+    def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
+        """Give the ids."""
+        columns = [rows[fitted.declared.place(name)] for name in self.columns]
+        yield bucket(columns, self.buckets, engine).alias(self.name)
+
+    @property
+    def group(self) -> Hashable:
+        """Crosses of as many columns are compiled together."""
+        return type(self), len(self.columns)
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        """Compile the ids."""
+        return hashed(graph, [(feature.columns, feature.buckets) for feature, _ in wanted])

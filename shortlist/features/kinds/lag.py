@@ -1,0 +1,57 @@
+"""The last value of a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
+
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import KeyedView
+from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up, view_column
+from shortlist.features.kinds.graph import Graph, column
+from shortlist.spec.data import Data
+from shortlist.spec.features import check_is_outcome
+from shortlist.system.query_engine import Engine
+
+
+class Lag(PerKey):
+    """A column's value at the key's last impression on an earlier day."""
+
+    kind: Literal["lag"]
+    """Last value of a key."""
+    column: str
+    """A numeric column, outcomes allowed."""
+    fill: float | None = None
+    """Value when there is none."""
+
+    def check(self, data: Data) -> None:
+        """Check also that the column is a number."""
+        super().check(data)
+        check_is_outcome(self.column, data, self.title)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The key and the column."""
+        return (*self.key, self.column)
+
+    def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
+        """Return the value at the key's last impression."""
+        keys, tags = self.keys_and_tags(declared)
+        yield KeyedView(keys, tags, lasts=(declared.in_log(self.column),), timed=True)
+
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+        """Return the value."""
+        view = self.view(fitted.declared)
+        value = looked_up(view, self._statistic(fitted.declared))
+        yield Number(self.name, value if self.fill is None else value.fill_null(self.fill))
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        """Compile the values of all keys at once."""
+        declared = fitted.declared
+        value = graph.numbers([view_column(one.view(declared), one._statistic(declared)) for one, _ in wanted])
+        return graph.filled(value, column(math.nan if one.fill is None else one.fill for one, _ in wanted))
+
+    def _statistic(self, declared: DeclaredColumns) -> str:
+        return f"last_{declared.in_log(self.column)}"

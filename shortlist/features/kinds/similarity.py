@@ -1,0 +1,83 @@
+"""How close an item is to the user's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import polars as pl
+
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.kinds.base import FeatureKind, FeatureName, Fitted
+from shortlist.features.kinds.graph import Graph
+from shortlist.features.static_view_plan import MeanView, check_holds_items
+from shortlist.features.vectors import matrix, normalised
+from shortlist.spec.data import Data
+from shortlist.spec.features import check_is_history, owner_of
+from shortlist.system.execution import on_cpu
+from shortlist.system.query_engine import Engine
+
+
+class Similarity(FeatureKind):
+    """Cosine of the item's vector and the mean vector of the items in the user's list; 0 when either is missing."""
+
+    kind: Literal["similarity"]
+    """Closeness of an item to a history."""
+    list: str
+    """A tags column of the user's side table that holds item keys."""
+    vector: str
+    """A vector column of the item's side table."""
+    name: FeatureName
+    """Name of the feature."""
+
+    single_precision: ClassVar[bool] = True
+
+    def check(self, data: Data) -> None:
+        """Check also that the list holds items, and that the vector is an item's."""
+        super().check(data)
+        check_is_history(self.list, data, self.title)
+        owner = owner_of(self.vector, data)
+        if owner is None or owner.key != data.item or data.by_name[self.vector].type != "vector":
+            raise ValueError(f"{self.title}: '{self.vector}' must be a vector column of the item's side table")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return (self.name,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Declared columns it reads."""
+        return (self.list, self.vector)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The vector alone: of the list, only the mean is looked up."""
+        return (self.vector,)
+
+    def means(self, declared: DeclaredColumns) -> Iterator[MeanView]:
+        """Return the mean vectors of the list."""
+        check_holds_items(self.list, declared)
+        yield MeanView(declared.key((str(declared.data.user),)), self.list, self.vector)
+
+    def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
+        """Give the cosine."""
+        on_cpu("similarity of vectors (numpy)")
+        width = fitted.widths[self.vector]
+        item, history = (normalised(matrix(rows[place], width)) for place in self._places(fitted.declared))
+        yield pl.Series(self.name, (item * history).sum(axis=1), dtype=pl.Float32)
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        """Compile the cosines."""
+        return graph.joined([graph.turned(feature._cosine(graph, fitted)) for feature, _ in wanted])
+
+    def _cosine(self, graph: Graph, fitted: Fitted) -> str:
+        width, places = fitted.widths[self.vector], self._places(fitted.declared)
+        item, history = (graph.normalised(graph.vector(place, width)) for place in places)
+        return graph.add("ReduceSum", graph.add("Mul", item, history), np.array([1]), keepdims=1)
+
+    def _places(self, declared: DeclaredColumns) -> tuple[str, str]:
+        view = MeanView((), self.list, self.vector)
+        return declared.place(self.vector), f"{view.name}:{view.features[0]}"

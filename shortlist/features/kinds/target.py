@@ -1,0 +1,97 @@
+"""The rate of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, Self
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import KeyedView, Total, with_rows
+from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up_number, view_column
+from shortlist.features.kinds.graph import Graph, column
+from shortlist.spec.data import Data
+from shortlist.spec.features import check_is_outcome
+from shortlist.system.query_engine import Engine
+
+_NO_ROWS_MEAN: Final = 0.5
+"""The overall mean while nothing at all has been seen."""
+
+
+class Target(PerKey):
+    """Smoothed mean of the label or an earlier outcome over the days before: (sum + prior * mean) / (rows + prior)."""
+
+    kind: Literal["target"]
+    """Rate of a key."""
+    of: str | None = None
+    """A numeric column, outcomes allowed; null for the label."""
+    prior: float = Field(default=20.0, gt=0)
+    """Rows' worth of the overall mean (of the days before) mixed in."""
+    window_days: int | None = Field(default=None, ge=1)
+    """Days that count; null for all."""
+
+    def check(self, data: Data) -> None:
+        """Check also that the outcome is a number."""
+        super().check(data)
+        if self.of is not None:
+            check_is_outcome(self.of, data, self.title)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The key and the outcome."""
+        return self.key if self.of is None else (*self.key, self.of)
+
+    def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
+        """Return the sums of the key, and of all rows for the overall mean."""
+        totals = with_rows(*self._totals(declared))
+        yield KeyedView(*self.keys_and_tags(declared), totals)
+        yield KeyedView((Columns.EVERYTHING,), totals=totals)
+
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+        """Return the smoothed mean."""
+        rows, total = self._totals(fitted.declared)
+        view, everything = self.views(fitted.declared)
+        scale = self._scale(fitted.declared)
+        all_rows = looked_up_number(everything, rows.name)
+        overall = looked_up_number(everything, total.name) / scale / all_rows
+        mean = pl.when(all_rows > 0).then(overall).otherwise(_NO_ROWS_MEAN)
+        weighted = looked_up_number(view, total.name) / scale + self.prior * mean
+        yield Number(self.name, weighted / (looked_up_number(view, rows.name) + self.prior))
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        """Compile the smoothed means of all keys at once."""
+        add, features = graph.add, [feature for feature, _ in wanted]
+        totals = [feature._totals(fitted.declared) for feature in features]
+        views = [tuple(feature.views(fitted.declared)) for feature in features]
+        places = [
+            view_column(view[which], total[number].name)
+            for which in (0, 1)  # of the key, of all rows
+            for number in (0, 1)  # rows, sum
+            for view, total in zip(views, totals, strict=True)
+        ]
+        known = graph.filled(graph.numbers(places), np.zeros(1))
+        rows, sums, all_rows, all_sums = graph.split(known, [len(features)] * 4)
+        scale = column(feature._scale(fitted.declared) for feature in features)
+        mean = add("Div", add("Div", all_sums, scale), all_rows)
+        mean = add("Where", add("Greater", all_rows, np.zeros(1)), mean, np.array([_NO_ROWS_MEAN]))
+        prior = column(feature.prior for feature in features)
+        weighted = add("Add", add("Div", sums, scale), add("Mul", mean, prior))
+        return add("Div", weighted, add("Add", rows, prior))
+
+    def _outcome(self, declared: DeclaredColumns) -> str:
+        return declared.in_log(self.of or declared.data.label)
+
+    def _totals(self, declared: DeclaredColumns) -> tuple[Total, Total]:
+        """Return the rows and the sum; a null outcome counts in neither."""
+        outcome, window = self._outcome(declared), self.window_days or 0
+        never_null = outcome == Columns.LABEL or not declared.column(outcome).nullable
+        rows = Columns.ROWS if never_null else f"{Columns.ROWS}_{outcome}"
+        return Total(rows, window), Total(f"sum_{outcome}", window)
+
+    def _scale(self, declared: DeclaredColumns) -> float:
+        return float(declared.scale(self._outcome(declared)))

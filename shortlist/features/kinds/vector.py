@@ -1,0 +1,48 @@
+"""Vectors as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import polars as pl
+
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.kinds.base import Fitted, Form, PerColumn
+from shortlist.features.kinds.graph import Graph
+from shortlist.features.vectors import as_series, matrix, normalised
+from shortlist.system.execution import on_cpu
+from shortlist.system.query_engine import Engine
+
+
+class Vector(PerColumn):
+    """A dense vector column, L2-normalised; a null is the zero vector."""
+
+    kind: Literal["vector"]
+    """Vectors as they are."""
+    normalise: bool = True
+    """Divide by the Euclidean length."""
+
+    own_suffix: ClassVar[str] = "vector"
+    column_types: ClassVar[tuple[str, ...]] = ("vector",)
+
+    def forms(self, declared: DeclaredColumns) -> list[Form]:
+        """Return vectors."""
+        return ["vector"] * len(self.each)
+
+    def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
+        """Return the width."""
+        return None, fitted.widths[self.each[output]]
+
+    def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
+        """Give the vectors."""
+        on_cpu("vectors (numpy)")
+        for name, output in zip(self.each, self.outputs, strict=True):
+            vectors = matrix(rows[fitted.declared.place(name)], fitted.widths[name])
+            yield as_series(output, normalised(vectors) if self.normalise else vectors)
+
+    def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
+        """Compile a vector."""
+        name = self.each[output]
+        vectors = graph.vector(fitted.declared.place(name), fitted.widths[name])
+        return graph.normalised(vectors) if self.normalise else vectors

@@ -1,0 +1,1 @@
+"""The online stores of Feast that a spec may name: a file each, and the registry that lists them."""

@@ -1,0 +1,15 @@
+"""Every online store by the name that a spec gives it; one is added by a line here and a file beside this one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shortlist.features.online_stores.redis import RedisOnline
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.spec.runtime import OnlineStore
+
+ONLINE_STORES: Final[dict[str, type[OnlineStore]]] = {
+    "sqlite": SQLiteOnline,
+    "redis": RedisOnline,
+}
+"""In the order of messages and of the JSON Schema."""

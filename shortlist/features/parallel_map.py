@@ -1,0 +1,33 @@
+"""The same work for many keys, several of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import polars as pl
+
+from shortlist.system.query_engine import Engine, resolve
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def workers(engine: Engine) -> int:
+    """Return how many keys are worked on at once.
+
+    As many as there are cores, for sorting and encoding one key's counts keeps one busy; one on a GPU, whose queries
+    share its memory.
+    """
+    return pl.thread_pool_size() if resolve(engine) == "cpu" else 1
+
+
+def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], engine: Engine) -> Iterator[Result]:
+    """Give what the work makes of each item, in order; what it raises is raised here, and no further item begun.
+
+    >>> list(parallel_map(abs, [-1, 2], "cpu"))
+    [1, 2]
+    """
+    with ThreadPoolExecutor(workers(engine)) as pool:
+        yield from pool.map(work, items)

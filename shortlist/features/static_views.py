@@ -1,0 +1,100 @@
+"""Views whose values hold always: side tables, and mean vectors of users' lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+from itertools import chain
+from pathlib import Path
+
+import polars as pl
+
+from shortlist.contracts import Columns, DataError
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.ranges import write_frames
+from shortlist.features.static_view_plan import StaticView
+from shortlist.features.vectors import one_width, widths_in
+from shortlist.features.views import ALWAYS, ViewSize
+from shortlist.spec.data import Column
+from shortlist.storage.tables import DayTable
+
+
+def write_static(view: StaticView, side: Path, path: Path, declared: DeclaredColumns, rows: int) -> ViewSize:
+    """Write the columns of a side table that are read, some rows at a time.
+
+    Args:
+        view: Its name is the side table's.
+        side: Folder of the side tables.
+        path: File to write.
+        declared: The declared columns.
+        rows: Rows held in memory at once.
+    """
+    table = pl.scan_parquet(side / f"{view.name}.parquet")
+    own = next(each for each in declared.data.side_tables if each.name == view.name)
+    columns = [_storable(declared.column(name)) for name in view.features]
+    wanted = table.select(pl.col(own.key).alias(*view.keys), static_valid_from(), *columns).drop_nulls(view.keys)
+    count = table.select(pl.len()).collect().item()
+    written = write_frames(path, (wanted.slice(first, rows).collect() for first in range(0, max(count, 1), rows)))
+    return ViewSize(written, written)
+
+
+def static_valid_from() -> pl.Expr:
+    """Return the column that says from when on a static value holds."""
+    return pl.lit(ALWAYS, dtype=pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
+
+
+def widths_on(
+    days: Iterable[date], read: Iterable[str], log: DayTable, declared: DeclaredColumns
+) -> dict[str, list[int]]:
+    """Return the different widths of the vectors on some days, for every vector column of the log that is read."""
+    files = log.paths(frozenset(days))
+    vectors = (name for name in read if declared.column(name).type == "vector" and declared.owner(name) is None)
+    return {name: sorted({width for file in files for width in _widths(file, name)}) for name in vectors}
+
+
+def vector_widths(
+    read: Iterable[str], on_days: Iterable[Mapping[str, Iterable[int]]], side: Path, declared: DeclaredColumns
+) -> dict[str, int]:
+    """Return the width of every vector column that is read.
+
+    Args:
+        read: Columns that are read.
+        on_days: What `widths_on` gave, for days that together are the log's.
+        side: Folder of the side tables.
+        declared: The declared columns.
+
+    Raises:
+        DataError: The vectors of a column differ in width, or there is none.
+    """
+    known = list(on_days)
+    widths: dict[str, int] = {}
+    for name in read:
+        if declared.column(name).type == "vector":
+            table = declared.owner(name)
+            own = _widths(side / f"{table.name}.parquet", name) if table else chain(*(each[name] for each in known))
+            widths[name] = one_width(name, own)
+            if not widths[name]:
+                raise DataError(f"vector column '{name}' holds no vector at all; leave it out of the features")
+    return widths
+
+
+def _widths(file: Path, name: str) -> list[int]:
+    return widths_in(pl.read_parquet(file, columns=[name])[name].cast(pl.List(pl.Float32)))
+
+
+def _storable(column: Column) -> pl.Expr:
+    """Return a column in a type that Feast can hold: dates as days since 1970-01-01, no null inside a list."""
+    value = pl.col(column.name)
+    match column.type:
+        case "date":
+            return value.cast(pl.Int32).cast(pl.Int64)
+        case "integer" | "hex":
+            return value.cast(pl.Int64)
+        case "number":
+            return value.cast(pl.Float64)
+        case "tags":
+            return value.list.drop_nulls()
+        case "vector":
+            return value.cast(pl.List(pl.Float32)).list.eval(pl.element().fill_null(0.0))
+        case _:
+            return value

@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines: compiling for a cluster, submitting, scheduling."""

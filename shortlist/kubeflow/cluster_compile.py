@@ -1,0 +1,137 @@
+"""Compiles the graphs for one spec's cluster, and writes the same as Kubernetes manifests for GitOps."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from components.image import References, resolve
+from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.cluster_graph import check_step_names, configure
+from shortlist.spec.runtime import PostgresDatabase, Runtime, ServerTracking
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import atomic_folder
+
+GraphName = Literal["training", "retraining", "monitoring", "scheduled-retraining"]
+GRAPHS: Final[tuple[GraphName, ...]] = ("training", "retraining", "monitoring", "scheduled-retraining")
+"""What a person starts, what a decision starts, and the two that the clock starts."""
+
+
+class CompiledGraphs(BaseModel):
+    """The graphs of a spec as one cluster gets them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: str
+    digest: str
+    """Of this package's code and of everything the graphs say, images included; 16 hexadecimal digits."""
+    folder: Path
+
+    def pipeline(self, graph: GraphName) -> str:
+        """Return the name of a graph's pipeline in Kubeflow."""
+        return f"{self.spec}-{graph}"
+
+    def version(self, graph: GraphName) -> str:
+        """Return the name of a graph's version in Kubeflow."""
+        return f"{self.pipeline(graph)}-{self.digest}"
+
+    def path(self, graph: GraphName) -> Path:
+        """Return the file to upload."""
+        return self.folder / f"{graph.replace('-', '_')}.yaml"
+
+    def manifest(self, graph: GraphName) -> Path:
+        """Return the file with the graph as `Pipeline` and `PipelineVersion`."""
+        return self.folder / "manifests" / f"{graph}.yaml"
+
+    @classmethod
+    def of(cls, spec: Spec, folder: Path) -> Self:
+        """Compile a spec's graphs into `<folder>/<spec>-<digest>/`; the same spec and code give the same files.
+
+        Args:
+            spec: The declaration.
+            folder: Where to write, usually `<runs>/compiled`.
+
+        Raises:
+            ShortlistError: An image has no digest, a step is unknown, or nothing sets a variable that the stores need.
+        """
+        from shortlist.tracking.lineage import code_version
+
+        check_variables_set(spec.runtime)
+        graphs = _graphs(spec, resolve(spec.runtime.cluster.images))
+        total = hashlib.sha256(code_version().encode())
+        for name in sorted(graphs):
+            for part in graphs[name]:
+                total.update(part.SerializeToString(deterministic=True))
+        digest = total.hexdigest()[:16]
+        compiled = cls(spec=spec.name, digest=digest, folder=folder / f"{spec.name}-{digest}")
+        if not compiled.folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            with atomic_folder(compiled.folder) as staging:
+                compiled.model_copy(update={"folder": staging})._write(graphs, spec.runtime.cluster.namespace)
+        return compiled
+
+    def _write(self, graphs: dict[GraphName, tuple[Any, Any]], namespace: str) -> None:
+        from kfp.compiler.compiler_utils import KubernetesManifestOptions
+        from kfp.compiler.pipeline_spec_builder import write_pipeline_spec_to_file
+
+        for graph, (spec, platform) in graphs.items():
+            description = f"Shortlist: {graph} of spec '{self.spec}'"
+            options = KubernetesManifestOptions(
+                pipeline_name=self.pipeline(graph),
+                pipeline_version_name=self.version(graph),
+                pipeline_version_display_name=self.version(graph),
+                namespace=namespace,
+                include_pipeline_manifest=True,
+            )
+            self.manifest(graph).parent.mkdir(exist_ok=True)
+            write_pipeline_spec_to_file(spec, description, platform, str(self.path(graph)))
+            write_pipeline_spec_to_file(spec, description, platform, str(self.manifest(graph)), options, True)
+
+
+def check_variables_set(runtime: Runtime) -> None:
+    """Check that the secrets set every variable from which a step reads the address of a store.
+
+    Raises:
+        ShortlistError: One is not set.
+    """
+    needed = {}
+    if runtime.online_store.address_variable:
+        needed["online_store"] = runtime.online_store.address_variable
+    if isinstance(runtime.tracking, ServerTracking):
+        needed["tracking"] = runtime.tracking.uri_variable
+    if isinstance(runtime.database, PostgresDatabase):
+        needed["database"] = runtime.database.uri_variable
+    given = {variable for secret in runtime.cluster.secrets for variable in secret.variables}
+    for section, variable in needed.items():
+        if variable not in given:
+            raise ShortlistError(
+                f"runtime.cluster.secrets: nothing sets {variable}, from which runtime.{section} reads its address."
+                " Name the Kubernetes Secret that holds it, e.g."
+                f" secrets: [{{name: stores, variables: {{{variable}: KEY}}}}]"
+            )
+
+
+def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
+    from kfp.pipeline_spec import pipeline_spec_pb2 as ir
+
+    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, training_pipeline
+
+    cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
+    models = list(spec.models)
+    check_step_names(cluster, {name: graph.pipeline_spec for name, graph in generic.items()}, models)
+    made = {}
+    for graph in GRAPHS:
+        named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
+        name = named.get(graph, training_pipeline)(spec)
+        graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
+        graph_spec.CopyFrom(generic[name].pipeline_spec)
+        platform.CopyFrom(generic[name].platform_spec)
+        # Kubeflow keeps cached results by pipeline name: two specs never answer for each other.
+        graph_spec.pipeline_info.name = f"{spec.name}-{graph}"
+        # What the clock starts reads the data as they are then: nothing may be answered from an earlier run.
+        configure(graph_spec, platform, cluster, images, cached=graph == "training", models=models)
+        made[graph] = (graph_spec, platform)
+    return made

@@ -1,0 +1,164 @@
+"""Builds the container images, where there is something that builds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from components.image import VARIABLES
+from shortlist.contracts import ShortlistError
+from shortlist.system.project import project_root
+from shortlist.tracking.lineage import code_version, git_commit
+
+ROOT: Final = project_root()
+FILES: Final = ROOT / "deploy/docker"
+BASES: Final = FILES / "bases.env"
+BUILDERS: Final = ("docker", "podman", "buildah")
+_BASE_OF: Final = {"pipeline": "PYTHON_DIGEST", "gpu": "PYTHON_DIGEST", "triton": "TRITON_DIGEST"}
+_DIGEST: Final = r"sha256:[0-9a-f]{64}"
+_SECONDS: Final = 30
+
+
+def build(kinds: Sequence[str], registry: str = "") -> dict[str, str]:
+    """Build images, and push them when a registry is named; return a reference of each.
+
+    Args:
+        kinds: Of `pipeline`, `gpu`, `triton`.
+        registry: `host/path` to push to; empty: the images stay here, and have no digest yet.
+
+    Raises:
+        ShortlistError: Nothing here builds images, a base has no digest, or a build fails.
+    """
+    builder = find_builder()
+    digests = base_digests(kinds)
+    return {kind: _build(builder, kind, digests[_BASE_OF[kind]], registry) for kind in kinds}
+
+
+def plan(kinds: Sequence[str], registry: str = "") -> list[str]:
+    """Return what `build` would do, a line each, and what it would miss; needs nothing that builds.
+
+    Args:
+        kinds: Of `pipeline`, `gpu`, `triton`.
+        registry: `host/path` to push to; empty: nothing is pushed.
+    """
+    known, lines = _known_digests(), []
+    for kind in kinds:
+        name = _BASE_OF[kind]
+        missing = "" if re.fullmatch(_DIGEST, known[name]) else f"; {name} is not known: make lock-images asks for it"
+        tag = _tag(kind, registry)
+        lines.append(f"would build {tag} from {_file(kind).relative_to(ROOT)}{missing}")
+        if registry:
+            lines.append(f"would push {tag}")
+    try:
+        lines.append(f"with {find_builder()}")
+    except ShortlistError as error:
+        lines.append(str(error))
+    return lines
+
+
+def base_digests(kinds: Sequence[str]) -> Mapping[str, str]:
+    """Return the digests of the images that ours are built upon: the environment's, else those of `bases.env`.
+
+    Raises:
+        ShortlistError: One that is needed is not known, or is no digest.
+    """
+    found = _known_digests()
+    for kind in kinds:
+        name = _BASE_OF[kind]
+        if not re.fullmatch(_DIGEST, found[name]):
+            raise ShortlistError(
+                f"{name}: got '{found[name]}', wanted sha256:<64 hex digits> of the image that '{kind}' is built upon;"
+                f" make lock-images writes it into {BASES.relative_to(ROOT)}"
+            )
+    return found
+
+
+def find_builder() -> str:
+    """Return the first program that can build images here.
+
+    Raises:
+        ShortlistError: None is installed, or none of those that are can build.
+    """
+    why = []
+    for name in BUILDERS:
+        program = shutil.which(name)
+        if program is None:
+            why.append(f"{name}: not installed")
+            continue
+        asked = _run([program, "info"], timeout=_SECONDS)
+        if asked.returncode == 0:
+            return program
+        why.append(f"{name}: {' '.join(asked.stderr.split())[-200:] or 'does not work'}")
+    raise ShortlistError(
+        f"images: nothing here builds container images ({'; '.join(why)}). Install one of them, or build"
+        " deploy/docker/*.Dockerfile where there is one, e.g. in your CI."
+    )
+
+
+def _build(builder: str, kind: str, base: str, registry: str) -> str:
+    tag = _tag(kind, registry)
+    arguments = {_BASE_OF[kind]: base, "CODE_VERSION": code_version(), "REVISION": git_commit() or ""}
+    options = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
+    _checked([builder, "build", "--file", str(_file(kind)), "--tag", tag, *options, str(ROOT)], f"building {tag}")
+    if not registry:
+        return tag
+    return f"{tag.rpartition(':')[0]}@{_pushed(builder, tag)}"
+
+
+def _tag(kind: str, registry: str) -> str:
+    name = f"{registry.rstrip('/')}/shortlist-{kind}" if registry else f"shortlist-{kind}"
+    return f"{name}:{code_version()}"
+
+
+def _file(kind: str) -> Path:
+    return FILES / f"{kind}.Dockerfile"
+
+
+def _known_digests() -> dict[str, str]:
+    written = dict(re.findall(r"^(\w+)=(\S*)$", BASES.read_text(), re.MULTILINE))
+    return {name: os.environ.get(name) or written.get(name, "") for name in set(_BASE_OF.values())}
+
+
+def _pushed(builder: str, tag: str) -> str:
+    """Push an image and return its digest."""
+    if Path(builder).name == "docker":
+        said = _checked([builder, "push", tag], f"pushing {tag}")
+        found = re.search(r"digest: (sha256:[0-9a-f]{64})", said)
+    else:
+        with TemporaryDirectory(prefix="shortlist-push-") as folder:
+            file = Path(folder) / "digest"
+            _checked([builder, "push", "--digestfile", str(file), tag], f"pushing {tag}")
+            found = re.search(r"(sha256:[0-9a-f]{64})", file.read_text())
+    if found is None:
+        raise ShortlistError(f"images: {tag} was pushed and the registry named no digest; ask it for one")
+    return found[1]
+
+
+def told(references: Mapping[str, str]) -> str:
+    """Return what a user does with the references: a spec's section, or variables."""
+    section = json.dumps(dict(references), separators=(", ", ": "))
+    variables = "\n".join(f"export {VARIABLES[kind]}={reference}" for kind, reference in references.items())
+    return f"runtime.cluster.images: {section}\n{variables}"
+
+
+def _checked(command: list[str], doing: str) -> str:
+    done = _run(command, timeout=None)
+    if done.returncode != 0:
+        raise ShortlistError(f"images: {doing} failed: {' '.join((done.stderr or done.stdout).split())[-1_000:]}")
+    return done.stdout + done.stderr
+
+
+def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - a builder found on the PATH, and our own arguments
+            command, check=False, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"no answer within {timeout:.0f} s")

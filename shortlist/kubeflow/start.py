@@ -1,0 +1,89 @@
+"""Starts the trainings that decisions ask for on Kubeflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from monitoring.receiver.retrainer import RunStarter
+from monitoring.records import RetrainDecision
+from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.server import Kubeflow
+from shortlist.kubeflow.training_runs import prepare, start
+from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
+
+HOST_VARIABLE: Final = "KF_PIPELINES_ENDPOINT"
+"""Environment variable with the address of Kubeflow Pipelines, as `shortlist submit` reads it."""
+_ANSWER_SECONDS: Final = 20.0
+
+
+def kubeflow_starter(spec: Spec, data: str, host: str, compiled_folder: Path) -> RunStarter:
+    """Return what starts the trainings of a spec, once per decision however often it is asked.
+
+    Args:
+        spec: The declaration, for a cluster.
+        data: `s3://...` or `gs://...` with the user's files; empty for a generated log.
+        host: `http(s)://host[:port]` of Kubeflow Pipelines.
+        compiled_folder: Where compiled graphs are written.
+    """
+
+    def start_decided(decision: RetrainDecision) -> str:
+        submission = prepare(spec, data, compiled_folder, decision=decision)
+        # A new client each time: the pod's token is replaced within the hour.
+        kubeflow = Kubeflow(host, spec.runtime.cluster.namespace, seconds=_ANSWER_SECONDS)
+        return start(submission, spec, kubeflow).run_id
+
+    return start_decided
+
+
+def read_specs(folder: Path) -> dict[str, Spec]:
+    """Return the specs in a folder's YAML files, by name.
+
+    Raises:
+        ShortlistError: There is none, one is not valid, or two have one name.
+    """
+    found: dict[str, Spec] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        spec = load_spec(path)
+        if spec.name in found:
+            raise ShortlistError(f"{path}: another file in {folder} has a spec of the name '{spec.name}' too")
+        found[spec.name] = spec
+    if not found:
+        raise ShortlistError(f"{folder}: has no spec; wanted one YAML file or more")
+    return found
+
+
+def read_locations(given: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, str]:
+    """Return where the specs' data are, by name; empty for a generated log.
+
+    Args:
+        given: `NAME=s3://bucket/folder` each.
+        specs: By name.
+
+    Raises:
+        ShortlistError: One names no spec.
+    """
+    locations = dict.fromkeys(specs, "")
+    for one in given:
+        name, separator, location = one.partition("=")
+        if not separator or name not in locations:
+            raise ShortlistError(
+                f"--data: got '{one}', wanted NAME=s3://bucket/folder with NAME one of {sorted(specs)}"
+            )
+        locations[name] = location
+    return locations
+
+
+def kubeflow_host() -> str:
+    """Return the address of Kubeflow Pipelines.
+
+    Raises:
+        ShortlistError: The environment does not say it.
+    """
+    host = os.environ.get(HOST_VARIABLE, "")
+    if not host:
+        raise ShortlistError(f"{HOST_VARIABLE} is not set; wanted http(s)://host[:port] of Kubeflow Pipelines")
+    return host

@@ -1,0 +1,183 @@
+"""From what steps left on disk to the page and the summary of their run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from shortlist.contracts import Files
+from shortlist.evaluation.blessing import read_blessing
+from shortlist.evaluation.embeddings import embeddings_of
+from shortlist.evaluation.measure import measure
+from shortlist.evaluation.verdict import Verdict
+from shortlist.report.page import PageStep, RunPage
+from shortlist.report.page_facts import split_rows
+from shortlist.report.report import write_report
+from shortlist.report.summary import (
+    BlessedVersion,
+    Rows,
+    StepNumbers,
+    Summary,
+    engine_of_all,
+    gate_lines,
+    model_numbers,
+    write_summary,
+)
+from shortlist.report.titles import in_order, title_of
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json
+from shortlist.storage.tables import DayTable
+
+
+def page_steps(records: Iterable[Mapping[str, Any]], started: str) -> tuple[PageStep, ...]:
+    """Return the steps of a run; those that finished before it began came from the cache.
+
+    Args:
+        records: Step records (see `shortlist.tracking.steps`); empty ones are left out.
+        started: ISO 8601 moment at which the run began.
+    """
+    known = {str(record["name"]): record for record in records if record}
+    names = in_order(known)
+    return tuple(
+        PageStep(
+            name=name,
+            title=title_of(name),
+            seconds=known[name]["seconds"],
+            cached=datetime.fromisoformat(known[name]["started"]) < datetime.fromisoformat(started),
+            peak_mib=known[name]["peak_mib"],
+            rows=known[name].get("rows"),
+            rows_per_s=known[name].get("rows_per_s"),
+            engine=known[name].get("engine"),
+        )
+        for name in names
+    )
+
+
+def run_page(
+    page: RunPage, models: Mapping[str, Path], baselines: Mapping[str, Path], limits: Gates, seed: int
+) -> RunPage:
+    """Return the page of a finished run with its models.
+
+    Args:
+        page: What is known of the run besides.
+        models: Model folders by name.
+        baselines: Folders of scores of the baselines; the one that the judge compares with is in the verdict already.
+        limits: Name of that one; confidence level and rounds of the others' intervals.
+        seed: Seed of the bootstrap.
+    """
+    measures = tuple(
+        measure(name, "baseline", scores, limits, seed).measures
+        for name, scores in baselines.items()
+        if name != limits.baseline
+    )
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(page.started)).total_seconds()
+    return page.model_copy(update={"measures": measures, "models": dict(models), "seconds": seconds})
+
+
+def summary_of(page: RunPage) -> Summary:
+    """Return the machine-readable summary of a run, finished or stopped."""
+    verdict = Verdict.read(page.verdict) if page.verdict else None
+    measures = (*(verdict.models if verdict else ()), *page.measures)
+    records = {name: read_json(folder / Files.MODEL) for name, folder in page.models.items()}
+    kinds = {name: record["kind"] for name, record in records.items()}
+    if verdict and verdict.champion:
+        kinds["champion"] = verdict.champion.kind
+    return Summary(
+        spec=page.spec,
+        rows=_rows(page),
+        best_possible=verdict.best_possible if verdict else None,
+        models={one.model: model_numbers(one, kinds.get(one.model, ""), records.get(one.model)) for one in measures},
+        gates=gate_lines(verdict.reports) if verdict else (),
+        blessed=_blessed(page),
+        reasons=read_blessing(page.verdict / Files.BLESSING).reasons if page.verdict else {},
+        steps={
+            step.name: StepNumbers(
+                seconds=step.seconds or 0.0, cached=step.cached, peak_mib=step.peak_mib, engine=step.engine
+            )
+            for step in page.steps
+        },
+        failed=page.failure,
+        engine=engine_of_all(step.engine for step in page.steps),
+        embeddings=embeddings_of(records.values()),
+    )
+
+
+def _rows(page: RunPage) -> Rows:
+    notes = DayTable.open(page.valid_log, Files.LOG).notes if page.valid_log else {}
+    split = split_rows(DayTable.open(page.table, Files.TABLE)) if page.table else {}
+    return Rows(
+        raw=notes.get("raw_rows"),
+        valid=notes.get("valid_rows"),
+        quarantined=notes.get("quarantined_rows"),
+        train=split.get("train"),
+        validation=split.get("validation"),
+        test=split.get("test"),
+    )
+
+
+def _blessed(page: RunPage) -> BlessedVersion | None:
+    blessed = read_blessing(page.verdict / Files.BLESSING).blessed if page.verdict else None
+    return BlessedVersion(model=blessed.model, version=page.version) if blessed else None
+
+
+class Artefact(Protocol):
+    """What a pipeline hands to a step: a folder with what is known about it."""
+
+    path: str
+    metadata: dict[str, Any]
+
+
+def _began(model: Artefact) -> bool:
+    return bool(model.metadata.get("begun"))
+
+
+def write_run(
+    run: Mapping[str, str],
+    lineage: Mapping[str, str],
+    steps: Iterable[str],
+    shown: Mapping[str, Artefact],
+    others: Iterable[Artefact],
+    models: Mapping[str, Artefact],
+    baselines: Mapping[str, Artefact],
+    out: tuple[str, str],
+) -> None:
+    """Write the page and the summary of a finished run.
+
+    Args:
+        run: spec, gates and runtime (as JSON), started, version.
+        lineage: What the run was made from.
+        steps: Records, as JSON, of steps without an artefact.
+        shown: valid_log, quarantine, table and verdict.
+        others: Further artefacts that carry a step's record.
+        models: Model folders.
+        baselines: Scores of the baselines.
+        out: Paths of the page and of the summary.
+    """
+    carriers = [*shown.values(), *others, *models.values()]
+    records = [*(json.loads(record) for record in steps if record), *(one.metadata.get("step") for one in carriers)]
+    page = run_page(
+        RunPage(
+            spec=run["spec"],
+            started=run["started"],
+            steps=page_steps((record for record in records if record), run["started"]),
+            version=run["version"],
+            mlflow_runs={
+                name: one.metadata["mlflow_run"] for name, one in models.items() if one.metadata["mlflow_run"]
+            },
+            lineage={
+                **{name: value for name, value in lineage.items() if value},
+                **{f"beginning of {name}": one.metadata["begun"] for name, one in models.items() if _began(one)},
+            },
+            **{name: Path(one.path) for name, one in shown.items()},
+        ),
+        {name: Path(one.path) for name, one in models.items()},
+        {name: Path(one.path) for name, one in baselines.items()},
+        Gates.model_validate_json(run["gates"]),
+        Runtime.model_validate_json(run["runtime"]).seed,
+    )
+    write_report(page, Path(out[0]))
+    write_summary(Path(out[1]), summary_of(page))

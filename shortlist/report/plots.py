@@ -1,0 +1,203 @@
+"""The pictures of a run, from its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from shortlist.evaluation.records import Curves, Measures, Role, Scores
+from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, drawn, plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_FEATURES = 20
+_MOST_TICKS = 6
+_PART_COLOURS = {"warmup": SERIES[4], "train": SERIES[0], "validation": SERIES[1], "test": SERIES[2]}
+
+
+def roc_plot(models: Sequence[Measures]) -> Plot | None:
+    """Return the ROC curves of all measured models; None when there are none."""
+    shown = _curves(models)
+    if not shown:
+        return None
+    with drawn(5.0, 4.2) as (figure, (axes,)):
+        for number, name, curves in shown:
+            axes.plot(*zip(*curves.roc, strict=True), **_line(number), label=name)
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8)
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
+        axes.legend(loc="lower right")
+        caption = "Share of clicks found against share of other rows taken for clicks. The thin line is guessing."
+        return plot(figure, "roc", "ROC", caption)
+
+
+def calibration_plot(models: Sequence[Measures]) -> Plot | None:
+    """Return label rate against mean score per bin, with intervals, baselines left out; None without bins."""
+    shown = _curves(models, ("candidate", "champion"))
+    if not shown:
+        return None
+    with drawn(5.0, 4.2) as (figure, (axes,)):
+        for number, name, curves in shown:
+            bins = curves.calibration
+            bounds = [(one.label_rate - one.low, one.high - one.label_rate) for one in bins]
+            axes.errorbar(
+                [one.mean_score for one in bins], [one.label_rate for one in bins],
+                yerr=list(zip(*bounds, strict=True)), color=SERIES[number], marker=MARKERS[number], markersize=4,
+                linewidth=1, elinewidth=0.9, linestyle=DASHES[number], label=name,
+            )  # fmt: skip
+        highest = max(max(one.mean_score, one.high) for _, _, curves in shown for one in curves.calibration)
+        axes.plot([0, highest], [0, highest], color=MUTED, linewidth=0.8)
+        axes.set(xlabel="mean score", ylabel="label rate", xlim=(0, None), ylim=(0, None))
+        axes.legend(loc="upper left")
+        caption = (
+            "Label rate in bins of equally many rows, by score. On the thin line, a score of 0.2 means one in five."
+        )
+        return plot(figure, "calibration", "Calibration", caption)
+
+
+def auc_plot(models: Sequence[Measures], best: Scores | None) -> Plot | None:
+    """Return every model's AUC with its interval, beside the possible best; None when nothing was measured."""
+    measured = [(one.model, one.auc) for one in models if one.auc]
+    if not measured:
+        return None
+    with drawn(5.0, 1.2 + 0.5 * len(measured)) as (figure, (axes,)):
+        for number, (_, auc) in enumerate(measured):
+            colour = SERIES[number % len(SERIES)]
+            axes.plot([auc.low, auc.high], [number, number], color=colour, linewidth=3, solid_capstyle="round")
+            axes.plot(auc.value, number, marker=MARKERS[number % len(MARKERS)], color=colour, markersize=8)
+            _beside(axes, f"{auc.value:.4f}", number)
+        if best:
+            axes.axvline(best.auc, color=INK, linestyle=DASHES[2], linewidth=1.3)
+            _above(axes, f"possible {best.auc:.4f}", best.auc)
+        axes.set_yticks(range(len(measured)), [name for name, _ in measured], color=INK)
+        axes.set(xlabel="AUC", ylim=(len(measured) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x")
+        axes.locator_params(axis="x", nbins=5)
+        caption = "AUC on the test rows with its confidence interval; users were resampled."
+        return plot(figure, "auc", "AUC", caption)
+
+
+def scores_plot(models: Sequence[Measures]) -> Plot | None:
+    """Return how the models' scores are distributed, baselines left out; None when nothing was measured."""
+    shown = _curves(models, ("candidate", "champion"))
+    if not shown:
+        return None
+    with drawn(5.0, 3.4) as (figure, (axes,)):
+        for number, name, curves in shown:
+            widths = [b - a for a, b in zip(curves.histogram_edges, curves.histogram_edges[1:], strict=False)]
+            densities = [share / width for share, width in zip(curves.histogram_shares, widths, strict=True)]
+            axes.stairs(densities, curves.histogram_edges, color=SERIES[number], linestyle=DASHES[number], label=name)
+        axes.set(xlabel="score", ylabel="density", ylim=(0, None), yticks=[])
+        axes.legend(loc="upper right")
+        caption = (
+            "How often each score is given; the highest 0.5 % share the last bin. A lone spike is a constant score."
+        )
+        return plot(figure, "scores", "Score distribution", caption)
+
+
+def importance_plot(importance: Mapping[str, float], model: str) -> Plot | None:
+    """Return the most important features' shares of the gain; None when the model has none."""
+    top = sorted(importance.items(), key=lambda item: item[1])[-_MOST_FEATURES:]
+    if not top:
+        return None
+    with drawn(5.0, 0.8 + 0.235 * len(top)) as (figure, (axes,)):
+        axes.barh([name for name, _ in top], [share for _, share in top], color=SERIES[0], height=0.66)
+        axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
+        axes.set(xlabel="share of the total gain", ylim=(-0.6, len(top) - 0.4))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.locator_params(axis="x", nbins=5)
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x")
+        caption = f"Share of the total gain of {model}: the {len(top)} features that took most of the loss away."
+        return plot(figure, f"importance_{model}", f"What {model} looks at", caption)
+
+
+def loss_plot(history: Sequence[Mapping[str, Any]], model: str, kept: int | None) -> Plot | None:
+    """Return the losses per epoch (or tree) of a training; None when it recorded none.
+
+    Args:
+        history: One line per epoch: `epoch` or `round`, and numbers; those named `*loss` are drawn.
+        model: Its name.
+        kept: The epoch (or tree) whose weights were kept.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    step = "epoch" if history and "epoch" in history[0] else "round"
+    names = list(dict.fromkeys(name for line in history for name in line if name.endswith("loss")))
+    if not names:
+        return None
+    with drawn(5.0, 3.4) as (figure, (axes,)):
+        for number, name in enumerate(names[: len(SERIES)]):
+            points = [
+                (line.get(step, n), line[name]) for n, line in enumerate(history, 1) if line.get(name) is not None
+            ]
+            marker = MARKERS[number] if len(points) <= 40 else None
+            label = name.removesuffix("_log_loss").removesuffix("_loss").replace("_", " ")
+            axes.plot(*zip(*points, strict=True), **_line(number), marker=marker, markersize=5, label=label)
+        if kept is not None:
+            axes.axvline(kept, color=MUTED, linewidth=0.8)
+            _above(axes, f"kept {kept}", kept)
+        axes.set(xlabel=step if step == "epoch" else "trees", ylabel="log loss")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.legend()
+        caption = f"Log loss of {model} while it learned; the weights with the lowest validation loss were kept."
+        return plot(figure, f"loss_{model}", f"Learning: {model}", caption)
+
+
+def days_plot(days: Sequence[tuple[date, int, int]], split: Mapping[str, Sequence[date]]) -> Plot | None:
+    """Return rows and label rate per day, coloured by what the day is for; None without days.
+
+    Args:
+        days: Day, rows, positives.
+        split: Days per part, such as `test`; a day in none is drawn pale.
+    """
+    if not days:
+        return None
+    with drawn(5.0, 3.9, rows=2) as (figure, (volume, rate)):
+        part_of = {day: part for part, own in split.items() for day in own}
+        for part in split:
+            own = [n for n, (day, _, _) in enumerate(days) if part_of.get(day) == part]
+            volume.bar(own, [days[n][1] for n in own], color=_PART_COLOURS.get(part, MUTED), label=part)
+        other = [n for n, (day, _, _) in enumerate(days) if day not in part_of]
+        volume.bar(other, [days[n][1] for n in other], color=GRID, edgecolor=MUTED, linewidth=0.5)
+        if part_of:
+            figure.legend(loc="outside upper right", ncols=len(split))
+        rates = [positives / rows if rows else float("nan") for _, rows, positives in days]
+        rate.plot(rates, color=INK, marker="o" if len(days) <= 60 else None, markersize=4, linewidth=1.2)
+        volume.set(ylabel="rows", ylim=(0, None))
+        volume.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}".replace(",", "\u202f"))
+        rate.set(ylabel="label rate", ylim=(0, 1.2 * max((one for one in rates if one > 0), default=1)))
+        _day_ticks(rate, [day for day, _, _ in days])
+        caption = "Valid rows and label rate per day. Models learn from the train days and are judged on the test days."
+        return plot(figure, "days", "Day by day", caption)
+
+
+def _curves(models: Sequence[Measures], roles: Sequence[Role] | None = None) -> list[tuple[int, str, Curves]]:
+    """Return (colour number, name, curves); a model keeps its colour in every picture."""
+    measured = [(one.model, one.role, one.curves) for one in models if one.curves][: len(SERIES)]
+    return [(n, name, curves) for n, (name, role, curves) in enumerate(measured) if roles is None or role in roles]
+
+
+def _line(number: int) -> dict[str, Any]:
+    return {"color": SERIES[number], "linestyle": DASHES[number]}
+
+
+def _above(axes: Axes, text: str, x: float) -> None:
+    """Write above the panel, at an x value."""
+    at: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    axes.annotate(text, (x, 1), (0, 3), **at, ha="center", va="bottom", fontsize=9.5)
+
+
+def _beside(axes: Axes, text: str, y: float) -> None:
+    """Write to the right of the panel, at a y value."""
+    at: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    axes.annotate(text, (1, y), (6, 0), **at, va="center")
+
+
+def _day_ticks(axes: Axes, days: Sequence[date]) -> None:
+    step = max(1, -(-len(days) // _MOST_TICKS))
+    places = range(0, len(days), step)
+    axes.set_xticks(places, [f"{days[n].day} {days[n]:%b}" for n in places])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -1,0 +1,177 @@
+"""The run for programs: `summary.json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shortlist.evaluation.embeddings import EmbeddingNumbers
+from shortlist.evaluation.gate_report import GateReport
+from shortlist.evaluation.records import Measures, Record, Scores
+from shortlist.storage.artefacts import write_json
+
+Count = int | None
+
+
+class Rows(Record):
+    """Rows at every stage; null where the run stopped before it."""
+
+    raw: Count = Field(ge=0)
+    valid: Count = Field(ge=0)
+    quarantined: Count = Field(ge=0)
+    train: Count = Field(ge=0)
+    validation: Count = Field(ge=0)
+    test: Count = Field(ge=0)
+
+
+class ModelNumbers(Record):
+    """One model, baselines included, on the test rows; null where it could not be measured."""
+
+    auc: float | None = Field(ge=0, le=1)
+    log_loss: float | None = Field(ge=0)
+    auc_low: float | None = Field(ge=0, le=1)
+    auc_high: float | None = Field(ge=0, le=1)
+    train_rows_per_s: float | None = Field(ge=0)
+    """Null for the champion, which was not trained in this run."""
+    kind: str = ""
+    """Kind of model; empty where it is not known."""
+    role: str = "candidate"
+    """candidate, baseline or champion."""
+    validation_auc: float | None = Field(default=None, ge=0, le=1)
+    """On the validation days, as training recorded it; models are tuned and chosen by these days."""
+    validation_log_loss: float | None = Field(default=None, ge=0)
+    """Likewise; of the candidates that pass every gate, the one with the lowest is blessed."""
+
+
+class GateLine(Record):
+    """The word of one gate on one candidate."""
+
+    name: str
+    passed: bool
+    reason: str
+    model: str
+    """The candidate."""
+
+
+class BlessedVersion(Record):
+    """The model that may ship."""
+
+    model: str
+    version: str
+
+
+class EngineNumbers(Record):
+    """What queries and training ran on."""
+
+    name: Literal["cpu", "gpu"]
+    reason: str = ""
+    """Why `engine: auto` took the CPU."""
+    device: str = ""
+    driver: str = ""
+    device_mib: int | None = Field(default=None, ge=0)
+    """Memory of the device."""
+    executor: str = ""
+    """single, ray or dask; empty where nothing was queried."""
+    queries: int = Field(default=0, ge=0)
+    """Queries that cuDF ran."""
+    on_cpu: dict[str, int] = Field(default_factory=dict)
+    """How often an operation ran on the CPU although the engine is a GPU, by operation."""
+
+
+class StepNumbers(Record):
+    """One step of the run."""
+
+    seconds: float = Field(ge=0)
+    cached: bool
+    peak_mib: float | None = Field(ge=0)
+    """Null for a step that was reused."""
+    engine: EngineNumbers | None = None
+    """Null for a step that has no use for one."""
+
+
+class Failure(Record):
+    """Where and why the run stopped."""
+
+    step: str
+    message: str
+
+
+class Summary(Record):
+    """A run. Names may be added in later versions; none moves or changes its meaning."""
+
+    spec: str
+    """Name of the spec."""
+    rows: Rows
+    best_possible: Scores | None
+    """Of a generated log: what the planted probabilities themselves reach on the test rows."""
+    models: dict[str, ModelNumbers]
+    """By declared name; `champion` is the serving model on this run's rows."""
+    gates: tuple[GateLine, ...]
+    blessed: BlessedVersion | None
+    reasons: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Per candidate: what holds it, or why it was or was not chosen among those that pass."""
+    steps: dict[str, StepNumbers]
+    failed: Failure | None = None
+    embeddings: EmbeddingNumbers | None = None
+    """Of a DLRM with hashed features, or with a table larger than its device."""
+    engine: EngineNumbers | None = None
+    """Of all steps together: a GPU where one of them used it."""
+
+
+def model_numbers(measures: Measures, kind: str, record: Mapping[str, Any] | None) -> ModelNumbers:
+    """Return a model's line of the summary.
+
+    Args:
+        measures: Its numbers on the test rows.
+        kind: Its kind; empty where it is not known.
+        record: Its `model.json`; None for a model that was not trained in this run.
+    """
+    kept = best_line((record or {}).get("history") or ())
+    return ModelNumbers(
+        auc=measures.auc.value if measures.auc else None,
+        log_loss=measures.log_loss.value if measures.log_loss else None,
+        auc_low=measures.auc.low if measures.auc else None,
+        auc_high=measures.auc.high if measures.auc else None,
+        train_rows_per_s=record["train_rows_per_s"] if record else None,
+        kind=kind,
+        role=measures.role,
+        validation_auc=kept.get("validation_auc"),
+        validation_log_loss=kept.get("validation_log_loss"),
+    )
+
+
+def best_line(history: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the line of a training's history with the lowest validation log loss, which was kept; empty without one.
+
+    >>> best_line([{"epoch": 1, "validation_log_loss": 0.5}, {"epoch": 2, "validation_log_loss": 0.6}])["epoch"]
+    1
+    """
+    measured = [line for line in history if line.get("validation_log_loss") is not None]
+    return min(measured, key=lambda line: float(line["validation_log_loss"]), default={})
+
+
+def engine_of_all(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | None:
+    """Return the engine of a run, with the figures of its steps added up."""
+    used = sorted(filter(None, engines), key=lambda one: (one.name == "gpu", bool(one.executor)))
+    if not used:
+        return None
+    on_cpu = sum((Counter(one.on_cpu) for one in used), Counter[str]())
+    return used[-1].model_copy(update={"queries": sum(one.queries for one in used), "on_cpu": dict(on_cpu)})
+
+
+def gate_lines(reports: tuple[GateReport, ...]) -> tuple[GateLine, ...]:
+    """Return every gate's word on every candidate."""
+    return tuple(
+        GateLine(name=gate.name, passed=gate.passed, reason=gate.reason, model=report.model)
+        for report in reports
+        for gate in report.gates
+    )
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Write `summary.json` whole or not at all."""
+    write_json(path, summary.model_dump(mode="json"))

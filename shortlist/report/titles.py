@@ -1,0 +1,78 @@
+"""What the steps of a run are called, on its page and in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+TITLES: Final = {
+    "check_live_traffic": "Check live traffic",
+    "find_champion": "Look up the champion",
+    "ingest": "Read the log",
+    "validate": "Validate rows and days",
+    "fit_features": "Count statistics",
+    "partition_days": "Partition the days",
+    "count_days": "Count groups of days",
+    "merge_features": "Merge the statistics",
+    "build_table": "Build the feature table",
+    "build_days": "Build groups of days",
+    "join_table": "Join the feature table",
+    "materialize_features": "Feast: store, read back, compare",
+    "train": "Train",
+    "validate_export": "Validate on a real Triton:",
+    "score_champion": "Score the champion",
+    "evaluate_gates": "Gates",
+    "build_reference_profile": "Build the reference profile",
+    "register": "Register in MLflow",
+    "report": "Write the page",
+    "roll_out": "Roll out",
+}
+"""What every step does, in the order of reports."""
+PER_MODEL: Final = ("train", "validate_export")
+"""Steps that are made once for every declared model; each is then called `<step>_<model>`."""
+
+
+def step_of(name: str) -> str:
+    """Return the step that a name is of.
+
+    >>> step_of("train_trees"), step_of("score_champion")
+    ('train', 'score_champion')
+    """
+    return next((step for step in PER_MODEL if name.startswith(f"{step}_")), name)
+
+
+def title_of(name: str) -> str:
+    """Return what a step does, in a few words.
+
+    >>> title_of("train_trees"), title_of("evaluate_gates")
+    ('Train trees', 'Gates')
+    """
+    step = step_of(name)
+    return f"{TITLES[step]} {name.removeprefix(f'{step}_')}" if step != name else TITLES[name]
+
+
+def in_order(names: Collection[str]) -> list[str]:
+    """Return the steps among some names, in the order of reports; those of several models in the order given.
+
+    >>> in_order(["evaluate_gates", "train_b", "train_a", "something else"])
+    ['train_b', 'train_a', 'evaluate_gates']
+    """
+    return [name for step in TITLES for name in names if step_of(name) == step]
+
+
+def steps_of(declared: Collection[str], roles: Mapping[str, str]) -> list[str]:
+    """Return the steps of a graph, in the order of reports; those of models in the models' order.
+
+    Args:
+        declared: Steps of the compiled graph.
+        roles: Name of a declared model -> candidate or baseline; only candidates are validated.
+
+    >>> steps_of(["evaluate_gates", "validate_export", "train"], {"trees": "candidate", "popularity": "baseline"})
+    ['train_trees', 'train_popularity', 'validate_export_trees', 'evaluate_gates']
+    """
+    of_models = [
+        f"{step}_{model}"
+        for step in PER_MODEL if step in declared
+        for model, role in roles.items() if step != "validate_export" or role == "candidate"
+    ]  # fmt: skip
+    return in_order([*(name for name in declared if name not in PER_MODEL), *of_models])

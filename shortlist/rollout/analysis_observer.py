@@ -1,0 +1,94 @@
+"""The judge with its eyes: reads the logs, asks the servers, judges, and says it in the form that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shortlist.evaluation.records import Interval
+from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.checks import Check, Health
+from shortlist.rollout.checks_kpi import interval
+from shortlist.rollout.evidence import RolloutEvidence, TrackEvidence
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.observations import CheckResult, Observation, Requests, Track
+from shortlist.spec.serving import Canary
+
+_PASSED = {"ok": True, "wait": None, "breach": False}
+
+
+class AnalysisObserver:
+    """The `Observer` of one rollout."""
+
+    def __init__(self, reader: EvidenceReader, policy: Canary, health: Callable[[], Health]) -> None:
+        """Prepare to look.
+
+        Args:
+            reader: Of the rollout's logs.
+            policy: The declared rollout.
+            health: Asks the canary's servers how they are.
+        """
+        self._reader, self._policy, self._health = reader, policy, health
+
+    def observe_step(self, step: int, at_step_seconds: float) -> Observation:
+        """Return what there is to see of a step, and what the judge says to it."""
+        health = self._health()
+        self._reader.poll()
+        evidence = self._reader.snapshot()
+        return observation(
+            evidence, self._policy, step, analyze_step(evidence, self._policy, step, at_step_seconds, health)
+        )
+
+    def total(self) -> Requests:
+        """Return the count of all requests so far."""
+        self._reader.poll()
+        return requests_of(self._reader.snapshot())
+
+
+def observation(evidence: RolloutEvidence, policy: Canary, step: int, judgement: StepAnalysis) -> Observation:
+    """Return what was seen and said in the form in which it is kept."""
+    now, kpi = evidence.at(step), evidence.kpi
+    between = interval(kpi, policy)
+    known = np.isfinite([between.low, between.value, between.high]).all()
+    return Observation(
+        decision=judgement.decision,
+        reason=judgement.reason,
+        checks=tuple(_result(check) for check in judgement.checks),
+        stable=_track(now.stable, kpi.stable_mean),
+        canary=_track(now.canary, kpi.canary_mean),
+        canary_share=now.canary_share,
+        kpi_difference=Interval(low=between.low, value=between.value, high=between.high) if known else None,
+        requests=requests_of(evidence),
+    )
+
+
+def requests_of(evidence: RolloutEvidence) -> Requests:
+    """Return the count of all requests of a rollout."""
+    whole, books = evidence.whole, evidence.books
+    return Requests(
+        total=whole.stable.requests + whole.canary.requests,
+        failed_stable=whole.stable.failed,
+        failed_canary=whole.canary.failed,
+        client_errors=whole.stable.client_errors + whole.canary.client_errors,
+        disconnected=whole.stable.disconnected + whole.canary.disconnected,
+        lost=books.lost,
+        logged=books.logged,
+        doubled=books.doubled,
+    )
+
+
+def _track(track: TrackEvidence, kpi: float) -> Track:
+    return Track(
+        requests=track.requests,
+        failed=track.failed,
+        client_errors=track.client_errors,
+        disconnected=track.disconnected,
+        p99_ms=track.latencies.quantile_ms(0.99),
+        users=track.users,
+        kpi=kpi if np.isfinite(kpi) else None,
+    )
+
+
+def _result(check: Check) -> CheckResult:
+    return CheckResult(name=check.name, passed=_PASSED[check.word], reason=check.reason, numbers=check.numbers)

@@ -1,0 +1,203 @@
+"""Rollouts played in memory, with a canary whose faults are known: how often is the judge right, and how soon?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.checks import Health
+from shortlist.rollout.events import Decision
+from shortlist.rollout.evidence import Floats, RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence_latency import BUCKETS, Latencies, buckets_of
+from shortlist.rollout.sequential_difference import Bools, UserValues, difference
+from shortlist.rollout.track_counts import SAMPLE
+from shortlist.spec.serving import Canary
+
+
+@dataclass(frozen=True)
+class SimulatedTraffic:
+    """Users, and the model that serves them now."""
+
+    users: int = 4_000
+    requests_per_second: float = 120
+    kpi: float = 0.3
+    """Mean over users."""
+    taste: float = 0.1
+    """Standard deviation of users' own rates around it."""
+    kpi_drift: float = 0.0
+    """Change of everybody's rate from one step to the next, whoever serves."""
+    latency_ms: float = 5.0
+    """Median; the 99th percentile is 2.5 times as long."""
+    hang_ups: float = 0.01
+    """Share of requests whose client does not wait for the answer."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How the canary differs from the stable track; the default is equally good."""
+
+    kpi_drop: float = 0.0
+    error_rate: float = 0.0
+    nan_rate: float = 0.0
+    slowdown: float = 1.0
+    score_shift: float = 0.0
+    """In standard deviations of the scores."""
+    constant: bool = False
+    hang_ups: float = 0.0
+    """Share of its requests whose client gives up, besides those who always do."""
+    lost_users: float = 0.0
+    """Share of the canary's users that never arrive."""
+
+
+@dataclass(frozen=True)
+class SimulatedRollout:
+    """How a rollout ended."""
+
+    decision: Decision
+    check: str
+    """The check that ended it; empty after a promotion and at a deadline."""
+    reason: str
+    seconds: float
+    step: int
+    looks: int
+
+
+class _Counts:
+    """One track at one step, while it is being counted."""
+
+    def __init__(self) -> None:
+        self.requests = self.failed = self.bad = self.disconnected = 0
+        self.latencies = np.zeros(BUCKETS, dtype=np.int64)
+        self.scores: Floats = np.zeros(0)
+        self.scored: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Users of the scores."""
+
+    def evidence(self, users: int, disconnected_users: int) -> TrackEvidence:
+        logged = self.requests - self.failed + self.bad
+        scores_per_user = np.bincount(self.scored).astype(np.float64)
+        return TrackEvidence(
+            requests=self.requests + self.disconnected,
+            failed=self.failed,
+            disconnected=self.disconnected,
+            answered=self.requests - self.failed,
+            users=users,
+            settled_users=users,
+            disconnected_users=disconnected_users,
+            latencies=Latencies(self.latencies),
+            to_log=self.requests - self.failed,
+            logged=logged,
+            bad=self.bad,
+            rankable=logged - self.bad,
+            flat=logged - self.bad if self.scores.size and np.ptp(self.scores) == 0 else 0,
+            scores=np.sort(self.scores),
+            score_users=float(self.scores.size**2 / max((scores_per_user**2).sum(), 1)),
+        )
+
+
+class _Rollout:
+    def __init__(self, policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.policy, self.world, self.faults = policy, world, faults
+        steps = len(policy.steps)
+        self.rate = np.clip(world.kpi + world.taste * self.random.normal(size=world.users), 0, 1)
+        self.activity = np.cumsum(self.random.gamma(1.0, size=world.users))
+        place = self.random.random(world.users)
+        self.canary: Bools = place[:, None] < np.array(policy.steps) / 100
+        self.missing = self.random.random(world.users) < faults.lost_users
+        self.shown, self.positive = np.zeros((world.users, steps)), np.zeros((world.users, steps))
+        self.seen: Bools = np.zeros((world.users, steps), dtype=np.bool_)
+        self.gone: Bools = np.zeros((world.users, steps), dtype=np.bool_)
+        self.tracks = [(_Counts(), _Counts()) for _ in policy.steps]
+
+    def go_on(self, step: int, seconds: float) -> None:
+        """Play the requests of some time."""
+        many = self.random.poisson(self.world.requests_per_second * seconds)
+        user = np.searchsorted(self.activity, self.random.random(many) * self.activity[-1])
+        user = user[~(self.missing[user] & self.canary[user, step])]
+        self.seen[user, step] = True
+        gives_up = self.world.hang_ups + self.faults.hang_ups * self.canary[user, step]
+        gone = self.random.random(user.size) < gives_up
+        self.gone[user[gone], step] = True
+        for canary, counts in enumerate(self.tracks[step]):
+            counts.disconnected += int((self.canary[user[gone], step] == bool(canary)).sum())
+        user = user[~gone]
+        on_canary = self.canary[user, step]
+        good = np.ones(user.size, dtype=np.bool_)
+        for canary, counts in enumerate(self.tracks[step]):
+            chosen = on_canary == bool(canary)
+            good[chosen] = self._serve(counts, user[chosen], self.faults if canary else Faults())
+        rate = self.rate[user] + self.world.kpi_drift * step - self.faults.kpi_drop * on_canary
+        clicked = self.random.random(user.size) < rate
+        self.shown[:, step] += np.bincount(user[good], minlength=self.world.users)
+        self.positive[:, step] += np.bincount(user[good & clicked], minlength=self.world.users)
+
+    def _serve(self, counts: _Counts, user: npt.NDArray[np.int64], faults: Faults) -> Bools:
+        many, draw = user.size, self.random.random(user.size)
+        nan = draw < faults.nan_rate
+        failed = draw < max(faults.nan_rate, faults.error_rate)
+        counts.requests += many
+        counts.bad += int(nan.sum())
+        counts.failed += int(failed.sum())
+        took = self.world.latency_ms * faults.slowdown * np.exp(0.4 * self.random.normal(size=many))
+        counts.latencies += np.bincount(buckets_of((1000 * took[~failed]).astype(np.int64)), minlength=BUCKETS)
+        if counts.scores.size < SAMPLE:
+            # Scores of one user are alike: most of their spread is between users.
+            liking = (self.rate[user] - self.world.kpi) / max(self.world.taste, 1e-9)
+            fresh = (liking + faults.score_shift + 0.5 * self.random.normal(size=many))[~failed]
+            counts.scores = np.concatenate([counts.scores, np.zeros_like(fresh) if faults.constant else fresh])
+            counts.scored = np.concatenate([counts.scored, user[~failed]])
+        return ~failed
+
+    def _users(self, step: int, chosen: Bools) -> tuple[int, int]:
+        return int((self.seen[:, step] & chosen).sum()), int((self.gone[:, step] & chosen).sum())
+
+    def evidence(self) -> RolloutEvidence:
+        """Return what a reader of the logs would know."""
+        steps = []
+        for number, counts in enumerate(self.tracks):
+            on_canary = self.canary[:, number]
+            stable, canary = (counts[side].evidence(*self._users(number, on_canary == side)) for side in (False, True))
+            steps.append(StepEvidence(stable, canary))
+        seen, gone = ((cells & ~self.canary).any(axis=1).sum() for cells in (self.seen, self.gone))
+        whole = StepEvidence(
+            replace(_whole([step.stable for step in steps]), users=int(seen), disconnected_users=int(gone)),
+            _whole([step.canary for step in steps]),
+        )
+        kpi = difference(UserValues(self.shown, self.positive, self.canary))
+        return RolloutEvidence("simulated", tuple(steps), whole, kpi)
+
+
+def play(
+    policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, look_seconds: float = 2.0
+) -> SimulatedRollout:
+    """Play a rollout to its end.
+
+    Args:
+        policy: The declared rollout.
+        world: Users and traffic.
+        faults: Of the canary.
+        seed: Of everything random.
+        look_seconds: Time between two looks of the judge.
+    """
+    rollout, seconds, looks = _Rollout(policy, world, faults, seed), 0.0, 0
+    for step in range(len(policy.steps)):
+        judgement, at_step = StepAnalysis("hold", "", ()), 0.0
+        while judgement.decision == "hold":
+            rollout.go_on(step, look_seconds)
+            at_step, seconds, looks = at_step + look_seconds, seconds + look_seconds, looks + 1
+            judgement = analyze_step(rollout.evidence(), policy, step, at_step, Health(ready=True))
+        if judgement.decision in {"promote", "roll_back"}:
+            check = next((check.name for check in judgement.checks if check.word == "breach"), "")
+            return SimulatedRollout(judgement.decision, check, judgement.reason, seconds, step, looks)
+    raise AssertionError("the last step ends in a promotion or a rollback")
+
+
+def _whole(tracks: list[TrackEvidence]) -> TrackEvidence:
+    return TrackEvidence(
+        requests=sum(track.requests for track in tracks),
+        failed=sum(track.failed for track in tracks),
+        answered=sum(track.answered for track in tracks),
+    )

@@ -1,0 +1,176 @@
+"""Reads what Envoy, the servers and the users wrote about one rollout, poll by poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence_access import AccessLog, AccessLogSource, of_rollout
+from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
+from shortlist.rollout.evidence_users import SeenUsers, Users
+from shortlist.rollout.log_parts import PartReader, is_routed_by_user
+from shortlist.rollout.request_accounting import RequestAccountant
+from shortlist.rollout.sequential_difference import UserValues, difference, mean_of_users
+from shortlist.rollout.track_aligner import Settled, TrackAligner
+from shortlist.rollout.track_counts import TrackCounts
+from shortlist.serving.paths import ServingPaths
+
+ACCESS_LOGS: Final = ("envoy-a.access.jsonl", "envoy-b.access.jsonl")
+_PREDICTIONS: Final = (
+    "request_id",
+    "user",
+    "routed_by_user",
+    "track",
+    "rollout",
+    "step",
+    "status",
+    "degraded",
+    "scores",
+)
+
+
+class EvidenceReader:
+    """Everything that belongs to one rollout; who belongs is written in every line, so no clock says it.
+
+    A new reader reads from the start of all files, and so knows all that one before it knew.
+    """
+
+    def __init__(
+        self,
+        places: ServingPaths,
+        rollout: str,
+        steps: int,
+        top: int,
+        sampled: Callable[[str], bool] | None = None,
+        access: Sequence[AccessLogSource] | None = None,
+        since: datetime | None = None,
+    ) -> None:
+        """Prepare to read; nothing is opened yet.
+
+        Args:
+            places: Where the logs are.
+            rollout: Its id.
+            steps: How many it has.
+            top: Items of a request that are shown.
+            sampled: Whether the prediction log takes a request, by its id; None when it takes all.
+            access: What tells of requests; by default both Envoys' access logs.
+            since: When it began: far older parts of the logs are left alone.
+        """
+        self._rollout, self._steps, self._sampled = rollout, steps, sampled
+        self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
+        self._predictions = PartReader(
+            places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
+        )
+        outcomes = ("request_id", "row", "label")
+        self._outcomes = PartReader(
+            places.outcomes, outcomes, "request_id", lambda ids: self._join.knows(ids.hash()), since
+        )
+        self._tallies: dict[tuple[int, bool], TrackCounts] = {}
+        self._ledger, self._users, self._join = RequestAccountant(), Users(), OutcomeJoin(top)
+        self._arrivals, self._settled = TrackAligner(last=steps - 1), Settled()
+
+    def poll(self) -> None:
+        """Read what is new."""
+        for log in self._access:
+            for lines in log.read():
+                self._add_requests(of_rollout(lines, self._rollout))
+        for rows in self._predictions.read():
+            self._add_predictions(rows.filter(pl.col("rollout") == self._rollout))
+        for rows in self._outcomes.read():
+            self._join_outcomes(pl.DataFrame(schema=REQUESTS), rows)
+
+    def snapshot(self) -> RolloutEvidence:
+        """Return what has been read."""
+        values = self._users.values(self._steps)
+        seen, flapped = self._users.seen(), self._users.flapped()
+        steps = range(self._steps)
+        return RolloutEvidence(
+            rollout=self._rollout,
+            steps=tuple(self._both([step], seen.get(step, {}), flapped.get(step, 0), values) for step in steps),
+            whole=self._both(steps, self._users.seen_at_all(), sum(flapped.values()), values),
+            kpi=difference(values),
+            books=self._ledger.books(self._unreadable()),
+        )
+
+    def _both(
+        self, steps: Sequence[int], seen: Mapping[bool, SeenUsers], flapped: int, values: UserValues
+    ) -> StepEvidence:
+        stable, canary = (self._track(steps, track, seen.get(track, SeenUsers()), values) for track in (False, True))
+        return StepEvidence(stable, canary, flapped)
+
+    def _track(self, steps: Sequence[int], canary: bool, seen: SeenUsers, values: UserValues) -> TrackEvidence:
+        total = sum((self._tallies[step, canary] for step in steps if (step, canary) in self._tallies), TrackCounts())
+        chosen = np.zeros_like(values.canary)
+        chosen[:, list(steps)] = values.canary[:, list(steps)] == canary
+        mean, kpi_users = mean_of_users(values, chosen)
+        return total.evidence(seen, mean if kpi_users else None, kpi_users)
+
+    def _unreadable(self) -> int:
+        lines = sum(log.unreadable for log in self._access)
+        return lines + self._predictions.unreadable + self._outcomes.unreadable
+
+    def _add_requests(self, requests: pl.DataFrame) -> None:
+        if requests.is_empty():
+            return
+        requests = requests.filter(pl.col("step") < self._steps).with_columns(to_log="answered")
+        if self._sampled is not None:
+            chosen = pl.Series([self._sampled(name) for name in requests["id"]], dtype=pl.Boolean)
+            requests = requests.with_columns(to_log=pl.col("answered") & chosen)
+        for (step, canary), rows in requests.group_by("step", "canary"):
+            self._tally(step, canary).add_requests(rows)
+        named = pl.col("user").is_not_null()
+        self._users.disconnect(requests.filter("disconnected", named).with_columns(pl.col("user").hash()))
+        told = requests.select("user", "step", "canary", "began", "disconnected")
+        self._see(self._arrivals.comparable(told))
+        self._settle(self._settled.settled(told))
+        self._ledger.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
+
+    def _see(self, requests: pl.DataFrame) -> None:
+        """Count the users of requests."""
+        nobody = pl.col("user").is_null()
+        for (step, canary), rows in requests.filter(nobody).group_by("step", "canary"):
+            self._tally(step, canary).anonymous += rows.height
+        self._users.see(requests.filter(~nobody).with_columns(pl.col("user").hash()))
+
+    def _settle(self, requests: pl.DataFrame) -> None:
+        """Count the users of requests with which nothing is under way any more."""
+        nobody = pl.col("user").is_null()
+        for (step, canary), rows in requests.filter(nobody).group_by("step", "canary"):
+            self._tally(step, canary).anonymous_settled += rows.height
+        self._users.settle(requests.filter(~nobody).with_columns(pl.col("user").hash()))
+
+    def _add_predictions(self, rows: pl.DataFrame) -> None:
+        rows = _prepared(rows).filter(pl.col("step") < self._steps)
+        for (step, canary), part in rows.group_by("step", "canary"):
+            self._tally(step, canary).add_predictions(part)
+        self._ledger.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
+        self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
+
+    def _join_outcomes(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:
+        if "request_id" in outcomes.columns:
+            outcomes = outcomes.select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
+        changes = self._join.add(requests.cast(REQUESTS), outcomes)
+        for (step, canary), part in changes.group_by("step", "canary"):
+            self._tally(step, canary).with_outcomes += int(part["first"].sum())
+        self._users.show(changes)
+
+    def _tally(self, step: object, canary: object) -> TrackCounts:
+        return self._tallies.setdefault((int(str(step)), bool(canary)), TrackCounts())
+
+
+def _prepared(rows: pl.DataFrame) -> pl.DataFrame:
+    finite = pl.col("scores").list.eval(pl.element().is_finite().fill_null(False)).list.all().fill_null(False)
+    request = pl.col("request_id").hash()
+    return rows.filter(pl.col("track").is_in(["stable", "canary"]), pl.col("step") >= 0).with_columns(
+        request=request,
+        # What is compared is what was routed: without the header that is a request, whatever user it names.
+        user=pl.when(is_routed_by_user()).then(pl.col("user").hash()).otherwise(request),
+        canary=pl.col("track") == "canary",
+        degraded=pl.col("degraded").fill_null(False),
+        good=finite & (pl.col("status") == 200),
+    )

@@ -1,0 +1,222 @@
+"""The InferenceService of a version: Triton with its repository, our server in front of it, both verified at start."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from shortlist.rollout.kserve.api import INFERENCE_SERVICE
+from shortlist.rollout.kserve.owner import (
+    ASKED_ANNOTATION,
+    CLUSTER_ANNOTATION,
+    DIGEST_ANNOTATION,
+    DIGEST_LABEL,
+    MANAGED_BY,
+    REPOSITORY_ANNOTATION,
+    Object,
+    ObjectOwner,
+)
+from shortlist.rollout.kserve.pods import (
+    CONTAINER,
+    TMP,
+    checked_image,
+    container_security,
+    home,
+    pod,
+    probe,
+    resources,
+    variables,
+)
+from shortlist.rollout.kserve.published import model_key, repository_key
+from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, VARIABLE
+from shortlist.spec.cluster import Cluster, Task
+from shortlist.spec.quantity import canonical_quantity
+
+SHIPPER_PORT: Final = 8081
+"""Of the log shipper's metrics."""
+TRITON_METRICS_PORT: Final = 8002
+_TRITON_MODELS: Final = "/mnt/models"
+"""Of Triton's repository in its pod; KServe mounts nothing there, for it is asked to fetch nothing."""
+_TRITON: Final = (
+    f"--model-repository={_TRITON_MODELS}",
+    # Nobody loads another model into it from outside, and it serves what its configuration says or nothing.
+    "--model-control-mode=none",
+    "--disable-auto-complete-config",
+    "--strict-readiness=true",
+    "--exit-on-error=true",
+    "--exit-timeout-secs=30",
+    f"--http-port={HTTP_PORT}",
+    f"--grpc-port={GRPC_PORT}",
+    f"--metrics-port={TRITON_METRICS_PORT}",
+    "--allow-gpu-metrics=true",
+)
+_QUEUE: Final = (
+    "sum(rate(nv_inference_queue_duration_us{{{pods}}}[1m]))"
+    " / clamp_min(sum(rate(nv_inference_request_success{{{pods}}}[1m])), 0.001) / 1000"
+    " * count(count by (pod) (nv_inference_request_success{{{pods}}}))"
+)
+"""Mean milliseconds that a request waited inside Triton, times the number of pods.
+
+By requests: `nv_inference_count` counts rows. Times pods: KServe leaves KEDA at AverageValue, which divides by the
+number of pods, so that replicas become ceil(pods * mean / threshold), as an autoscaler on the mean itself has it."""
+
+
+class Version(BaseModel):
+    """A version as it is to be served; nothing here changes afterwards."""
+
+    model_config = ConfigDict(frozen=True)
+
+    owner: ObjectOwner
+    version: int
+    digest: str
+    """Of the model folder."""
+    repository: str
+    """Digest of the Triton repository."""
+    source: str
+    """Root of the object store."""
+    settings: dict[str, Any]
+    """Of the server: `server_settings`."""
+
+    @property
+    def name(self) -> str:
+        """Of the InferenceService."""
+        return self.owner.version_name(self.version, self.digest)
+
+
+def inference_service(version: Version, cluster: Cluster) -> Object:
+    """Return the InferenceService of a version.
+
+    Raises:
+        ClusterError: An image is missing, or named by a tag where only digests are allowed.
+    """
+    spec = {"predictor": _predictor(version, cluster), "transformer": _transformer(version, cluster)}
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": INFERENCE_SERVICE.name,
+        "metadata": {
+            "name": version.name,
+            "namespace": version.owner.namespace,
+            "labels": {
+                **MANAGED_BY,
+                **version.owner.labels(version.version),
+                DIGEST_LABEL: version.digest,
+                # KServe makes no way in of its own: the spec's HTTPRoute is the only one.
+                "networking.kserve.io/visibility": "cluster-local",
+            },
+            "annotations": {
+                "serving.kserve.io/deploymentMode": "Standard",
+                "serving.kserve.io/autoscalerClass": "keda",
+                CLUSTER_ANNOTATION: version.owner.cluster,
+                DIGEST_ANNOTATION: version.digest,
+                REPOSITORY_ANNOTATION: version.repository,
+                ASKED_ANNOTATION: json.dumps(spec, sort_keys=True),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _predictor(version: Version, cluster: Cluster) -> Object:
+    key = repository_key(version.owner, version.version, version.digest, version.repository)
+    triton = checked_image(cluster.images.triton, "triton", cluster.images.allow_tags)
+    mounts = [
+        {"name": "files", "mountPath": _TRITON_MODELS, "subPath": "repository", "readOnly": True},
+        TMP,
+    ]
+    # A container and not a `model`: KServe takes a model without a storageUri for one of its multi-model servers, and
+    # refuses a model with a name (its webhook since 0.16).
+    return {
+        **pod(version.name, cluster, version.source, key, version.repository, "repository"),
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": triton,
+                "command": ["tritonserver"],
+                "args": list(_TRITON),
+                "ports": [
+                    {"name": "http1", "containerPort": HTTP_PORT, "protocol": "TCP"},
+                    {"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"},
+                    {"name": "metrics", "containerPort": TRITON_METRICS_PORT, "protocol": "TCP"},
+                ],
+                "env": [home()],
+                "resources": resources(cluster.serving),
+                "securityContext": container_security(),
+                "volumeMounts": mounts,
+                "readinessProbe": probe(f"/v2/models/{version.owner.spec}/ready"),
+            }
+        ],
+        "autoScaling": {"metrics": [_queue_metric(version, cluster)]},
+    }
+
+
+def _transformer(version: Version, cluster: Cluster) -> Object:
+    key = model_key(version.owner, version.version, version.digest)
+    server = checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags)
+    return {
+        **pod(version.name, cluster, version.source, key, version.digest, "model"),
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": server,
+                "command": ["python", "-m", "shortlist.rollout.kserve.serve"],
+                "args": [],
+                "ports": [
+                    {"name": "http1", "containerPort": HTTP_PORT, "protocol": "TCP"},
+                    {"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"},
+                ],
+                "env": [
+                    {"name": VARIABLE, "value": json.dumps(version.settings, sort_keys=True)},
+                    {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    *variables(cluster),
+                ],
+                "resources": resources(cluster.serving.model_copy(update={"gpus": 0})),
+                "securityContext": container_security(),
+                "volumeMounts": [
+                    {"name": "files", "mountPath": FILES, "readOnly": True},
+                    {"name": "log", "mountPath": LOG},
+                    TMP,
+                ],
+                "readinessProbe": probe("/v2/health/ready"),
+                "livenessProbe": probe("/v2/health/live", failures=6),
+            },
+            _shipper(version, cluster),
+        ],
+        "autoScaling": {"metrics": [_cpu_metric()]},
+    }
+
+
+def _shipper(version: Version, cluster: Cluster) -> Object:
+    """Return what brings the prediction log to the object store; no answer waits for it."""
+    said = {"--folder": LOG, "--objects": version.source, "--spec": version.owner.spec, "--metrics-host": "0.0.0.0"}  # noqa: S104
+    return {
+        "name": "log-shipper",
+        "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
+        "command": ["python", "-m", "shortlist.serving.log.log_shipper"],
+        "args": [word for option in said.items() for word in option] + ["--metrics-port", str(SHIPPER_PORT)],
+        "ports": [{"name": "log-metrics", "containerPort": SHIPPER_PORT, "protocol": "TCP"}],
+        "env": variables(cluster),
+        "resources": resources(Task(cpu="200m", memory="512Mi")),
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": "log", "mountPath": LOG}, TMP],
+    }
+
+
+def _queue_metric(version: Version, cluster: Cluster) -> Object:
+    pods = f'namespace="{version.owner.namespace}",pod=~"{version.name}-predictor-.*"'
+    metric = {
+        "backend": "prometheus",
+        "serverAddress": cluster.prometheus,
+        "query": _QUEUE.format(pods=pods),
+    }
+    # KServe reads `value` only, and writes it into the threshold of KEDA's trigger.
+    target = {"type": "Value", "value": canonical_quantity(f"{cluster.autoscaling.queue_milliseconds:f}")}
+    return {"type": "External", "external": {"metric": metric, "target": target}}
+
+
+def _cpu_metric() -> Object:
+    return {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
+    }

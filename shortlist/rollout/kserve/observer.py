@@ -1,0 +1,106 @@
+"""The judge on a cluster: its eyes are the servers' logs in the object store, and Prometheus behind the gateway."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from shortlist.contracts import ShortlistError
+from shortlist.rollout.analysis import analyze_step
+from shortlist.rollout.analysis_observer import observation, requests_of
+from shortlist.rollout.checks import Check
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.kserve.fleet import KubeFleet
+from shortlist.rollout.kserve.gateway_metrics import (
+    GatewayMetrics,
+    gateway_check,
+    gateway_metrics,
+    merge_gateway_metrics,
+)
+from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
+from shortlist.rollout.kserve.served_requests import SETTLED_SECONDS, ServedRequests
+from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.log.log_keys import log_key
+from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.paths import ServingPaths
+from shortlist.storage.objects import ObjectStore
+
+_STAMP: Final = "%Y%m%d"
+
+
+class KubeObserver:
+    """Watches one rollout; the judge is the one that judges on one machine.
+
+    Args:
+        fleet: Whose servers are asked how they are.
+        objects: Where the logs of predictions and outcomes are.
+        prometheus: Knows what the gateway counted.
+        record: The rollout.
+        places: Of the spec on this machine; copies of the logs are kept there.
+        sampling: Share of answers that the prediction log keeps.
+        settled_seconds: Age of rows in the log that are counted; also the wait, at the end, for the last of them.
+    """
+
+    def __init__(
+        self,
+        fleet: KubeFleet,
+        objects: ObjectStore,
+        prometheus: Prometheus,
+        record: RolloutRecord,
+        places: ServingPaths,
+        sampling: float,
+        settled_seconds: float = SETTLED_SECONDS,
+    ) -> None:
+        self._fleet, self._objects, self._prometheus = fleet, objects, prometheus
+        self._state, self._policy, self._sampling = record.state, record.policy, sampling
+        self._places, self._settled_seconds = places.mirror, settled_seconds
+        self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
+        steps, top = len(record.policy.steps), record.policy.kpi.top
+        requests = ServedRequests(self._places.predictions, record.id, settled_seconds, record.began)
+        self._reader = EvidenceReader(self._places, record.id, steps, top, access=[requests], since=record.began)
+        self._seen: dict[int, tuple[GatewayMetrics | None, GatewayMetrics | None]] = {}
+        """What the gateway counted at each step, when it was asked last."""
+
+    def observe_step(self, step: int, at_step_seconds: float) -> Observation:
+        """Return what there is to see of a step, and what the judge says to it."""
+        health = self._fleet.health(self._state.candidate)
+        checks: list[Check] = []
+        try:
+            self._read()
+        except ShortlistError as error:  # a store that is away holds the rollout; it is not the candidate's fault
+            checks.append(Check("logs", "wait", f"the logs cannot be read: {error}"))
+        evidence = self._reader.snapshot()
+        blind, served = "", evidence.at(step)
+        try:
+            self._seen[step] = self._counted(step, at_step_seconds)
+        except PrometheusUnavailableError as error:
+            blind = str(error)
+        for number, numbers in self._seen.items():
+            evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
+        checks.append(gateway_check(self._policy, step, served, *self._seen.get(step, (None, None)), blind))
+        heard = analyze_step(evidence, self._policy, step, at_step_seconds, health, checks)
+        return observation(evidence, self._policy, step, heard)
+
+    def total(self) -> Requests:
+        """Return the count of all requests so far, once what was answered has had time to reach the log."""
+        time.sleep(self._settled_seconds)
+        self._read()
+        evidence = self._reader.snapshot()
+        for number, numbers in self._seen.items():
+            evidence = merge_gateway_metrics(evidence, number, *numbers, self._sampling)
+        return requests_of(evidence)
+
+    def _read(self) -> None:
+        spec = self._fleet.owner.spec
+        mirror(self._objects, log_key(spec, "predictions"), self._places.predictions, self._since)
+        mirror(self._objects, log_key(spec, "outcomes"), self._places.outcomes, self._since)
+        self._reader.poll()
+
+    def _counted(self, step: int, seconds: float) -> tuple[GatewayMetrics | None, GatewayMetrics | None]:
+        slow = self._policy.guardrails.max_p99_ms
+        ask = partial(gateway_metrics, self._prometheus, self._fleet.owner, seconds=seconds, max_ms=slow)
+        # At the last step nobody is left on the stable track.
+        return None if self._policy.steps[step] == 100 else ask("stable"), ask("canary")

@@ -1,0 +1,91 @@
+"""Asking Prometheus for numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from shortlist.rollout.kserve.errors import ClusterError
+
+PATIENCE_SECONDS: Final = 10.0
+"""How long a Prometheus that is being restarted is asked again by one look; the next look asks again anyway."""
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+class PrometheusUnavailableError(ClusterError):
+    """Prometheus does not answer, or not with numbers."""
+
+
+class _Sample(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    metric: Mapping[str, str]
+    value: tuple[float, str]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    resultType: str  # noqa: N815  (Prometheus' own name)
+    result: tuple[_Sample, ...]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    status: str
+    data: _Data
+
+
+class Prometheus:
+    """A server's instant queries.
+
+    Args:
+        url: `http(s)://host:port[/path]`.
+        patience_seconds: How long one question is repeated.
+    """
+
+    def __init__(self, url: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.url, self._patience_seconds = url.rstrip("/"), patience_seconds
+
+    def by(self, label: str, query: str) -> dict[str, float]:
+        """Return a vector's finite numbers by one of its labels; empty when Prometheus knows none.
+
+        Raises:
+            PrometheusUnavailableError: It does not answer, or not with a vector.
+        """
+        found = self._ask(query)
+        if found.status != "success" or found.data.resultType != "vector":
+            raise PrometheusUnavailableError(
+                f"{self.url}: got {found.status}, {found.data.resultType}; wanted a vector of '{query}'"
+            )
+        values = {sample.metric.get(label, ""): float(sample.value[1]) for sample in found.data.result}
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def _ask(self, query: str) -> _Answer:
+        tries = Retrying(
+            retry=retry_if_exception_type(httpx.HTTPError),
+            stop=stop_after_delay(self._patience_seconds),
+            wait=wait_exponential_jitter(initial=0.1, max=2, jitter=0.1),
+            reraise=True,
+        )
+        try:
+            answer = tries(self._get, query)
+            return _Answer.model_validate_json(answer.content)
+        except httpx.HTTPError as error:
+            raise PrometheusUnavailableError(
+                f"Prometheus at {self.url} does not answer ({type(error).__name__}: {error})"
+            ) from None
+        except ValidationError:
+            raise PrometheusUnavailableError(
+                f"Prometheus at {self.url}: the answer to '{query}' is not Prometheus'"
+            ) from None
+
+    def _get(self, query: str) -> httpx.Response:
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=_TIMEOUT_SECONDS)
+        return answer.raise_for_status()

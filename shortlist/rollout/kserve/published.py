@@ -1,0 +1,104 @@
+"""A version's files in the object store: published once, never changed, checked without fetching them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from shortlist.contracts import Files
+from shortlist.rollout.kserve.errors import ForeignError
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.serving.export.fil import write_fil_repository
+from shortlist.serving.export.repository import verify_repository, write_repository
+from shortlist.serving.export.signature import FOLDER, TREES_FILE
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import IntegrityError, digest_of_files, folder_digest, verify_manifest
+from shortlist.storage.objects import ObjectStore
+from shortlist.storage.objects_record import RECORD, read_record
+
+_VERSION: Final = "version.json"
+
+
+def model_key(owner: ObjectOwner, version: int, digest: str) -> str:
+    """Return the key of a version's model folder."""
+    return f"{_key(owner, version, digest)}/model"
+
+
+def repository_key(owner: ObjectOwner, version: int, digest: str, repository: str) -> str:
+    """Return the key of a Triton repository of a version; it depends on how it is served, so there may be several."""
+    return f"{_key(owner, version, digest)}/repository-{repository}"
+
+
+def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, serving: Serving) -> str:
+    """See that a version's model folder and Triton repository are in the store; return the repository's digest.
+
+    The repository is for backends that need no Python in the server's image: ONNX Runtime; FIL for trees on a GPU.
+
+    Raises:
+        IntegrityError: The model folder is not the one that was verified, or other files are there already.
+        ForeignError: Another cluster published that version there.
+        ShortlistError: The store is away or refuses.
+    """
+    verify_manifest(deployment.model_folder)
+    if (got := folder_digest(deployment.model_folder)) != deployment.digest:
+        raise IntegrityError(
+            f"{deployment.model_folder}: digest {got}, but {deployment.digest} was blessed; train again"
+        )
+    version, model = deployment.version, deployment.digest
+    with TemporaryDirectory(prefix="shortlist-") as scratch:
+        repository = Path(scratch) / "repository"
+        exported, placement = deployment.model_folder / FOLDER, serving.placement
+        if placement.device == "gpu" and (deployment.model_folder / TREES_FILE).is_file():
+            write_fil_repository(exported, version, serving.batching, repository, placement)
+        else:
+            write_repository(exported, version, serving.batching, repository, "onnxruntime", placement=placement)
+        verify_repository(repository)
+        digest = folder_digest(repository)
+        _claim(objects, owner, _key(owner, version, model), {"model": model, "kind": deployment.kind})
+        objects.put_folder(deployment.model_folder, model_key(owner, version, model))
+        objects.put_folder(repository, repository_key(owner, version, model, digest))
+    return digest
+
+
+def verify_published(objects: ObjectStore, key: str, digest: str) -> None:
+    """Pass when a published folder is whole and its files are those of a digest, by its record and its list of files.
+
+    What is in the files is checked by whoever fetches them, before it is served.
+
+    Raises:
+        IntegrityError: It is not.
+    """
+    where = objects.url(key)
+    content = objects.read(f"{key}/{RECORD}")
+    if content is None:
+        raise IntegrityError(f"{where}: nothing whole is there any more; make deploy-canary publishes it again")
+    files = read_record(content, where)
+    named = {name: sha for name, sha in files.items() if Path(name).name != Files.MANIFEST}
+    if (got := digest_of_files(named)) != digest:
+        raise IntegrityError(f"{where}: digest {got}, but {digest} was deployed; somebody replaced it")
+    found = {name.removeprefix(f"{key}/") for name in objects.keys(f"{key}/")} - {RECORD}
+    if wrong := sorted(found ^ set(files)):
+        raise IntegrityError(f"{where}: '{wrong[0]}' is missing or was added; published folders never change")
+
+
+def _claim(objects: ObjectStore, owner: ObjectOwner, key: str, about: dict[str, Any]) -> None:
+    """Write down whose version it is; two clusters that share a prefix notice here."""
+    name = f"{key}/{_VERSION}"
+    wanted = {"cluster": owner.cluster, "spec": owner.spec, **about}
+    if objects.create(name, json.dumps(wanted, sort_keys=True).encode()):
+        return
+    known = json.loads(objects.read(name) or b"{}")
+    if known.get("cluster") != owner.cluster:
+        raise ForeignError(
+            f"{objects.url(key)}: was published by cluster '{known.get('cluster')}', and this is cluster"
+            f" '{owner.cluster}'. Give each cluster a prefix of its own in runtime.objects.url."
+        )
+    if known != wanted:
+        raise IntegrityError(f"{objects.url(key)}: holds another model; published versions never change")
+
+
+def _key(owner: ObjectOwner, version: int, digest: str) -> str:
+    return f"versions/{owner.spec}/v{version}-{digest}"

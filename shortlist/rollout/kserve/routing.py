@@ -1,0 +1,178 @@
+"""The HTTPRoute of a spec: which users get which version, marked as Envoy on one machine marks them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from shortlist.rollout.kserve.api import HTTP_ROUTE
+from shortlist.rollout.kserve.owner import (
+    ASKED_ANNOTATION,
+    CLUSTER_ANNOTATION,
+    MANAGED_BY,
+    ROUTE_ANNOTATION,
+    SPEC_LABEL,
+    Object,
+    ObjectOwner,
+)
+from shortlist.rollout.local.deployment import Route
+from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, VERSION_HEADER
+from shortlist.spec.cluster import Cluster
+
+SHARES: Final = 100
+"""Total weight, always: a user's hash modulo this is the user's place, whatever the weights."""
+PLACES: Final[Mapping[str, tuple[int, ...]]] = {"canary": (0, 2), "stable": (1, 3)}
+"""Where each track is among the backends while there is a canary."""
+_PORT: Final = 80
+"""Of every Service that KServe makes."""
+_LONGEST_ANSWER: Final = 30
+"""Seconds that an answer may take once its server is there."""
+_OURS: Final = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
+
+
+def http_route(
+    owner: ObjectOwner, cluster: Cluster, route: Route, services: Mapping[int, str], hold_seconds: float
+) -> Object:
+    """Return the HTTPRoute that sends users where a route says.
+
+    Args:
+        owner: Whose.
+        cluster: Names the Gateway and the host.
+        route: Who gets what.
+        services: Name of the InferenceService of each version in the route.
+        hold_seconds: How long a request may wait for a server that is being restarted.
+    """
+    spec: Object = {
+        "parentRefs": [{"name": cluster.gateway}],
+        "rules": _rules(owner.spec, route, services, gateway_duration(_LONGEST_ANSWER + hold_seconds)),
+    }
+    if cluster.hostname:
+        spec["hostnames"] = [cluster.hostname]
+    return {
+        "apiVersion": HTTP_ROUTE.api_version,
+        "kind": HTTP_ROUTE.name,
+        "metadata": {
+            "name": owner.route_name,
+            "namespace": owner.namespace,
+            "labels": {**MANAGED_BY, SPEC_LABEL: owner.spec},
+            "annotations": {
+                CLUSTER_ANNOTATION: owner.cluster,
+                ROUTE_ANNOTATION: route.model_dump_json(exclude_none=True),
+                ASKED_ANNOTATION: json.dumps(spec, sort_keys=True),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def gateway_duration(seconds: float) -> str:
+    """Return a duration as the Gateway API takes it: at most five digits for each unit.
+
+    >>> [gateway_duration(seconds) for seconds in (45, 100, 30.25, 0.5, 200_000)]
+    ['45s', '100s', '30s250ms', '500ms', '55h2000s']
+    """
+    milliseconds = round(seconds * 1000)
+    hours = milliseconds // 3_600_000 if milliseconds >= 100_000_000 else 0
+    milliseconds -= hours * 3_600_000
+    parts = {"h": hours, "s": milliseconds // 1000, "ms": milliseconds % 1000}
+    return "".join(f"{number}{unit}" for unit, number in parts.items() if number) or "0s"
+
+
+def shares(route: Route) -> list[tuple[str, int, int]]:
+    """Return tracks, versions and weights in order; the weights add up to `SHARES`.
+
+    The gateway picks by a hash of the user, which it cannot salt. So the canary's users are not always the first ones:
+    each rollout begins at a place of its own, and its share grows from there, around the end if need be. Whoever got
+    the canary keeps it while the share grows.
+
+    >>> shares(Route(stable=4, canary=5, percent=25, rollout="b"))
+    [('canary', 5, 0), ('stable', 4, 65), ('canary', 5, 25), ('stable', 4, 10)]
+    """
+    if route.canary is None:
+        return [("stable", route.stable, SHARES)]
+    begins = int(hashlib.sha256((route.rollout or "").encode()).hexdigest(), 16) % SHARES
+    beyond = max(begins + route.percent - SHARES, 0)
+    before = begins - beyond
+    # Always four, some of nobody: the gateway counts requests by place, and a place must not change its track.
+    return [
+        ("canary", route.canary, beyond),
+        ("stable", route.stable, before),
+        ("canary", route.canary, route.percent - beyond),
+        ("stable", route.stable, SHARES - before - route.percent),
+    ]
+
+
+def sent_to(live: Object) -> dict[str, int]:
+    """Return the weights of an HTTPRoute's users, summed up by Service."""
+    found: dict[str, int] = {}
+    for backend in live["spec"]["rules"][0].get("backendRefs", []):
+        found[backend["name"]] = found.get(backend["name"], 0) + int(backend.get("weight", 1))
+    return {name: weight for name, weight in found.items() if weight}
+
+
+def service_of(inference_service: str) -> str:
+    """Return the Service in front of a version's servers."""
+    return f"{inference_service}-transformer"
+
+
+def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) -> list[Object]:
+    path = f"/v2/models/{model}"
+    users = {
+        "matches": [_match(f"{path}/infer", "POST")],
+        "backendRefs": [_share(route, *share, service=services[share[1]]) for share in shares(route)],
+        "timeouts": {"request": timeout},
+    }
+    # A client that names a version gets it and counts for no track.
+    named = [
+        {
+            "matches": [_match(f"{path}/versions/{version}/infer", "POST")],
+            "filters": [_remove_internal_headers()],
+            "backendRefs": [_backend(services[version])],
+            "timeouts": {"request": timeout},
+        }
+        for version in sorted({route.stable, route.canary or route.stable})
+    ]
+    sides = ("/v2", "/v2/health/live", "/v2/health/ready", path, f"{path}/ready")
+    asides = {
+        "matches": [_match(side, "GET") for side in sides],
+        "backendRefs": [_backend(services[route.stable])],
+        "timeouts": {"request": "5s"},
+    }
+    return [users, *named, asides]
+
+
+def _share(route: Route, track: str, version: int, weight: int, *, service: str) -> Object:
+    told = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
+    asked = list(told)
+    if route.rollout is not None:
+        asked.append(_header(ROLLOUT_HEADER, route.rollout))
+    if route.step is not None:
+        asked.append(_header(STEP_HEADER, str(route.step)))
+    said = {each["name"] for each in asked}
+    changes: Object = {"set": asked}
+    if unsaid := [name for name in _OURS if name not in said]:
+        changes["remove"] = unsaid  # a client may not say them either
+    # Without filters of its own, Envoy Gateway joins all backends and forgets who belongs to which.
+    filters = [
+        {"type": "RequestHeaderModifier", "requestHeaderModifier": changes},
+        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": told}},
+    ]
+    return {**_backend(service), "weight": weight, "filters": filters}
+
+
+def _backend(service: str) -> Object:
+    return {"name": service_of(service), "port": _PORT}
+
+
+def _remove_internal_headers() -> Object:
+    return {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": list(_OURS)}}
+
+
+def _header(name: str, value: str) -> Object:
+    return {"name": name, "value": value}
+
+
+def _match(path: str, method: str) -> Object:
+    return {"path": {"type": "Exact", "value": path}, "method": method}

@@ -1,0 +1,48 @@
+"""What is deployed, and who gets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shortlist.storage.storage_config import StorageConfig
+
+
+class Deployment(BaseModel):
+    """One registered version with everything it needs to be served."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = Field(ge=1)
+    kind: str
+    model_folder: Path
+    """Verified against its blessing; copied when deployed."""
+    digest: str
+    """`folder_digest` of the model folder when it was verified."""
+    store: Path | StorageConfig | None
+    """Folder of the spec's Feast store, or the stores it is in."""
+
+
+class Route(BaseModel):
+    """Which versions get which users."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stable: int
+    """Version of the stable track."""
+    canary: int | None = None
+    """Version of the canary track."""
+    percent: int = Field(default=0, ge=0, le=100)
+    """Share of the users that get the canary."""
+    rollout: str | None = None
+    """Id of the rollout under way; salts who is a canary user."""
+    step: int | None = None
+    """Its step, from 0."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.percent and (self.canary is None or self.rollout is None):
+            raise ValueError("a share for a canary needs the canary's version and the rollout's id")
+        return self

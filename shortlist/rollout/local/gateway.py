@@ -1,0 +1,124 @@
+"""The two Envoys of a stack: told where to send whom, and asked whether they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shortlist.rollout.local.envoy import CLUSTERS_FILE, ENVOYS, ROUTES_FILE, bootstrap, envoy_program, is_ready, taken
+from shortlist.rollout.local.record import StackRecord
+from shortlist.rollout.local.routes import clusters, routes
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.processes.errors import StackError, last_lines
+from shortlist.serving.processes.program import Program
+from shortlist.spec.serving import Limits
+from shortlist.storage.artefacts import write_json
+
+_LONGEST_LOG = 256 * 1024 * 1024
+"""Bytes of an access log (about 800 000 requests) from which the next start begins another; one older is kept."""
+_READY_SECONDS = 15.0
+_TAKEN_SECONDS = 5.0
+
+
+class Gateway:
+    """Everything that users' requests go through."""
+
+    def __init__(self, places: ServingPaths, sockets: Path) -> None:
+        """Say where its files are, and its Unix sockets."""
+        self._places = places
+        self._sockets = sockets
+
+    def programs(self, port: int, limits: Limits) -> dict[str, Program]:
+        """Return the two programs; their configurations are written.
+
+        Args:
+            port: That both listen on.
+            limits: What clients may take.
+        """
+        self._places.envoy.mkdir(parents=True, exist_ok=True)
+        found = {}
+        for name in ENVOYS:
+            config = self._places.envoy / f"{name}.json"
+            log = self._places.logs / f"{name}.access.jsonl"
+            if not is_ready(self._admin(name)) and log.exists() and log.stat().st_size > _LONGEST_LOG:
+                log.replace(log.with_name(f"{log.name}.1"))
+            write_json(config, bootstrap(name, port, self._places.envoy, self._admin(name), log, limits))
+            found[name] = envoy_program(name, config)
+        return found
+
+    def send(self, record: StackRecord) -> None:
+        """Send users where a record says; returns when the Envoys do so, or when none runs yet.
+
+        Raises:
+            StackError: They do not take it.
+        """
+        starting = not any(self.ready().values())
+        # In this order no route ever names a server that Envoy does not know.
+        for what, file, content in (
+            ("clusters", CLUSTERS_FILE, _clusters(record)),
+            ("routes", ROUTES_FILE, _routes(record)),
+        ):
+            path = self._places.envoy / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, content)
+            if not starting:
+                self._confirm(what, content["version_info"])
+
+    def ready(self) -> dict[str, bool]:
+        """Return whether each Envoy says that it is ready."""
+        return {name: is_ready(self._admin(name)) for name in ENVOYS}
+
+    def questions(self) -> dict[str, Callable[[], bool]]:
+        """Return, for each Envoy, what asks it whether it is ready."""
+        return {name: partial(is_ready, self._admin(name)) for name in ENVOYS}
+
+    def behind(self, record: StackRecord) -> list[str]:
+        """Return which Envoys answer, but send users elsewhere than a record says."""
+        wanted = _routes(record)["version_info"]
+        return [name for name in ENVOYS if taken(self._admin(name), "routes") not in {wanted, None}]
+
+    def wait_ready(self) -> None:
+        """Return when both listen.
+
+        Raises:
+            StackError: They do not within some seconds; the message ends with a log.
+        """
+        deadline = time.monotonic() + _READY_SECONDS
+        while waiting := [name for name, ready in self.ready().items() if not ready]:
+            if time.monotonic() > deadline:
+                log = self._places.logs / f"{waiting[0]}.log"
+                raise StackError(
+                    f"{waiting[0]} is not ready after {_READY_SECONDS:g} s; {log} ends:\n{last_lines(log)}"
+                )
+            time.sleep(0.02)
+
+    def _confirm(self, what: str, version: str) -> None:
+        deadline = time.monotonic() + _TAKEN_SECONDS
+        while True:
+            found = [taken(self._admin(name), what) for name in ENVOYS]
+            # One that does not answer reads the file when it starts: it was written before we asked.
+            if version in found and all(each in {version, None} for each in found):
+                return
+            if time.monotonic() > deadline:
+                log = self._places.logs / f"{ENVOYS[0]}.log"
+                raise StackError(
+                    f"Envoy does not take the new {what} ({version}; it has {found}); {log} ends:\n{last_lines(log)}"
+                )
+            time.sleep(0.005)
+
+    def _admin(self, name: str) -> Path:
+        return self._sockets / f"{name}.sock"
+
+
+def _clusters(record: StackRecord) -> dict[str, Any]:
+    replicas = {version: deployed.replicas for version, deployed in record.versions.items()}
+    return clusters(replicas, record.serving.overload.most)
+
+
+def _routes(record: StackRecord) -> dict[str, Any]:
+    serving = record.serving
+    most = serving.limits.max_request_bytes
+    return routes(record.model, record.route, serving.hold_seconds, most, serving.replicas)

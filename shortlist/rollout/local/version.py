@@ -1,0 +1,155 @@
+"""The files and the processes of one deployed version."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.local.record import DeployedVersion, StackRecord, VersionPorts, server_name, triton_name
+from shortlist.serving.export import signature
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.processes.launch import check_repository
+from shortlist.serving.processes.program import Program
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.triton.triton import TritonSocket, triton_program
+from shortlist.spec.serving import MOST_REPLICAS, Serving
+from shortlist.storage.artefacts import (
+    IntegrityError,
+    atomic_folder,
+    folder_digest,
+    sha256,
+    verify_manifest,
+    write_json,
+)
+
+
+def install(
+    places: ServingPaths,
+    record: StackRecord,
+    deployment: Deployment,
+    serving: Serving,
+    replicas: tuple[VersionPorts, ...],
+) -> DeployedVersion:
+    """Write the folder of a version (its model folder, its Triton repository, its server's settings) and return it.
+
+    A folder that holds this version already, unchanged, is kept.
+
+    Raises:
+        IntegrityError: The model folder is not what it was when it was verified.
+    """
+    folder = places.versions / f"v{deployment.version}"
+    known = record.versions.get(deployment.version)
+    if known is None or not _holds(folder, known):
+        _verify(deployment.model_folder, deployment.digest)
+        with atomic_folder(folder) as staging:
+            _write(staging, deployment, serving)
+    return DeployedVersion(
+        deployment=deployment,
+        serving=serving,
+        replicas=replicas,
+        repository_digest=folder_digest(folder / "repository"),
+    )
+
+
+def version_programs(
+    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion
+) -> dict[str, Program]:
+    """Return the programs of a version, a Triton and a server per replica; the servers' settings are written."""
+    found = {}
+    for replica in range(len(deployed.replicas)):
+        for program in (
+            _triton(places, record, version, deployed, replica),
+            _server(places, record, version, deployed, replica),
+        ):
+            found[program.name] = program
+    return found
+
+
+def _triton(
+    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
+) -> Program:
+    name = triton_name(version, replica)
+    return triton_program(
+        name,
+        places.versions / f"v{version}" / "repository",
+        deployed.repository_digest,
+        TritonSocket(record.triton_socket(version, replica), deployed.replicas[replica].triton_metrics),
+        shared_memory_of(places, version, replica),
+    )
+
+
+def _server(
+    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
+) -> Program:
+    name = server_name(version, replica)
+    settings = places.versions / f"v{version}" / (f"server-{replica + 1}.json" if replica else "server.json")
+    write_json(settings, _settings(places, record, version, deployed, replica).model_dump(mode="json"))
+    return Program(
+        name=name,
+        command=(*record.server, str(settings)),
+        # Other settings make another program.
+        environment={"SHORTLIST_CONFIGURATION": sha256(settings), "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def shared_memory_of(places: ServingPaths, version: int | None = None, replica: int | None = None) -> str:
+    """Return the prefix of the shared-memory regions of a replica, a version, or a stack, and of nobody else's."""
+    stack = hashlib.sha256(str(places.root).encode()).hexdigest()[:10]
+    of_version = "" if version is None else f"v{version}-"
+    return f"shortlist-{stack}-{of_version}" + ("" if replica is None else f"{replica + 1}-")
+
+
+def _settings(
+    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
+) -> ServerSettings:
+    # Of as many replicas as there may be: another number of them must not restart those that run.
+    tritons = [f"unix:{record.triton_socket(version, other)}" for other in range(MOST_REPLICAS)]
+    ports = deployed.replicas[replica]
+    return ServerSettings(
+        model=record.model,
+        version=version,
+        model_folder=places.versions / f"v{version}" / "model",
+        predictor=tritons.pop(replica),
+        spare_predictors=tuple(tritons),
+        http_port=ports.http,
+        grpc_port=ports.grpc,
+        health_port=ports.health,
+        store=deployed.deployment.store,
+        project=record.project,
+        online_store=record.online_store,
+        predictions=places.predictions,
+        serving=deployed.serving,
+    )
+
+
+def _write(folder: Path, deployment: Deployment, serving: Serving) -> None:
+    from shortlist.serving.export.repository import verify_repository, write_repository
+
+    model = folder / "model"
+    shutil.copytree(deployment.model_folder, model)
+    _verify(model, deployment.digest)  # It may have changed while it was copied.
+    repository = folder / "repository"
+    exported, version = model / signature.FOLDER, deployment.version
+    write_repository(
+        exported, version, serving.batching, repository, scoring=serving.scoring, placement=serving.placement
+    )
+    verify_repository(repository)
+
+
+def _verify(folder: Path, digest: str) -> None:
+    if not folder.is_dir():
+        raise IntegrityError(f"{folder}: no such model folder; train again")
+    verify_manifest(folder)
+    if (got := folder_digest(folder)) != digest:
+        raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
+
+
+def _holds(folder: Path, known: DeployedVersion) -> bool:
+    try:
+        check_repository(folder / "repository", known.repository_digest)
+        _verify(folder / "model", known.deployment.digest)
+    except IntegrityError:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""What was seen of a step, in the form in which it is kept and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from shortlist.evaluation.records import Interval, Record
+from shortlist.rollout.events import Decision
+
+
+class Track(Record):
+    """One track's traffic at one step."""
+
+    requests: int = 0
+    failed: int = 0
+    """Not answered as they should be, by the server's fault."""
+    client_errors: int = 0
+    """Refused: the client got them wrong."""
+    disconnected: int = 0
+    """Their client went away before there was an answer."""
+    p99_ms: float | None = None
+    """None without an answer."""
+    users: int = 0
+    """Different ones."""
+    kpi: float | None = None
+    """Mean of the users' values over the rollout so far; None without outcomes."""
+
+
+class CheckResult(Record):
+    """One of the judge's questions."""
+
+    name: str
+    passed: bool | None
+    """None when there is too little to tell."""
+    reason: str
+    numbers: dict[str, Any] = Field(default_factory=dict)
+
+
+class Requests(Record):
+    """Every request of a rollout."""
+
+    total: int = 0
+    failed_stable: int = 0
+    failed_canary: int = 0
+    client_errors: int = 0
+    """Refused on either track: the client got them wrong."""
+    disconnected: int = 0
+    """Their client went away before there was an answer, on either track."""
+    lost: int = 0
+    """Answered, yet not in the prediction log."""
+    logged: int = 0
+    """In the prediction log."""
+    doubled: int = 0
+    """In it more than once."""
+
+
+class Observation(Record):
+    """What the judge saw and said at one moment."""
+
+    decision: Decision
+    reason: str
+    checks: tuple[CheckResult, ...] = ()
+    stable: Track = Track()
+    canary: Track = Track()
+    canary_share: float | None = None
+    """Share of the step's users that got the canary; None without users."""
+    kpi_difference: Interval | None = None
+    """Canary less stable, with bounds that hold however often one looks; None while nothing is known."""
+    requests: Requests = Requests()
+    """Over the whole rollout so far."""

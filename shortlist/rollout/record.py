@@ -1,0 +1,151 @@
+"""The whole story of a rollout, as it is kept on disk and shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from shortlist.evaluation.records import Interval, Record
+from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.spec.serving import Canary
+
+_MOST_SAMPLES: Final = 600
+
+
+class PhaseChange(Record):
+    """A phase began."""
+
+    phase: Phase
+    step: int
+    percent: int
+    reason: str
+    time: str
+    """Of the wall clock, ISO 8601; for people. Clocks jump: no decision is made by it."""
+    elapsed_seconds: float
+
+
+class Step(Record):
+    """One share of the users, as far as it was watched."""
+
+    step: int
+    percent: int
+    began_seconds: float
+    """When watching began, in the rollout's own time."""
+    last: Observation | None = None
+    """The newest observation; the verdict's own when the step is over."""
+
+
+class Sample(Record):
+    """One moment of the plot."""
+
+    elapsed_seconds: float
+    percent: int
+    p99_ms_stable: float | None = None
+    p99_ms_canary: float | None = None
+    kpi_stable: float | None = None
+    kpi_canary: float | None = None
+    kpi_difference: Interval | None = None
+    failed_stable: int = 0
+    failed_canary: int = 0
+
+
+class RolloutRecord(Record):
+    """A rollout: what decides, what happened, what was seen."""
+
+    spec: str
+    state: RolloutState
+    kind: str
+    """Of the candidate, such as `xgboost`."""
+    digest: str
+    """Of the candidate's model folder when its blessing was verified; empty before."""
+    policy: Canary
+    """As declared when it began; a spec that changes meanwhile changes nothing."""
+    returning: bool = False
+    """It leads back to a version that served before."""
+    elapsed_seconds: float = 0.0
+    """Time that controllers spent on it, by a clock that never jumps; nobody's time is not counted."""
+    history: tuple[PhaseChange, ...] = ()
+    steps: tuple[Step, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    requests: Requests | None = None
+    """Counted at the end; None before."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.state.rollout
+
+    @property
+    def began(self) -> datetime | None:
+        """When it began, by the wall clock; None before."""
+        return datetime.fromisoformat(self.history[0].time) if self.history else None
+
+    @property
+    def at_step_seconds(self) -> float:
+        """How long the newest step has been watched."""
+        return self.elapsed_seconds - self.steps[-1].began_seconds if self.steps else 0.0
+
+    def at(self, elapsed_seconds: float) -> Self:
+        """Return it at a later moment."""
+        return self.model_copy(update={"elapsed_seconds": max(elapsed_seconds, self.elapsed_seconds)})
+
+    def with_state(self, state: RolloutState, time: datetime | None = None) -> Self:
+        """Return it in a new state; a new phase enters the history.
+
+        Args:
+            state: The new one.
+            time: Of day, for people; now by default.
+        """
+        changes: dict[str, object] = {"state": state}
+        if not self.history or (state.phase, state.step) != (self.state.phase, self.state.step):
+            changes["history"] = (*self.history, self._change(state, time or datetime.now(UTC)))
+            changes["samples"] = self._sampled(self._sample(state, None))
+            if state.phase is Phase.WATCHING:
+                began = Step(step=state.step, percent=state.percent, began_seconds=self.elapsed_seconds)
+                changes["steps"] = (*self.steps, began)
+        return self.model_copy(update=changes)
+
+    def with_observation(self, observation: Observation) -> Self:
+        """Return it with an observation of the newest step."""
+        step = self.steps[-1].model_copy(update={"last": observation})
+        samples = self._sampled(self._sample(self.state, observation))
+        return self.model_copy(update={"steps": (*self.steps[:-1], step), "samples": samples})
+
+    def _change(self, state: RolloutState, time: datetime) -> PhaseChange:
+        return PhaseChange(
+            phase=state.phase,
+            step=state.step,
+            percent=state.percent,
+            reason=state.reason,
+            time=time.isoformat(timespec="milliseconds"),
+            elapsed_seconds=self.elapsed_seconds,
+        )
+
+    def _sample(self, state: RolloutState, seen: Observation | None) -> Sample:
+        moment = Sample(elapsed_seconds=self.elapsed_seconds, percent=state.percent)
+        if seen is None:
+            return moment
+        return moment.model_copy(
+            update={
+                "p99_ms_stable": seen.stable.p99_ms,
+                "p99_ms_canary": seen.canary.p99_ms,
+                "kpi_stable": seen.stable.kpi,
+                "kpi_canary": seen.canary.kpi,
+                "kpi_difference": seen.kpi_difference,
+                "failed_stable": seen.requests.failed_stable,
+                "failed_canary": seen.requests.failed_canary,
+            }
+        )
+
+    def _sampled(self, sample: Sample) -> tuple[Sample, ...]:
+        samples = (*self.samples, sample)
+        if len(samples) <= _MOST_SAMPLES:
+            return samples
+        # Every other sample goes, but none at which the weight changed: a long rollout stays a small file.
+        kept = [
+            one
+            for number, one in enumerate(samples)
+            if number % 2 == 0 or number == len(samples) - 1 or one.percent != samples[number - 1].percent
+        ]
+        return tuple(kept)

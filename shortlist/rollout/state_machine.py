@@ -1,0 +1,100 @@
+"""The rollout as a pure state machine: what comes after what; no clock, no files, no servers.
+
+Every action says what should be so, not what to do, and is harmless when it is so already. A controller that was killed
+therefore goes on by doing the actions of the phase it was in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shortlist.rollout.actions import RolloutAction, actions
+from shortlist.rollout.events import Abort, Decision, Done, Event, Failed, Promote, StepAnalyzed
+from shortlist.rollout.phases import REVERTING_PHASES, WAITING_PHASES, Phase, RolloutState
+
+_NEXT: Final[Mapping[Phase, Phase]] = {
+    Phase.VERIFYING: Phase.STARTING,
+    Phase.STARTING: Phase.PROVING,
+    Phase.SHIFTING: Phase.WATCHING,  # which ends by a verdict only
+    Phase.PROMOTING: Phase.DRAINING,
+}
+_ENDS: Final[Mapping[Phase, Phase]] = {Phase.ROLLING_BACK: Phase.ROLLED_BACK, Phase.ABORTING: Phase.ABORTED}
+
+
+def advance(state: RolloutState, event: Event) -> tuple[RolloutState, tuple[RolloutAction, ...]]:
+    """Return the state after an event, and the actions it asks for; none when the event changes nothing.
+
+    Events that come too late (about another phase or step, or after the end) change nothing.
+    """
+    after = _after(state, event)
+    return after, actions(after) if after != state else ()
+
+
+def _after(state: RolloutState, event: Event) -> RolloutState:
+    match event:
+        case _ if state.final:
+            return state
+        case Abort(reason) if state.phase not in REVERTING_PHASES:
+            return _turn(state, Phase.ABORTING, reason)
+        case Failed(reason) if state.phase in WAITING_PHASES:
+            return _turn(state, Phase.ROLLING_BACK, reason)
+        case Promote(reason):
+            return _promote(state, reason)
+        case StepAnalyzed() | Done():
+            return _on(state, event)
+        case _:
+            return state
+
+
+def _on(state: RolloutState, event: StepAnalyzed | Done) -> RolloutState:
+    if event.step != state.step:
+        return state
+    if isinstance(event, Done):
+        return _next(state) if event.phase is state.phase else state
+    return _judged(state, event.decision, event.reason) if state.phase is Phase.WATCHING else state
+
+
+def _judged(state: RolloutState, decision: Decision, reason: str) -> RolloutState:
+    match decision:
+        case "hold":
+            return state
+        case "roll_back":
+            return _turn(state, Phase.ROLLING_BACK, reason)
+        case _ if state.step + 1 < len(state.steps):  # also when the judge would promote: no step is left out
+            return _shift(state, state.step + 1, reason)
+        case _:
+            return _forward(state, Phase.PROMOTING, percent=100, reason=reason)
+
+
+def _promote(state: RolloutState, reason: str) -> RolloutState:
+    if state.phase in {Phase.VERIFYING, Phase.STARTING, Phase.PROVING}:
+        return state.model_copy(update={"straight": True, "manual": True, "reason": reason})
+    if state.phase in {Phase.SHIFTING, Phase.WATCHING}:
+        return _forward(state, Phase.PROMOTING, percent=100, manual=True, reason=reason)
+    return state
+
+
+def _next(state: RolloutState) -> RolloutState:
+    if state.phase is Phase.PROVING:
+        if not state.straight and state.former is not None:
+            return _shift(state, 0, "")
+        reason = state.reason or "the first model: there is none to compare it with"
+        return _forward(state, Phase.PROMOTING, percent=100, reason=reason)
+    if state.phase is Phase.DRAINING:
+        return state.model_copy(update={"phase": Phase.PROMOTED, "stable": state.candidate})
+    if state.phase in _ENDS:
+        return state.model_copy(update={"phase": _ENDS[state.phase]})
+    return _forward(state, _NEXT.get(state.phase, state.phase))
+
+
+def _shift(state: RolloutState, step: int, reason: str) -> RolloutState:
+    return _forward(state, Phase.SHIFTING, step=step, percent=state.steps[step], reason=reason)
+
+
+def _forward(state: RolloutState, phase: Phase, **changes: object) -> RolloutState:
+    return state.model_copy(update={"phase": phase, "reached": phase, **changes})
+
+
+def _turn(state: RolloutState, phase: Phase, reason: str) -> RolloutState:
+    return state.model_copy(update={"phase": phase, "percent": 0, "reason": reason})

@@ -1,0 +1,1 @@
+"""Running a spec on this machine."""

@@ -1,0 +1,208 @@
+"""Runs a spec's training pipeline on this machine and shows how it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from models.base import DeclaredModel
+from monitoring.records import RetrainDecision
+from pipelines.compile import COMPILED, training_pipeline
+from shortlist.runs.display import Display
+from shortlist.runs.runner import roles_of
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.storage.artefacts import write_json
+from shortlist.spec.cluster import Cluster
+from shortlist.spec.data import GeneratedSource
+from shortlist.spec.load import canonical_json
+from shortlist.spec.spec import Spec
+from shortlist.contracts import Files, ShortlistError
+from shortlist.system.query_engine import prepare
+from shortlist.system.progress import EVENTS_VARIABLE
+
+
+def training_arguments(
+    spec: Spec,
+    location: str,
+    stores: str,
+    until: datetime | None = None,
+    decision: RetrainDecision | None = None,
+    *,
+    read_later: bool = False,
+) -> dict[str, Any]:
+    """Return the training pipeline's parameters: one per section, so that a changed section re-runs only what reads it.
+
+    Args:
+        spec: The declaration.
+        location: Path of the user's data; empty for a generated log.
+        stores: Where MLflow and Feast keep their files (see `State.reference`).
+        until: No row at or after this moment, with its timezone, is read, nor at or after the decision's.
+        decision: What starts the training; None: a person does. Days that the newest features have counted are not
+            counted again.
+        read_later: Whether the data are looked at by the run itself and not now, so that there is no digest of them.
+
+    Raises:
+        ShortlistError: The data are not there, or `until` has no timezone.
+    """
+    from shortlist.data.digest import input_digest
+    from shortlist.features.previous_fit import NEWEST
+    from shortlist.tracking.lineage import code_version
+
+    if until is not None and until.tzinfo is None:
+        raise ShortlistError(f"until: got {until.isoformat()}, wanted a moment with its offset from UTC")
+    limit = min((moment for moment in (until, decision.until if decision else None) if moment), default=None)
+    now = datetime.now(UTC) if spec.data.rules.max_age_hours is not None else None
+    return {
+        "name": spec.name,
+        "data": canonical_json(spec.data),
+        "features": canonical_json(spec.features),
+        "models": [model.text for model in declared_models(spec)],
+        "gates": canonical_json(spec.gates.model_copy(update={"baseline": spec.reference_baseline})),
+        "slices": list(spec.gates.slices),
+        "skew_rows": spec.gates.skew_rows,
+        "monitoring": canonical_json(spec.monitoring),
+        "serving": canonical_json(spec.serving),
+        # Whatever Kubernetes is asked for, the data and the models are the same: no step that makes them is told.
+        "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster()})),
+        "cluster": canonical_json(spec.runtime.cluster),
+        "location": location,
+        "input_digest": "" if read_later else input_digest(spec.data, location),
+        "stores": stores,
+        "code": code_version(),
+        "now": now.isoformat(timespec="seconds") if now else "",
+        "trigger": decision.trigger if decision else "manual",
+        "reasons": list(decision.reasons) if decision else [],
+        "key": decision.key if decision else "",
+        "until": limit.astimezone(UTC).isoformat() if limit else "",
+        "previous": NEWEST if decision else "",
+    }
+
+
+def declared_models(spec: Spec) -> list[DeclaredModel]:
+    """Return the models that a run trains: candidates first, as the gates and the page list them."""
+    cluster = canonical_json(spec.runtime.cluster)
+    return [
+        DeclaredModel(
+            name=name,
+            section=model.model_dump(mode="json"),
+            cluster=cluster if name in spec.runtime.cluster.workers else "",
+        )
+        for name, model in sorted(spec.models.items(), key=lambda item: item[1].role != "candidate")
+    ]
+
+
+def run_locally(
+    spec: Spec,
+    data: Path | None,
+    runs: Path,
+    *,
+    until: datetime | None = None,
+    decision: RetrainDecision | None = None,
+) -> int:
+    """Run the training pipeline with kfp.local; return the exit code.
+
+    The run's folder, `<runs>/latest`, ends with the page, the summary, the log and the arguments.
+
+    Args:
+        spec: The declaration.
+        data: The user's files; none for a generated log.
+        runs: Folder of runs and stores.
+        until: See `training_arguments`.
+        decision: Likewise.
+
+    Raises:
+        ShortlistError: The data are not given, or not there, or `until` has no timezone; or the engine is not there.
+    """
+    location = location_of(spec, data)
+    sys.stdout.write(f"{prepare(spec.runtime.engine, spec.runtime.gpu)}\n")
+    state = RunsFolder.open(runs)
+    arguments = training_arguments(spec, location, state.storage_parameter(spec.runtime), until, decision)
+    run = state.new_run(spec.name)
+    write_json(run / "arguments.json", arguments)
+    started = datetime.now(UTC)
+    graph = COMPILED / f"{training_pipeline(spec)}.yaml"
+    with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
+        code = run_child(graph, run, state, display)
+    return finish(spec, run, runs, display, code, started)
+
+
+def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, started: datetime) -> int:
+    """Leave a training's page and summary in its folder, say where they are, and return the exit code.
+
+    Args:
+        spec: The declaration.
+        run: Folder of the run.
+        runs: Where runs are kept.
+        display: That followed it.
+        code: Exit code of the pipeline.
+        started: When it began.
+    """
+    if "report" in display.finished:
+        shutil.copyfile(display.paths["page"], run / Files.REPORT)
+        shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
+    else:
+        from shortlist.runs.failure import write_failure
+
+        write_failure(spec.name, run, display, started)
+    RunsFolder.open(runs).point_latest_at(run)
+    display.conclude(run, code, relative_to=runs)
+    return code
+
+
+def location_of(spec: Spec, data: Path | None) -> str:
+    """Return the path of the user's files; empty for a generated log.
+
+    Raises:
+        ShortlistError: The spec reads files, and none are given.
+    """
+    if isinstance(spec.data.source, GeneratedSource):
+        return ""
+    if data is None:
+        raise ShortlistError(
+            f"spec '{spec.name}' reads files: say where they are, e.g. make run SPEC={spec.name} DATA=path"
+        )
+    return str(data.resolve())
+
+
+def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) -> int:
+    """Run a compiled pipeline in a process of its own, and show how it goes; return the exit code.
+
+    Args:
+        pipeline: The compiled YAML.
+        run: Folder with its `arguments.json`; gets `pipeline.log`.
+        state: Where the cache is kept.
+        display: That follows it.
+    """
+    command = [sys.executable, "-m", "shortlist.runs.runner", str(pipeline), str(run / "arguments.json")]
+    # kfp.local leaves a folder per task behind; in a folder of our own they go with the run.
+    with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
+        # Threads that spin at barriers steal the cores of whoever shares them: 20 times slower on a busy machine.
+        calm = {"OMP_WAIT_POLICY": "PASSIVE"}
+        environment = {**calm, **os.environ, EVENTS_VARIABLE: str(run / "events.jsonl"), "TMPDIR": scratch}
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [*command, str(state.root / "cache")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            while child.poll() is None:
+                display.refresh()
+            display.refresh()
+        except KeyboardInterrupt:
+            os.killpg(child.pid, signal.SIGTERM)
+            child.wait()
+            display.interrupted = True
+            return 130
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+        return 1 if child.returncode else 0

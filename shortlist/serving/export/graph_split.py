@@ -1,0 +1,60 @@
+"""An exported graph in two files, cut where its features end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from shortlist.serving.export.signature import LOG_ODDS
+from shortlist.storage.artefacts import IntegrityError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+FEATURES_FILE: Final = "features.onnx"
+NETWORK_FILE: Final = "network.onnx"
+
+
+def write_features(graph: Path, border: tuple[str, ...], out: Path) -> None:
+    """Write the part of a graph that computes the features: its inputs in, the tensors at the border out.
+
+    Weights that lie beside the graph stay there: the part names the same file, which must lie beside it too.
+
+    Args:
+        graph: The whole graph.
+        border: `Signature.border`.
+        out: Folder to write to.
+
+    Raises:
+        IntegrityError: The graph is missing or broken.
+    """
+    _write(graph, (), border, out / FEATURES_FILE)
+
+
+def write_network(graph: Path, border: tuple[str, ...], out: Path) -> None:
+    """Write the part of a graph that was trained: the tensors at the border in, the log-odds out; the rest as above."""
+    _write(graph, border, (LOG_ODDS,), out / NETWORK_FILE)
+
+
+def read_graph(graph: Path) -> ModelProto:
+    """Return a graph without the weights that lie beside it.
+
+    Raises:
+        IntegrityError: It is missing or broken.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(graph, load_external_data=False)
+    except (OSError, DecodeError) as error:
+        raise IntegrityError(f"{graph}: is no readable graph ({error}); export the model again") from None
+
+
+def _write(graph: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], path: Path) -> None:
+    from onnx.utils import Extractor
+
+    whole = read_graph(graph)
+    names = list(inputs) or [tensor.name for tensor in whole.graph.input]
+    part = Extractor(whole).extract_model(names, list(outputs))
+    path.write_bytes(part.SerializeToString(deterministic=True))

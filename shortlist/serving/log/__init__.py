@@ -1,0 +1,1 @@
+"""The prediction log and the outcome log."""

@@ -1,0 +1,177 @@
+"""Appending to a log without ever waiting for the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shortlist.serving.log.logs import PART
+from shortlist.spec.serving import PredictionLog
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_CLOSE_SECONDS: Final = 30.0
+_MOST_VALUES: Final = 16_000_000
+"""Values held in memory, about: 128 MB of numbers, several times as much of texts."""
+
+Convert = Callable[[Sequence[Any], pa.Field], pa.Array | pa.ChunkedArray]
+
+
+def plain(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """Return a column of a log whose values are Python's."""
+    return pa.array(values, field.type)
+
+
+def process_folder(predictions: Path, version: int) -> Path:
+    """Return the folder of this process inside the prediction log: no two processes ever share one."""
+    return predictions / f"v{version}-{time.time_ns()}-{os.getpid()}"
+
+
+def is_sampled(request_id: str, share: float) -> bool:
+    """Whether a request belongs to a share of all; the same for the same id, whoever asks.
+
+    >>> is_sampled("a", 1.0), 200 < sum(is_sampled(str(number), 0.25) for number in range(1000)) < 300
+    (True, True)
+    """
+    if share >= 1.0:
+        return True
+    hashed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
+    return hashed < share * 2**64
+
+
+class LogWriter:
+    """Rows held in memory, at most so many, and written by a thread as whole files.
+
+    What is written survives the process. A row that finds the memory full is dropped and counted; when the disk is
+    full, that is once the rows held are as many as may be. They are written when there is space again.
+
+    Args:
+        folder: Of the files.
+        schema: Of the rows.
+        settings: How long, and how many, rows are held.
+        convert: Makes a column of the values of many rows; the thread calls it.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, settings: PredictionLog, convert: Convert = plain) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._convert = convert
+        self._flush_seconds = settings.flush_seconds
+        self._max_waiting = settings.max_waiting
+        self._waiting: deque[Sequence[Any]] = deque()
+        self._taken = 0
+        self._values = 0
+        self._part = 0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self.dropped = 0
+        """Rows that found no room."""
+        self.written = 0
+        """Rows in files."""
+        self.problem: str | None = None
+        """Why nothing can be written; None when all is well."""
+        self._thread = threading.Thread(target=self._run, name=f"log-{folder.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are in memory only."""
+        return len(self._waiting) + self._taken
+
+    def add(self, row: Sequence[Any], values: int = 1) -> bool:
+        """Take a row; return whether there was room. Never waits for a disk.
+
+        Args:
+            row: Its values in the order of the schema.
+            values: How many single values it holds, about.
+        """
+        with self._lock:
+            held = len(self._waiting) + self._taken
+            if held >= self._max_waiting or self._values >= _MOST_VALUES or self._closed:
+                self.dropped += 1
+                return False
+            self._waiting.append(row)
+            self._values += values
+        if (2 * held >= self._max_waiting or 2 * self._values >= _MOST_VALUES) and self.problem is None:
+            self._wake.set()
+        return True
+
+    def flush(self) -> None:
+        """Write what is in memory, if the disk takes it."""
+        with self._writing:
+            with self._lock:
+                rows, self._waiting = self._waiting, deque()
+                self._taken, values = len(rows), self._values
+            if not rows:
+                return
+            try:
+                self._write(rows)
+            except OSError as error:  # a full disk, most often: the rows stay
+                self._fail(error)
+                with self._lock:
+                    rows.extend(self._waiting)
+                    self._waiting, self._taken = rows, 0
+                return
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # a row of another shape: ours
+                self._fail(error)
+                with self._lock:
+                    self.dropped += len(rows)
+                    self._taken = 0
+                    self._values -= values
+                return
+            with self._lock:
+                self.written += len(rows)
+                self._taken = 0
+                self._values -= values
+            self.problem = None
+
+    def close(self) -> None:
+        """Write what is left; what the disk does not take is counted as dropped."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(_LONGEST_CLOSE_SECONDS)
+        self.flush()
+        with self._lock:
+            self.dropped += len(self._waiting)
+            self._waiting.clear()
+            self._values = 0
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait(self._flush_seconds)
+            self._wake.clear()
+            self.flush()
+
+    def _write(self, rows: Sequence[Sequence[Any]]) -> None:
+        columns = [
+            self._convert(values, field) for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+        ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / PART.format(number=self._part)
+        staging = path.with_name(path.name + ".partial")
+        try:
+            table = pa.Table.from_arrays(columns, schema=self._schema)
+            pq.write_table(table, staging, compression="zstd", write_page_checksum=True)
+            staging.replace(path)
+        except BaseException:
+            staging.unlink(missing_ok=True)
+            raise
+        self._part += 1
+
+    def _fail(self, error: Exception) -> None:
+        problem = f"{type(error).__name__}: {error}"
+        if self.problem != problem:
+            _log.warning("%s: the log cannot be written: %s", self._folder, problem)
+        self.problem = problem

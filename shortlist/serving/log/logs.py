@@ -1,0 +1,103 @@
+"""The prediction log and the outcome log: append-only folders of Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from shortlist.contracts import Columns
+from shortlist.spec.data import Column, Data
+
+_ANSWERS: Final = {
+    "time": pa.timestamp("us", "UTC"),  # of the answer
+    "request_id": pa.string(),  # of the x-request-id header, or given by the server
+    "user": pa.string(),  # of the x-shortlist-user header, else of the request's user column; null when it names none
+    "routed_by_user": pa.bool_(),  # it had that header, by which the track is chosen; without one, chance chooses
+    "track": pa.string(),  # stable or canary; null outside Envoy
+    "rollout": pa.string(),  # id of the rollout under way; null when there is none
+    "step": pa.int32(),  # its step, from 0
+    "version": pa.int64(),  # registered version that scored
+    "status": pa.int16(),  # 200, or 500 when the model gave no usable score
+    "digest": pa.string(),  # 16 hexadecimal digits over the request's inputs
+    "latency_ms": pa.float32(),  # inside the server
+    "degraded": pa.bool_(),  # features could not be read and count as unknown
+    "items": pa.list_(pa.int64()),  # item keys, in the order of the request; null for logs without items
+    "scores": pa.list_(pa.float32()),
+}
+_VALUES: Final = {
+    "integer": pa.int64(),
+    "hex": pa.int64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+}
+
+
+def prediction_schema(data: Data) -> pa.Schema:
+    """Return the columns of the prediction log: one row per answered request.
+
+    Behind what is known of the answer come the inputs as they were sent: `event_time`, and the columns of
+    `logged_inputs`, each a list with one value per row of the request. A list of length 1 holds for every row; null was
+    not sent. Types are those of the valid log.
+
+    Args:
+        data: The log's declaration.
+    """
+    inputs = {logged_name(name): pa.list_(_value_type(column)) for name, column in logged_inputs(data).items()}
+    times = {Columns.TIME: pa.list_(pa.timestamp("us", "UTC"))}
+    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **times, **inputs})
+
+
+def logged_inputs(data: Data) -> Mapping[str, Column]:
+    """Return the declared columns whose values as sent are logged, by name.
+
+    Those are the log's columns known before the impression. Items have a column of their own; vectors are left out, for
+    they are many times as large as everything else and no distribution is told by their numbers.
+    """
+    left_out = (data.label, data.impression, data.item)
+    return {
+        column.name: column
+        for column in data.columns
+        if column.known == "before" and column.name not in left_out and column.type != "vector"
+    }
+
+
+def logged_name(name: str) -> str:
+    """Return the log's name of a declared column: its own, unless the log gives that to what it says of the answer.
+
+    >>> logged_name("page"), logged_name("status")
+    ('page', 'sent:status')
+    """
+    return f"sent:{name}" if name in _ANSWERS else name
+
+
+def outcome_schema(item: pa.DataType) -> pa.Schema:
+    """Return the columns of the outcome log: one row per shown item whose outcome is known."""
+    return pa.schema(
+        {
+            "time": pa.timestamp("us", "UTC"),
+            "request_id": pa.string(),
+            "item": item,  # null for logs without items
+            "row": pa.int32(),  # its row in the request
+            "label": pa.int8(),
+        }
+    )
+
+
+PART: Final = "part-{number:06d}.parquet"
+"""Name of a flushed file; a file under this name is whole."""
+NEEDED: Final = frozenset(("time", "request_id", "version", "status", "scores", "row", "label"))
+"""Columns without which a row of its log says nothing; another one that a file does not have is null."""
+
+
+def item_type(data: Data) -> pa.DataType:
+    """Return the type of the item keys of a log."""
+    return pa.string() if data.item is not None and data.by_name[data.item].type == "string" else pa.int64()
+
+
+def _value_type(column: Column) -> pa.DataType:
+    if column.type == "tags":
+        return pa.list_(pa.string() if column.tag_type == "string" else pa.int64())
+    return _VALUES[column.type]

@@ -1,0 +1,1 @@
+"""Programs that serving starts: their ports, their launch, and their end."""

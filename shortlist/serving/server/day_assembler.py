@@ -1,0 +1,102 @@
+"""Rows of the valid log as a server would see them: for comparing what is served with the training table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+
+import numpy as np
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.plan import Plan
+from shortlist.features.vectors import matrix
+from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.signature import Signature
+from shortlist.serving.server.columns import Column, Ragged, to_codes
+from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.snapshot import Snapshot, load_with_users
+from shortlist.serving.server.tensor_assembler import TensorAssembler, Tensors
+from shortlist.serving.server.v2 import read_body
+
+
+class DayAssembler:
+    """Gives the tensors of rows of the valid log, with every view as of the start of their day."""
+
+    def __init__(self, plan: Plan, signature: Signature, views: ViewIndex) -> None:
+        self._assembler = TensorAssembler(plan, signature)
+        self._declared = plan.declared
+        self._views = views
+        self._day: date | None = None
+        self._snapshot: Snapshot | None = None
+
+    def tensors(self, rows: pl.DataFrame, day: date) -> Tensors:
+        """Return the inputs of the model for rows of one day.
+
+        Raises:
+            ShortlistError: A view cannot be read.
+        """
+        return self._assembler.tensors(self.columns(rows), self._as_of(day).tables, rows.height)
+
+    def requested(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
+        """Return the inputs of the model for a request, every view as of the start of a day.
+
+        Args:
+            body: As it comes over HTTP.
+            header_length: The header that says how long its JSON is.
+            rows: Its rows.
+            day: The day.
+
+        Raises:
+            BadRequestError: It is refused.
+        """
+        reader = InputReader(self.needs, self.widths, rows)
+        inputs = reader.read(read_body(body, header_length).tensors, 0)
+        return self._assembler.tensors(inputs.columns, self._as_of(day).tables, inputs.rows)
+
+    @property
+    def needs(self) -> FeatureRequirements:
+        """What the model needs of a request and of the views."""
+        return self._assembler.needs
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """Of vectors, by place."""
+        return self._assembler.widths
+
+    def _as_of(self, day: date) -> Snapshot:
+        if self._snapshot is None or self._day != day:
+            self._snapshot = load_with_users(self._assembler, self._views, self._views.start_of(day))
+            self._day = day
+        return self._snapshot
+
+    def columns(self, rows: pl.DataFrame) -> dict[str, Column]:
+        """Return rows as the columns of a request."""
+        needs, widths = self._assembler.needs, self._assembler.widths
+        columns = {name: log_column(rows[name], name, self._declared, widths.get(name)) for name in needs.columns}
+        columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
+        return columns
+
+
+def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: int | None) -> Column:
+    """Return a column of the valid log as the server reads it from a request.
+
+    Args:
+        values: The column.
+        name: Its name in the log.
+        declared: The declared columns.
+        width: Of a vector column.
+    """
+    match declared.column(name).type:
+        case "number":
+            numbers = values.cast(pl.Float64).fill_null(np.nan).to_numpy()
+            return np.where(np.isfinite(numbers), numbers, np.nan)  # as the training table has it
+        case "tags":
+            return Ragged.of(values)
+        case "vector":
+            assert width is not None
+            return matrix(values, width)
+        case _:
+            return to_codes(values)

@@ -1,0 +1,158 @@
+"""What a signature needs: which views are looked up by which keys, and which columns a client may send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import LAST_TIME, KeyedView
+from shortlist.features.plan import Plan, View
+from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
+
+Role = Literal["number", "code", "list", "tags", "vector"]
+"""How a column is read: `tags` are a row's distinct values, as keys."""
+
+_CLOCK = frozenset((Columns.TIME, Columns.DAY, SECOND_OF_DAY, WEEKDAY))
+Wanted = Mapping[str, frozenset[Role]]
+"""By place."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One look-up: the columns that make its key, and what it is to give."""
+
+    name: str
+    """Of the view; of the key column where several views are one."""
+    keys: tuple[str, ...]
+    """Places."""
+    tags: tuple[bool, ...] = ()
+    """Which of the keys hold several values per row."""
+    numbers: tuple[str, ...] = ()
+    """Places; the same for the others."""
+    codes: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    tag_lists: tuple[str, ...] = ()
+    vectors: tuple[str, ...] = ()
+    lasts: int = 0
+    """How many of the numbers, at their end, are not sums: those of the newest tag, its time first."""
+
+    @property
+    def pools(self) -> bool:
+        """Whether a row may ask several keys, whose answers become one."""
+        return any(self.tags)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Everything it gives."""
+        return frozenset((*self.numbers, *self.codes, *self.lists, *self.tag_lists, *self.vectors))
+
+
+@dataclass(frozen=True)
+class FeatureRequirements:
+    """What must be looked up, in an order in which every key is there when it is needed."""
+
+    declared: DeclaredColumns
+    signature: Signature
+    steps: tuple[Step, ...]
+    """One per view."""
+    columns: Mapping[str, frozenset[Role]]
+    """Columns of the log."""
+
+    @classmethod
+    def of(cls, plan: Plan, signature: Signature) -> Self:
+        """Return what the model of a signature needs of the views in a plan."""
+        wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
+        steps = []
+        for view in reversed(plan.views):
+            given = {name: f"{view.name}:{name}" for name in view.features}
+            if wanted.keys() & set(given.values()):
+                step = _step(view, given, plan.declared, wanted)
+                steps.append(step)
+                for place, role in _keys(step):
+                    wanted.setdefault(place, set()).add(role)
+        looked_up = {place for step in steps for place in step.places} | _CLOCK
+        own = {place: frozenset(roles) for place, roles in wanted.items() if place not in looked_up}
+        return cls(plan.declared, signature, tuple(reversed(steps)), own)
+
+    @property
+    def of_user(self) -> tuple[Step, ...]:
+        """The views keyed by the user alone: their rows come fresh from the online store."""
+        return tuple(step for step in self.steps if step.keys == (self.declared.data.user,))
+
+    @property
+    def of_item(self) -> tuple[Step, ...]:
+        """The views that are known once the item is: by its key, or by what its side table says."""
+        item = self.declared.data.item
+        known = {item} if item is not None else set()
+        steps = []
+        for step in self.steps:
+            if step.keys and set(step.keys) <= known:
+                known |= step.places
+                steps.append(step)
+        return tuple(steps)
+
+    @property
+    def others(self) -> tuple[Step, ...]:
+        """The rest."""
+        return tuple(step for step in self.steps if step not in self.of_user and step not in self.of_item)
+
+    def merged(self, steps: tuple[Step, ...], key: str) -> Step:
+        """Return some steps as one, which gives only what is read outside of them."""
+        outside = {place: set(roles) for place, roles in _of_signature(self.signature).items()}
+        for step in self.steps:
+            if step not in steps:
+                for place, role in _keys(step):
+                    outside.setdefault(place, set()).add(role)
+        given = [place for step in steps for place in sorted(step.places)]
+        return _with_roles(Step(key, (key,), (False,)), given, outside)
+
+
+def _of_signature(signature: Signature) -> Wanted:
+    roles: dict[str, frozenset[Role]] = {}
+    places: tuple[tuple[Role, Iterable[str]], ...] = (
+        ("number", signature.numbers),
+        ("code", signature.codes),
+        ("list", (each.place for each in signature.lists)),
+        ("vector", (each.place for each in signature.vectors)),
+    )
+    for role, named in places:
+        for place in named:
+            roles[place] = roles.get(place, frozenset()) | {role}
+    return roles
+
+
+def _step(view: View, given: Mapping[str, str], declared: DeclaredColumns, wanted: Mapping[str, set[Role]]) -> Step:
+    keys = tuple(name for name in view.keys if name != Columns.EVERYTHING)
+    places = tuple(declared.place(name) for name in keys)
+    tags = view.tags if isinstance(view, KeyedView) else ()
+    step = _with_roles(Step(view.name, places, tuple(name in tags for name in keys)), given.values(), wanted)
+    if not tags or not isinstance(view, KeyedView) or not view.timed:
+        return step
+    # The newest of a row's tags is told by its time, then by its values: all of them are needed.
+    newest = [given[name] for name in (LAST_TIME, *(f"last_{name}" for name in view.lasts))]
+    sums = tuple(place for place in step.numbers if place not in newest)
+    if len(sums) == len(step.numbers):
+        return step
+    return replace(step, numbers=(*sums, *newest), lasts=len(newest))
+
+
+def _with_roles(step: Step, given: Iterable[str], wanted: Mapping[str, set[Role]]) -> Step:
+    def having(role: Role) -> tuple[str, ...]:
+        return tuple(place for place in given if role in wanted.get(place, ()))
+
+    given = tuple(dict.fromkeys(given))
+    return replace(
+        step,
+        numbers=having("number"),
+        codes=having("code"),
+        lists=having("list"),
+        tag_lists=having("tags"),
+        vectors=having("vector"),
+    )
+
+
+def _keys(step: Step) -> Iterable[tuple[str, Role]]:
+    return ((place, "tags" if tags else "code") for place, tags in zip(step.keys, step.tags, strict=True))

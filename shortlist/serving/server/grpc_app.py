@@ -1,0 +1,198 @@
+"""The gRPC side of a server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from pydantic import Field
+from tritonclient.grpc import service_pb2
+
+from shortlist.serving.export.signature import SCORE
+from shortlist.serving.server.headers import RequestContext
+from shortlist.serving.server.http_app import SERVER
+from shortlist.serving.server.metrics import WENT_AWAY
+from shortlist.serving.server.request_errors import (
+    BadRequestError,
+    BadScoresError,
+    ModelUnavailableError,
+    OverloadedError,
+    RequestError,
+    TooLargeError,
+    TooManyBytesError,
+    TooSlowError,
+    UnknownModelError,
+    shown,
+)
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
+from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
+from shortlist.serving.server.v2 import LONGEST_ID, MOST_INPUTS
+
+_CODES: Final = {
+    BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooManyBytesError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooSlowError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    UnknownModelError: grpc.StatusCode.NOT_FOUND,
+    OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ModelUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    BadScoresError: grpc.StatusCode.INTERNAL,
+}
+_SERVICE: Final = "inference.GRPCInferenceService"
+_METHODS: Final = ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer")
+_CONTENTS: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+
+
+_log = logging.getLogger(__name__)
+
+
+class _Sizes(Message):
+    """Of the parts of a request."""
+
+    id: Annotated[str, Field(max_length=LONGEST_ID)]
+    inputs: Annotated[int, Field(le=MOST_INPUTS)]
+    outputs: Annotated[int, Field(le=MOST_INPUTS)]
+
+
+class GRPCApp:
+    """Answers over gRPC; what it does not know is UNIMPLEMENTED."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    @property
+    def handler(self) -> Any:
+        """What a server of gRPC's is given: the generated one would answer UNKNOWN where protobuf cannot be parsed."""
+        return grpc.method_handlers_generic_handler(
+            _SERVICE,
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    self._answering(name, getattr(self, name)),
+                    request_deserializer=_parser(getattr(service_pb2, f"{name}Request")),
+                    response_serializer=getattr(service_pb2, f"{name}Response").SerializeToString,
+                )
+                for name in _METHODS
+            },
+        )
+
+    def _answering(self, name: str, answer: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return what answers a method, a refusal too; the only place where errors become codes of gRPC's."""
+        count = self._service.metrics.count
+
+        async def answered(request: Any, context: Any) -> Any:
+            started, status = time.perf_counter(), WENT_AWAY
+            try:
+                if request is None:
+                    raise BadRequestError(f"the message is no {name}Request: it cannot be parsed")
+                found = await answer(request, context)
+                status = 200
+                return found
+            except RequestError as error:
+                status = error.http
+                await context.abort(_CODES[type(error)], str(error), tuple(error.headers.items()))
+            except Exception:
+                status = 500
+                _log.exception("a request could not be answered")
+                await context.abort(grpc.StatusCode.INTERNAL, "Internal Server Error")
+            finally:
+                if name == "ModelInfer" or status != 200:
+                    count("grpc", status, time.perf_counter() - started)
+
+        return answered
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's names
+        """Say that the process lives."""
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say whether it can score."""
+        return service_pb2.ServerReadyResponse(ready=await self._service.is_ready())
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say what it is."""
+        return service_pb2.ServerMetadataResponse(**SERVER)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say whether the model can score."""
+        self._service.check_model(request.name, request.version)
+        return service_pb2.ModelReadyResponse(ready=await self._service.is_ready())
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say what the model takes and gives."""
+        self._service.check_model(request.name, request.version)
+        kind = service_pb2.ModelMetadataResponse.TensorMetadata
+        settings = self._service.settings
+        return service_pb2.ModelMetadataResponse(
+            name=settings.model,
+            versions=[str(settings.version)],
+            platform=SERVER["name"],
+            inputs=[kind(name=one.name, datatype=one.datatype, shape=one.shape) for one in self._service.inputs.inputs],
+            outputs=[kind(name=SCORE, datatype="FP32", shape=[-1])],
+        )
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Score."""
+        origin = RequestContext.of(dict(context.invocation_metadata() or ()))
+        async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
+            tensors = _tensors(request)
+            question = InferenceRequest(request.model_name, request.model_version, tensors, origin, request.id)
+            answer = await self._service.answer(question, place)
+        headers = origin.answer(self._service.settings.version)
+        await context.send_initial_metadata(tuple(headers.items()))
+        return self._response(request.id, answer, headers)
+
+    def _response(self, name: str, answer: InferenceResponse, headers: dict[str, str]) -> Any:
+        settings = self._service.settings
+        response = service_pb2.ModelInferResponse(
+            model_name=settings.model, model_version=str(settings.version), id=name or answer.request_id
+        )
+        for key, value in headers.items():
+            response.parameters[key].string_param = value
+        response.parameters["degraded"].bool_param = answer.degraded
+        response.outputs.add(name=SCORE, datatype="FP32", shape=[len(answer.scores)])
+        response.raw_output_contents.append(answer.scores.tobytes())
+        return response
+
+
+def _parser(kind: Any) -> Callable[[bytes], Any]:
+    """Return what parses a message; None for what is none."""
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return kind.FromString(raw)
+        except DecodeError:
+            return None
+
+    return parse
+
+
+def _tensors(request: Any) -> Sequence[Tensor]:
+    sizes = {"id": request.id, "inputs": len(request.inputs), "outputs": len(request.outputs)}
+    checked(_Sizes, sizes)
+    for output in request.outputs:
+        if output.name != SCORE:
+            raise BadRequestError(f"no output {shown(output.name)}; wanted '{SCORE}'")
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise BadRequestError(
+            f"raw_input_contents: got {len(raw)} of them; wanted one for each of {len(request.inputs)} inputs"
+        )
+    return [_tensor(number, each, raw[number] if raw else None) for number, each in enumerate(request.inputs)]
+
+
+def _tensor(number: int, each: Any, raw: bytes | None) -> Tensor:
+    said = {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+    head = checked(Head, said, f"inputs.{number}")
+    if raw is not None:
+        return from_bytes(head, raw)
+    if head.datatype not in _CONTENTS:
+        raise BadRequestError(f"input '{head.name}': {head.datatype} has no typed contents; wanted raw_input_contents")
+    return from_values(head, list(getattr(each.contents, _CONTENTS[head.datatype])))

@@ -1,0 +1,105 @@
+"""What a server answers over HTTP besides inference, which is `http_inference`'s."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from shortlist.serving.export.signature import SCORE
+from shortlist.serving.server.request_errors import RequestError
+from shortlist.serving.server.service import Service
+
+SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensions": ["binary_tensor_data"]}
+
+
+def http_app(service: Service) -> Starlette:
+    """Return the application of a server's pages."""
+    model = "/v2/models/{model}"
+    routes = [
+        ("/v2", _server),
+        ("/v2/health/live", _live),
+        ("/v2/health/ready", _ready),
+        (model, _model),
+        (f"{model}/versions/{{version}}", _model),
+        (f"{model}/ready", _model_ready),
+        (f"{model}/versions/{{version}}/ready", _model_ready),
+        (f"{model}/infer", _only_post),
+        (f"{model}/versions/{{version}}/infer", _only_post),
+        ("/metrics", _metrics),
+    ]
+    app = Starlette(
+        routes=[Route(path, answer, methods=["GET"]) for path, answer in routes],
+        exception_handlers={RequestError: _refused, HTTPException: _no_such_page},
+    )
+    app.state.service = service
+    return app
+
+
+async def _only_post(request: Request) -> Response:
+    raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
+
+
+async def _server(request: Request) -> Response:
+    return _json(SERVER)
+
+
+async def _live(request: Request) -> Response:
+    return Response()
+
+
+async def _ready(request: Request) -> Response:
+    service: Service = request.app.state.service
+    ready = await service.is_ready()
+    return _json({"ready": ready, "problems": service.problems()}, 200 if ready else 503)
+
+
+async def _model_ready(request: Request) -> Response:
+    service: Service = request.app.state.service
+    service.check_model(request.path_params["model"], request.path_params.get("version", ""))
+    return await _ready(request)
+
+
+async def _model(request: Request) -> Response:
+    service: Service = request.app.state.service
+    service.check_model(request.path_params["model"], request.path_params.get("version", ""))
+    inputs = [
+        {"name": each.name, "datatype": each.datatype, "shape": each.shape, "parameters": {"optional": each.optional}}
+        for each in service.inputs.inputs
+    ]
+    return _json(
+        {
+            "name": service.settings.model,
+            "versions": [str(service.settings.version)],
+            "platform": SERVER["name"],
+            "inputs": inputs,
+            "outputs": [{"name": SCORE, "datatype": "FP32", "shape": [-1]}],
+        }
+    )
+
+
+async def _metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _json({"error": str(error)}, error.http)
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    # Not `request.url`: a client's Host header may make it no address at all.
+    return _json({"error": f"{request.method} {request.scope['path']}: {error.detail}"}, error.status_code)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")

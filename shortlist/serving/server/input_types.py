@@ -1,0 +1,109 @@
+"""What each declared type takes of a request, and how its values are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import Any, Final, cast
+
+import numpy as np
+
+from shortlist.contracts import Columns
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.server.columns import Codes, Column, Numbers, as_numbers
+from shortlist.serving.server.request_errors import BadRequestError, shown
+from shortlist.serving.server.tensors import BYTES, FLOATS, INTEGERS
+from shortlist.spec.data import Column as Declaration
+
+_HEX: Final = re.compile("(0[xX])?[0-9a-fA-F]{1,256}")
+_DATE: Final = re.compile("(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8})([T ].{0,64})?")
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_LARGEST_TIME: Final = 253_402_300_799_000_000  # the year 9999, beyond which there are no dates
+
+
+def accepted_by(declared: Declaration) -> frozenset[str]:
+    """Return the datatypes that a column takes."""
+    match declared.type:
+        case "integer":
+            return INTEGERS
+        case "number":
+            return INTEGERS | FLOATS
+        case "string":
+            return frozenset((BYTES,))
+        case "vector":
+            return FLOATS
+        case "tags":
+            return frozenset((BYTES,)) if declared.tag_type == "string" else INTEGERS
+        case _:
+            return INTEGERS | {BYTES}
+
+
+def datatype_of(declared: Declaration) -> str:
+    """Return the datatype that fits a column best."""
+    text = declared.type == "string" or (declared.type == "tags" and declared.tag_type == "string")
+    if text or declared.type in ("hex", "date"):
+        return BYTES
+    return {"number": "FP64", "vector": "FP32"}.get(declared.type, "INT64")
+
+
+def words_for(declared: Declaration) -> str:
+    """Return the words for what a column takes."""
+    accepted = accepted_by(declared)
+    kinds = (("an integer type", INTEGERS), ("FP16, FP32 or FP64", FLOATS), (BYTES, frozenset((BYTES,))))
+    return " or ".join(words for words, kind in kinds if kind <= accepted)
+
+
+def plain_numbers(values: Any) -> Numbers:
+    """Return INT64 or FP64 values as numbers; NaN for whatever is none."""
+    numbers = as_numbers(values)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def each_of(values: Sequence[str | None], read: Callable[[str], int], name: str, wanted: str) -> Codes:
+    """Return what every text says, NO_CODE for none.
+
+    Raises:
+        BadRequestError: One cannot be read; the words for what was wanted are `wanted`.
+    """
+    codes = np.full(len(values), NO_CODE, np.int64)
+    for row, value in enumerate(values):
+        try:
+            # As in a log: blanks are no value.
+            codes[row] = read(text) if value is not None and (text := value.strip()) else NO_CODE
+        except (ValueError, OverflowError):
+            raise BadRequestError(f"input '{name}': got {shown(value)}; wanted {wanted}") from None
+    return codes
+
+
+def bits_of(text: str) -> int:
+    """Return the 64 bits that hexadecimal digits say, as the log keeps them."""
+    if _HEX.fullmatch(text) is None:  # Python's own reader takes more than a log's
+        raise ValueError
+    bits = int(text, 16)
+    if not 0 <= bits < 2**64:
+        raise ValueError
+    return bits - 2**64 if bits >= 2**63 else bits  # 16 digits fill 64 bits: the sign is one of them
+
+
+def day_of(text: str) -> int:
+    """Return the days from 1970-01-01 to an ISO date, with or without a time behind it."""
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    return date.fromisoformat(found["date"]).toordinal() - _EPOCH
+
+
+def moments_of(sent: Column | None, now: int) -> Codes:
+    """Return the moments of a request's rows: now, where it does not say.
+
+    Raises:
+        BadRequestError: A moment has no date.
+    """
+    if sent is None:
+        return np.full(1, now, np.int64)
+    moments = cast(Codes, sent)
+    moments = np.where(moments == NO_CODE, now, moments)
+    if ((moments < 0) | (moments > _LARGEST_TIME)).any():
+        raise BadRequestError(f"input '{Columns.TIME}': got a time outside the years 1970 to 9999; wanted microseconds")
+    return moments

@@ -1,0 +1,257 @@
+"""The inputs of a request as typed columns, or the one sentence that says what is wrong with them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import numpy as np
+
+from shortlist.contracts import Columns, did_you_mean
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.server.columns import Codes, Column, Ragged, TextCodes
+from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.input_types import (
+    accepted_by,
+    bits_of,
+    datatype_of,
+    day_of,
+    each_of,
+    moments_of,
+    plain_numbers,
+    words_for,
+)
+from shortlist.serving.server.logged_columns import Sent
+from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.tensors import Tensor
+from shortlist.spec.data import Column as Declaration
+from shortlist.spec.data import Data, FileSource, null_texts
+from shortlist.spec.serving import Limits
+
+Key = Sequence[str | None] | Codes
+
+_TIME: Final = Declaration(name="event_time_", type="integer")
+_MATRICES: Final = ("tags", "vector")
+_EMPTY: Final = null_texts(())
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a request says of its rows."""
+
+    rows: int
+    columns: Mapping[str, Column]
+    """Those that the model needs and `event_time`, each of one row or of all."""
+    keys: Mapping[str, Key]
+    """The user and the item, those of them that were sent: texts, or integers with NO_CODE for null."""
+    sent: Mapping[str, Sent]
+    """Everything that was sent, for the log, which reads it after the answer: it must not be changed in place."""
+    typed: Mapping[str, Column]
+    """The same, as columns."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that was sent."""
+        return _digest(self.typed)
+
+
+@dataclass(frozen=True)
+class Input:
+    """What may be sent under a name."""
+
+    name: str
+    datatype: str
+    """The one that fits best."""
+    shape: tuple[int, ...]
+    optional: bool
+
+
+class InputReader:
+    """Checks and types the inputs of requests to one model."""
+
+    def __init__(
+        self,
+        needs: FeatureRequirements,
+        widths: Mapping[str, int],
+        max_rows: int,
+        longest_text: int = Limits().max_text_length,
+    ) -> None:
+        self._needs = needs
+        self._data = needs.declared.data
+        self._widths = widths
+        self._max_rows = max_rows
+        self._longest_text = longest_text
+        self._texts = TextCodes()
+        source = self._data.source
+        self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
+        before = [
+            column for column in self._data.columns if column.known == "before" and column.name != self._data.label
+        ]
+        self._known = {column.name: column for column in before} | {Columns.TIME: _TIME}
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Everything that the model reads of a request."""
+        roles = [name for name in (self._data.user, self._data.item) if name is not None]
+        names = dict.fromkeys([*roles, *(name for name in self._known if name in self._needs.columns), Columns.TIME])
+        return tuple(
+            Input(name, datatype_of(self._known[name]), self._shape(name), optional=name != self._required)
+            for name in names
+        )
+
+    @property
+    def _required(self) -> str | None:
+        item = self._data.item
+        return item if item in self._needs.columns else None
+
+    def read(self, tensors: Sequence[Tensor], now: int) -> Inputs:
+        """Return the columns of a request.
+
+        Args:
+            tensors: Its inputs.
+            now: Microseconds since 1970-01-01 UTC.
+
+        Raises:
+            BadRequestError: The first thing that is wrong.
+        """
+        sent: dict[str, Tensor] = {}
+        for tensor in tensors:
+            self._check_name(tensor.name)
+            if tensor.name in sent:
+                raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
+            sent[tensor.name] = self._without_null_texts(tensor)
+        if self._required is not None and self._required not in sent:
+            raise BadRequestError(f"inputs: got {sorted(sent) or 'none'}; wanted '{self._required}' among them")
+        if not sent:
+            raise BadRequestError(f"inputs: got none; wanted at least one of {', '.join(self._known)}")
+        rows = self._rows(sent)
+        columns = {name: self._column(self._known[name], tensor) for name, tensor in sent.items()}
+        said = {name: self._as_sent(tensor, columns[name]) for name, tensor in sent.items()}
+        keys = {name: cast(Key, said[name]) for name in _roles(self._data) if name in said}
+        needed = {name: columns[name] if name in columns else self._null(name) for name in self._needs.columns}
+        needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
+        return Inputs(rows, needed, keys, said, columns)
+
+    def _without_null_texts(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with None for every text that means no value; in a row of several only an empty one does.
+
+        Raises:
+            BadRequestError: A text is too long.
+        """
+        if not isinstance(tensor.data, list):
+            return tensor
+        longest = max((len(text) for text in tensor.data if text is not None), default=0)
+        if longest > self._longest_text:
+            raise BadRequestError(
+                f"input '{tensor.name}': got a text of {longest} characters; wanted at most {self._longest_text}"
+            )
+        nulls = _EMPTY if self._known[tensor.name].type in _MATRICES else self._nulls
+        return replace(tensor, data=[None if text in nulls else text for text in tensor.data])
+
+    def _check_name(self, name: str) -> None:
+        if name in self._known:
+            return
+        own = {column.name for column in self._data.columns}
+        if name in own:
+            raise BadRequestError(f"input '{name}' is known only after the impression; leave it out")
+        for table in self._data.side_tables:
+            if name in {column.name for column in table.columns}:
+                raise BadRequestError(f"input '{name}' is looked up in side table '{table.name}'; leave it out")
+        raise BadRequestError(f"no input '{name}'{did_you_mean(name, self._known)}; wanted {', '.join(self._known)}")
+
+    def _rows(self, sent: Mapping[str, Tensor]) -> int:
+        lengths = {name: tensor.shape[0] for name, tensor in sent.items()}
+        rows = next((length for length in lengths.values() if length != 1), 1)
+        for name, length in lengths.items():
+            if length not in (1, rows):
+                longest = next(other for other, theirs in lengths.items() if theirs == rows)
+                raise BadRequestError(f"input '{name}': got {length} rows; wanted 1, or {rows} as '{longest}' has")
+        if rows > self._max_rows:
+            raise BadRequestError(f"inputs: got {rows} rows; wanted at most {self._max_rows}")
+        for name, tensor in sent.items():
+            wanted = 2 if self._known[name].type in _MATRICES else 1
+            if len(tensor.shape) != wanted:
+                form = "[rows, values]" if wanted == 2 else "[rows]"
+                raise BadRequestError(f"input '{name}': got shape {list(tensor.shape)}; wanted {form}")
+        return rows
+
+    def _column(self, declared: Declaration, tensor: Tensor) -> Column:
+        if tensor.datatype not in accepted_by(declared):
+            raise BadRequestError(
+                f"input '{tensor.name}': got datatype {tensor.datatype}; wanted {words_for(declared)}"
+                f" for a column of type {declared.type}"
+            )
+        values = tensor.data
+        # An identifier of 64 bits may look like a negative number; a count may not.
+        if tensor.datatype == "UINT64" and declared.type != "hex" and _is_above_signed(values):
+            raise BadRequestError(f"input '{tensor.name}': a value is above {2**63 - 1}")
+        match declared.type:
+            case "number":
+                return plain_numbers(values)
+            case "vector":
+                return self._vectors(tensor)
+            case "tags":
+                return Ragged.of_rows(self._codes(values).reshape(tensor.shape))
+            case "hex" if isinstance(values, list):
+                return each_of(values, bits_of, tensor.name, "at most 16 hexadecimal digits")
+            case "date" if isinstance(values, list):
+                return each_of(values, day_of, tensor.name, "ISO dates, such as 2026-01-31")
+            case _:
+                return self._codes(values)
+
+    def _codes(self, values: Any) -> Codes:
+        return self._texts.of(values) if isinstance(values, list) else cast(Codes, values)
+
+    def _vectors(self, tensor: Tensor) -> Column:
+        width = self._widths.get(tensor.name, tensor.shape[1])
+        if tensor.shape[1] != width:
+            raise BadRequestError(f"input '{tensor.name}': got vectors of {tensor.shape[1]} numbers; wanted {width}")
+        matrix = cast(Any, tensor.data).reshape(tensor.shape).astype(np.float32)
+        matrix[~np.isfinite(matrix).all(axis=1)] = 0.0
+        return cast(Column, matrix)
+
+    def _as_sent(self, tensor: Tensor, column: Column) -> Sent:
+        match self._known[tensor.name].type:
+            case "string":
+                return cast(Sequence[str | None], tensor.data)
+            case "tags":
+                return tensor
+            case _:
+                return column
+
+    def _null(self, name: str) -> Column:
+        match self._known[name].type if name in self._known else "integer":
+            case "number":
+                return np.full(1, np.nan)
+            case "tags":
+                return Ragged.empty(1)
+            case "vector":
+                return np.zeros((1, self._widths[name]), np.float32)
+            case _:
+                return np.full(1, NO_CODE, np.int64)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        if self._known[name].type == "vector":
+            return -1, self._widths[name]
+        return (-1, -1) if self._known[name].type == "tags" else (-1,)
+
+
+def _is_above_signed(values: Any) -> bool:
+    return bool(((values < 0) & (values != NO_CODE)).any())
+
+
+def _roles(data: Data) -> tuple[str, ...]:
+    return tuple(name for name in (data.user, data.item) if name is not None)
+
+
+def _digest(columns: Mapping[str, Column]) -> str:
+    total = hashlib.blake2b(digest_size=8)
+    for name in sorted(columns):
+        column = columns[name]
+        parts = (column.values, column.lengths) if isinstance(column, Ragged) else (column,)
+        total.update(f"{name}\0".encode())
+        for part in parts:
+            total.update(part.tobytes())
+    return total.hexdigest()

@@ -1,0 +1,59 @@
+"""What a server counts, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+WENT_AWAY: Final = 499
+"""nginx's status for a client that did not wait; nobody receives it."""
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0)
+
+
+class Metrics:
+    """The counters of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "shortlist_requests",
+            "Requests by protocol, status and outcome: answered, refused (the client's mistake), failed, gone",
+            ["protocol", "status", "outcome"],
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "shortlist_request_seconds", "Time inside the server", buckets=_BUCKETS, registry=self._registry
+        )
+        self.rows = Counter("shortlist_rows", "Rows scored", registry=self._registry)
+        self.degraded = Counter(
+            "shortlist_degraded_answers", "Answers for which features counted as unknown", registry=self._registry
+        )
+
+    def watch(self, name: str, says: str, value: Callable[[], float]) -> None:
+        """Add a number that is asked for whenever somebody reads."""
+        Gauge(name, says, registry=self._registry).set_function(value)
+
+    def count(self, protocol: str, status: int, seconds: float) -> None:
+        """Count a request; how long a client took to send what is refused says nothing of the server."""
+        outcome = _outcome(status)
+        self.requests.labels(protocol, str(status), outcome).inc()
+        if outcome in ("answered", "failed"):
+            self.seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def _outcome(status: int) -> str:
+    if status == WENT_AWAY:
+        return "gone"
+    return "answered" if status < 400 else "refused" if status < 500 else "failed"
+
+
+def age_seconds(since: float | None) -> float:
+    """Return the seconds since a time of `time.time()`; infinity since never."""
+    return time.time() - since if since is not None else float("inf")

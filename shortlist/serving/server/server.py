@@ -1,0 +1,241 @@
+"""One version's server: `python -m shortlist.serving.server.server SETTINGS.json`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import grpc
+import uvicorn
+import uvloop
+from pydantic import ValidationError
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.serving.export.signature import FOLDER, Signature
+from shortlist.serving.log.log_writer import LogWriter, process_folder
+from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.server.grpc_app import GRPCApp
+from shortlist.serving.server.health_server import HealthServer
+from shortlist.serving.server.http_app import http_app
+from shortlist.serving.server.http_inference import answering
+from shortlist.serving.server.logged_columns import as_column
+from shortlist.serving.server.metrics import Metrics, age_seconds
+from shortlist.serving.server.predictor import Predictor
+from shortlist.serving.server.service import Service
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
+from shortlist.serving.server.tensor_assembler import TensorAssembler
+from shortlist.serving.server.users import Users
+from shortlist.spec.serving import Limits
+from shortlist.storage.artefacts import read_json
+
+_GRACE_SECONDS: Final = 30
+_IDLE_SECONDS: Final = 7_200
+"""Whoever keeps connections open closes them first: a request never meets a connection that is being closed."""
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        if len(arguments) != 1:
+            raise ShortlistError(f"got {len(arguments)} arguments; wanted one, the settings file")
+        settings = read_settings(Path(arguments[0]))
+        uvloop.run(serve(settings))
+    except ShortlistError as error:
+        _log.error("%s", error)
+        return 1
+    return 0
+
+
+def read_settings(path: Path) -> ServerSettings:
+    """Return the settings in a file.
+
+    Raises:
+        ShortlistError: The file is missing or says something else.
+    """
+    try:
+        return ServerSettings.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ShortlistError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+async def serve(settings: ServerSettings, predictor: Predictor | None = None) -> None:
+    """Serve over HTTP and gRPC until SIGTERM or SIGINT; finish what is under way and write the log before returning.
+
+    Args:
+        settings: The version's.
+        predictor: What to ask for scores instead of the settings' Triton.
+
+    Raises:
+        ShortlistError: A port is taken, or the model folder is broken.
+    """
+    with contextlib.closing(_socket(settings.host, settings.http_port)) as http_socket:
+        parts = ServerComponents(settings, predictor)
+        grpc_server = grpc.aio.server(options=grpc_options(settings.serving.limits))
+        grpc_server.add_generic_rpc_handlers((GRPCApp(parts.service).handler,))
+        _bind(grpc_server, settings.host, settings.grpc_port)
+        http_server = _HTTPServer(_http_config(parts.service))
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await grpc_server.start()
+        http = asyncio.create_task(http_server.serve(sockets=[http_socket]))
+        parts.refresh.start()
+        with _watched(settings, parts.service):
+            _log.info("version %d: HTTP on %d, gRPC on %d", settings.version, settings.http_port, settings.grpc_port)
+            await stop.wait()
+            _log.info("stopping")
+            parts.service.stopping = True
+            http_server.should_exit = True
+            await asyncio.gather(grpc_server.stop(_GRACE_SECONDS), http)
+        await parts.close()
+
+
+@contextlib.contextmanager
+def _watched(settings: ServerSettings, service: Service) -> Iterator[None]:
+    """While the block runs, keep time, and answer for health where a port is for that."""
+    tasks = [asyncio.create_task(service.admission.keep_time())]
+    try:
+        if settings.health_port is None:
+            yield
+            return
+        try:
+            health = HealthServer(settings.host, settings.health_port, service.problems, service.metrics.text)
+        except OSError as error:
+            raise _taken(settings.host, settings.health_port, error) from None
+        tasks.append(asyncio.create_task(health.keep_looking(service.is_ready)))
+        with health:
+            yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class ServerComponents:
+    """Everything behind the ports."""
+
+    def __init__(self, settings: ServerSettings, predictor: Predictor | None = None) -> None:
+        plan = Preprocessing.load(settings.model_folder / Files.PREPROCESSING).plan
+        assembler = TensorAssembler(plan, Signature.read(settings.model_folder / FOLDER))
+        self.users = Users(settings, assembler.user, assembler.widths) if assembler.user is not None else None
+        self.refresh = SnapshotRefresher(
+            assembler,
+            settings.place,
+            settings.serving.refresh_seconds,
+            self.users.reconnect_if_needed if self.users else None,
+        )
+        self.predictor = predictor or Predictor(settings, assembler.one_row())
+        self.log = LogWriter(
+            process_folder(settings.predictions, settings.version),
+            prediction_schema(plan.declared.data),
+            settings.serving.log,
+            as_column,
+        )
+        metrics = Metrics()
+        self.service = Service(settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics)
+        self._watch(metrics)
+
+    async def close(self) -> None:
+        """Write the log and let go of everything."""
+        self.refresh.stop()
+        await asyncio.to_thread(self.log.close)
+        self.predictor.close()
+        if self.users is not None:
+            self.users.close()
+
+    def _watch(self, metrics: Metrics) -> None:
+        watched: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            ("log_dropped", "Answers that the prediction log had no room for", lambda: self.log.dropped),
+            ("log_written", "Answers in the prediction log's files", lambda: self.log.written),
+            ("log_waiting", "Answers in memory only", lambda: self.log.waiting),
+            ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
+            ("snapshot_age_seconds", "Since the views in place were published", self._age),
+            ("snapshot_broken", "1 while newer views cannot be read", lambda: self.refresh.problem is not None),
+            ("users_broken", "1 while users' features cannot be read", self._users_broken),
+        )
+        admission = self.service.admission
+        watched += (
+            ("requests_waiting", "Requests taken on that are not worked on yet", lambda: admission.waiting),
+            ("requests_refused", "Requests refused because too many wait", lambda: admission.refused),
+        )
+        for name, says, value in watched:
+            metrics.watch(f"shortlist_{name}", says, value)
+
+    def _age(self) -> float:
+        return age_seconds(self.refresh.published)
+
+    def _users_broken(self) -> bool:
+        return self.users is not None and self.users.problem is not None
+
+
+def grpc_options(limits: Limits) -> list[tuple[str, int]]:
+    """Return the options of a server of gRPC's; it refuses a longer message with RESOURCE_EXHAUSTED by itself."""
+    return [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", limits.max_request_bytes),
+        ("grpc.max_connection_idle_ms", 1_000 * _IDLE_SECONDS),
+        ("grpc.so_reuseport", 0),  # a port that is taken must be an error, not a share of somebody else's requests
+    ]
+
+
+class _HTTPServer(uvicorn.Server):
+    """Leaves the signals to `serve`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _http_config(service: Service) -> uvicorn.Config:
+    return uvicorn.Config(
+        http_app(service),
+        http=answering(service),
+        ws="none",
+        loop="none",  # ours runs already
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    # By name: asyncio turns Nagle's algorithm off only for sockets that say TCP, and with it answers wait 40 ms.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise _taken(host, port, error) from None
+    return listening
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> None:
+    try:
+        server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise _taken(host, port, error) from None
+
+
+def _taken(host: str, port: int, error: Exception) -> ShortlistError:
+    return ShortlistError(f"port {port} of {host} cannot be had: {error}; stop what uses it, or choose another")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,192 @@
+"""Answers a request: columns, features, scores, and a line in the prediction log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import numpy as np
+
+from shortlist.contracts import Columns
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.log.log_writer import LogWriter, is_sampled
+from shortlist.serving.log.logs import logged_inputs
+from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.columns import Codes
+from shortlist.serving.server.headers import RequestContext
+from shortlist.serving.server.inputs import InputReader, Inputs
+from shortlist.serving.server.metrics import Metrics
+from shortlist.serving.server.predictor import Predictor, Scores
+from shortlist.serving.server.request_errors import BadScoresError, UnknownModelError
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
+from shortlist.serving.server.tensor_assembler import Tables, TensorAssembler, Tensors
+from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.server.users import Users, distinct_users
+from shortlist.serving.server.view_table import ViewTable
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """A request, whatever protocol it came by."""
+
+    model: str
+    version: str
+    """Empty: whichever is served."""
+    tensors: Sequence[Tensor]
+    origin: RequestContext
+    id: str = ""
+    """The protocol's own name of the request; the answer repeats it."""
+
+
+@dataclass(frozen=True)
+class InferenceResponse:
+    """Scores in the order of the request."""
+
+    scores: Scores
+    request_id: str
+    degraded: bool
+    """Features that could not be read counted as unknown."""
+
+
+class Service:
+    """One model behind all protocols."""
+
+    def __init__(
+        self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher, users: Users | None,
+        predictor: Predictor, log: LogWriter, metrics: Metrics,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.metrics = metrics
+        serving = settings.serving
+        longest = serving.limits.max_text_length
+        self.inputs = InputReader(assembler.needs, assembler.widths, serving.max_rows, longest)
+        self._assembler = assembler
+        self._refresh = refresh
+        self._users = users
+        self._predictor = predictor
+        self._prediction_log = log
+        data = assembler.needs.declared.data
+        self._user, self._item = data.user, data.item
+        self._logged = (Columns.TIME, *logged_inputs(data))
+        self.admission = Admission(settings.serving.overload)
+        self.stopping = False
+
+    async def is_ready(self) -> bool:
+        """Whether there is a snapshot and a model to score with."""
+        ready = self._refresh.current is not None and not self.stopping
+        return ready and await self._predictor.is_ready()
+
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong though answers are given: newer views, users' features, the prediction log."""
+        parts = {"views": self._refresh, "users": self._users, "log": self._prediction_log}
+        found = {name: part.problem for name, part in parts.items() if part is not None and part.problem is not None}
+        if dropped := self._prediction_log.dropped:  # that stays so when the disk has room again
+            found["log"] = f"{found.get('log', 'it is written again')} ({dropped:,} answers are missing in it)"
+        return found
+
+    def check_model(self, model: str, version: str) -> None:
+        """Refuse a model that is not served here.
+
+        Raises:
+            UnknownModelError: Its name or version is another.
+        """
+        own = self.settings
+        if model != own.model or version not in ("", str(own.version)):
+            got = f"'{model}'" + (f" version {version}" if version else "")
+            raise UnknownModelError(f"got model {got}; here is '{own.model}' version {own.version}")
+
+    async def answer(self, question: InferenceRequest, place: Place | None = None) -> InferenceResponse:
+        """Return the scores of a request.
+
+        Args:
+            question: The request.
+            place: Its place of `admission`, left while it waits for the model server.
+
+        Raises:
+            RequestError: What is wrong with it, or with the model.
+        """
+        started = time.perf_counter()
+        now = time.time_ns() // 1000
+        self.check_model(question.model, question.version)
+        inputs = self.inputs.read(question.tensors, now)
+        request_id = question.origin.request_id or question.id or uuid.uuid4().hex
+        scores, degraded = await self._scores(inputs, place)
+        bad = int(np.count_nonzero(~np.isfinite(scores)))
+        times = (now, (time.perf_counter() - started) * 1000)
+        given = (500 if bad else 200, scores, degraded)
+        # After the answer is on its way: nobody waits for the log.
+        asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
+        if bad:
+            raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
+        self.metrics.rows.inc(inputs.rows)
+        return InferenceResponse(scores, request_id, degraded)
+
+    async def _scores(self, inputs: Inputs, place: Place | None) -> tuple[Scores, bool]:
+        if not inputs.rows:
+            return np.zeros(0, np.float32), False
+        tables, degraded = await self.tables(inputs)
+        if degraded:
+            self.metrics.degraded.inc()
+        return await self._predictor.scores(self.tensors(inputs, tables), inputs.rows, place), degraded
+
+    async def tables(self, inputs: Inputs) -> tuple[Tables, bool]:
+        """Return what there is to look up for a request, and whether some of it counts as unknown."""
+        snapshot = self._refresh.current
+        tables = dict(snapshot.tables) if snapshot is not None else {}
+        degraded = snapshot is None or bool(snapshot.unknown)
+        for step in self._assembler.steps:
+            if step is not self._assembler.user and step.name not in tables:
+                tables[step.name] = ViewTable.unknown(step, self._assembler.widths)
+        if self._assembler.user is not None:
+            tables[self._assembler.user.name], whole = await self._of_users(inputs)
+            degraded = degraded or not whole
+        return tables, degraded
+
+    def tensors(self, inputs: Inputs, tables: Tables) -> Tensors:
+        """Return the inputs of the model for a request."""
+        return self._assembler.tensors(inputs.columns, tables, inputs.rows)
+
+    async def _of_users(self, inputs: Inputs) -> tuple[ViewTable, bool]:
+        assert self._users is not None
+        assert self._user is not None
+        column = cast(Codes, inputs.columns[self._user])
+        users, codes = distinct_users(column, inputs.keys.get(self._user, column))
+        return await self._users.table(users, codes)
+
+    def _note(
+        self,
+        inputs: Inputs,
+        origin: RequestContext,
+        request_id: str,
+        given: tuple[int, Scores, bool],
+        times: tuple[int, float],
+    ) -> None:
+        """Add a row to the prediction log; its columns are `prediction_schema`'s."""
+        if not is_sampled(request_id, self.settings.serving.log.sampling):
+            return
+        status, scores, degraded = given
+        now, spent_ms = times
+        self._prediction_log.add((
+            datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
+            origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, status,
+            inputs.digest, spent_ms, degraded, self._items_of(inputs), scores,
+            *map(inputs.sent.get, self._logged),
+        ), inputs.rows * len(inputs.sent))  # fmt: skip
+
+    def _user_of(self, inputs: Inputs) -> str | None:
+        sent = inputs.keys.get(self._user or "", ())
+        return str(sent[0]) if len(sent) == 1 and sent[0] not in (None, NO_CODE) else None
+
+    def _items_of(self, inputs: Inputs) -> Sequence[Any] | Codes | None:
+        sent = inputs.keys.get(self._item or "")
+        if sent is None:
+            return None
+        if len(sent) == inputs.rows:
+            return sent
+        return sent.repeat(inputs.rows) if isinstance(sent, np.ndarray) else [*sent] * inputs.rows

@@ -1,0 +1,216 @@
+"""From the columns of a request to the tensors of a model: look up, as the training table does, in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any, Final, cast
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shortlist.contracts import Columns
+from shortlist.features.plan import Plan
+from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
+from shortlist.serving.server.clock import clock_columns
+from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tags, Vectors, as_numbers, mixed
+from shortlist.serving.server.feature_requirements import FeatureRequirements, Step
+from shortlist.serving.server.key_index import KeyIndex
+from shortlist.serving.server.pooling import pooled
+from shortlist.serving.server.view_table import ViewTable
+
+Tables = Mapping[str, ViewTable]
+"""By name of the step."""
+Tensors = dict[str, NDArray[np.generic]]
+
+_CLOCK: Final = frozenset(clock_columns(np.zeros(1, np.int64), ZoneInfo("UTC")))
+
+
+class TensorAssembler:
+    """Looks up what a model needs and lays it out as its signature says.
+
+    The views of a user, and those of an item, are one table each, so that each is looked up once (see `joined`).
+    """
+
+    def __init__(self, plan: Plan, signature: Signature) -> None:
+        self.needs = FeatureRequirements.of(plan, signature)
+        data = plan.declared.data
+        self.user = self.needs.merged(self.needs.of_user, data.user) if data.user and self.needs.of_user else None
+        self.item = self.needs.merged(self.needs.of_item, data.item) if data.item and self.needs.of_item else None
+        joined = [step for step in (self.user, self.item) if step is not None]
+        self.steps: tuple[Step, ...] = (*joined, *self.needs.others)
+        self.widths = {each.place: each.width for each in signature.vectors}
+        self._signature = signature
+        self._zone = ZoneInfo(plan.declared.timezone)
+
+    def tensors(self, columns: Mapping[str, Column], tables: Tables, rows: int) -> Tensors:
+        """Return the inputs of the model.
+
+        Args:
+            columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all.
+            tables: A table for every one of `steps`.
+            rows: Number of rows.
+        """
+        found = _Found(columns, self._zone)
+        for step in self.steps:
+            found.look_up(step, tables[step.name])
+        return self._laid_out(found, rows)
+
+    def one_row(self) -> Tensors:
+        """Return inputs of the model that say nothing: numbers are 0, every code and list is null."""
+        signature, tensors = self._signature, cast(Tensors, {})
+        if signature.numbers:
+            tensors[NUMBERS] = np.zeros((1, len(signature.numbers)))
+        if signature.codes:
+            tensors[CODES] = np.full((1, len(signature.codes)), NO_CODE, np.int64)
+        for each in signature.lists:
+            tensors[each.tensor] = np.full((1, each.longest or 1), NO_CODE, np.int64)
+        for vector in signature.vectors:
+            tensors[vector.tensor] = np.zeros((1, vector.width), np.float32)
+        return tensors
+
+    def joined(self, steps: Sequence[Step], into: Step, tables: Tables) -> ViewTable:
+        """Return the tables of several steps as one, keyed by one column, with every key that any of them knows."""
+        (key,) = into.keys
+        indices = [tables[step.name].index for step in steps if step.keys == (key,)]
+        keys = reduce(np.union1d, [index.codes for index in indices if index is not None])
+        found = _Found({key: np.append(keys, NO_CODE)}, self._zone)
+        for step in steps:
+            found.look_up(step, tables[step.name])
+        return found.table(KeyIndex(keys), into)
+
+    def _laid_out(self, found: _Found, rows: int) -> Tensors:
+        tensors: Tensors = {}
+        if self._signature.numbers:
+            tensors[NUMBERS] = found.numbers(self._signature.numbers, rows)
+        if self._signature.codes:
+            tensors[CODES] = found.codes(self._signature.codes, rows)
+        for each in self._signature.lists:
+            matrix = found.list(each.place).padded(each.longest)
+            tensors[each.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
+        for vector in self._signature.vectors:
+            tensors[vector.tensor] = np.ascontiguousarray(
+                np.broadcast_to(found.vectors(vector.place), (rows, vector.width))
+            )
+        return tensors
+
+
+class _Found:
+    """Everything that is known of some rows, by place."""
+
+    def __init__(self, columns: Mapping[str, Column], zone: ZoneInfo) -> None:
+        self._columns = dict(columns)
+        self._zone = zone
+        self._clock: dict[str, Numbers] | None = None
+        self._blocks: list[tuple[tuple[str, ...], Numbers]] = []
+        self._code_blocks: list[tuple[tuple[str, ...], Codes]] = []
+        self._lists: dict[str, Ragged] = {}
+        self._tags: dict[str, Tags] = {}
+        self._vectors: dict[str, Vectors] = {}
+
+    def look_up(self, step: Step, table: ViewTable) -> None:
+        """Add what a step gives."""
+        if step.pools:
+            keys = [
+                self.tags(place) if tags else self.code(place) for place, tags in zip(step.keys, step.tags, strict=True)
+            ]
+            self._blocks.append((step.numbers, pooled(step, table, keys)))
+            return
+        rows = table.find(mixed([self.code(place) for place in step.keys]) if step.keys else _ONE)
+        if step.numbers:
+            self._blocks.append((step.numbers, table.numbers.take(rows, axis=0)))
+        if step.codes:
+            self._code_blocks.append((step.codes, table.codes.take(rows, axis=0)))
+        for place in step.lists:
+            self._lists[place] = table.lists[place].take(rows)
+        for place in step.tag_lists:
+            self._tags[place] = table.tag_lists[place].take(rows)
+        for place in step.vectors:
+            self._vectors[place] = table.vectors[place].take(rows, axis=0)
+
+    def code(self, place: str) -> Codes:
+        """Return a column of codes."""
+        for places, block in self._code_blocks:
+            if place in places:
+                return block[:, places.index(place)]
+        return cast(Codes, self._columns[place])
+
+    def list(self, place: str) -> Ragged:
+        """Return a column of lists."""
+        return self._lists[place] if place in self._lists else cast(Ragged, self._columns[place])
+
+    def tags(self, place: str) -> Tags:
+        """Return a column of distinct tags."""
+        if place not in self._tags:
+            self._tags[place] = Tags.of(cast(Ragged, self._columns[place]))
+        return self._tags[place]
+
+    def vectors(self, place: str) -> Vectors:
+        """Return a column of vectors."""
+        return self._vectors[place] if place in self._vectors else cast(Vectors, self._columns[place])
+
+    def numbers(self, wanted: tuple[str, ...], rows: int) -> Numbers:
+        """Return columns of numbers, shape (rows, wanted)."""
+        return cast(Numbers, _laid(wanted, self._blocks, self._number, np.empty((rows, len(wanted)))))
+
+    def codes(self, wanted: tuple[str, ...], rows: int) -> Codes:
+        """Return columns of codes, shape (rows, wanted)."""
+        matrix = np.empty((rows, len(wanted)), np.int64)
+        return cast(Codes, _laid(wanted, self._code_blocks, self._columns.__getitem__, matrix))
+
+    def table(self, keys: KeyIndex, step: Step) -> ViewTable:
+        """Return everything as the table of a step; the last row is the unknown key's."""
+        rows = len(cast(Codes, self._columns[step.keys[0]]))
+        return ViewTable(
+            index=keys,
+            numbers=self.numbers(step.numbers, rows),
+            codes=self.codes(step.codes, rows),
+            lists={place: self.list(place) for place in step.lists},
+            tag_lists={place: self.tags(place) for place in step.tag_lists},
+            vectors={place: self.vectors(place) for place in step.vectors},
+        )
+
+    def _number(self, place: str) -> Numbers:
+        if place not in _CLOCK:
+            return as_numbers(cast(Numbers, self._columns[place]))
+        if self._clock is None:
+            self._clock = clock_columns(cast(Codes, self._columns[Columns.TIME]), self._zone)
+        return self._clock[place]
+
+
+_ONE: Final = np.zeros(1, np.int64)
+
+
+def _laid(
+    wanted: tuple[str, ...], blocks: Sequence[tuple[tuple[str, ...], Any]], column: Callable[[str], Any], matrix: Any
+) -> NDArray[Any]:
+    """Fill a matrix with the columns that are wanted: of the blocks, or of the request.
+
+    What is the same in all rows is written first, all at once.
+    """
+    order, own = _order(wanted, tuple(places for places, _ in blocks))
+    parts = [(to, block if of is None else block[:, of]) for (of, to), (_, block) in zip(order, blocks, strict=True)]
+    parts += [(number, column(place)) for place, number in own]
+    first = np.empty(len(wanted), matrix.dtype)
+    for to, values in parts:
+        if len(values) == 1:
+            first[to] = values[0]
+    matrix[:] = first
+    for to, values in parts:
+        if len(values) != 1:
+            matrix[:, to] = values
+    return cast(NDArray[Any], matrix)
+
+
+@lru_cache(maxsize=256)
+def _order(wanted: tuple[str, ...], blocks: tuple[tuple[str, ...], ...]) -> tuple[list[Any], list[tuple[str, int]]]:
+    """Return which columns of each block go where (None: all of them), and which ones are in no block."""
+    there = {place: number for number, place in enumerate(wanted)}
+    order = []
+    for places in blocks:
+        of = [number for number, place in enumerate(places) if place in there]
+        to = np.array([there[places[number]] for number in of], np.intp)
+        order.append((None if len(of) == len(places) else np.array(of, np.intp), to))
+    looked_up = {place for places in blocks for place in places}
+    return order, [(place, number) for place, number in there.items() if place not in looked_up]

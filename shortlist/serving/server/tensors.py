@@ -1,0 +1,193 @@
+"""Tensors as clients send them, before anything is known of the columns they stand for."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.server.request_errors import BadRequestError, shown
+
+Datatype = Literal[
+    "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "FP32", "FP64", "BYTES"
+]
+
+INTEGERS: Final = frozenset(("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"))
+FLOATS: Final = frozenset(("FP16", "FP32", "FP64"))
+BYTES: Final = "BYTES"
+
+_DTYPES: Final[dict[str, str]] = {
+    "BOOL": "?", "INT8": "<i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "UINT8": "<u1", "UINT16": "<u2",
+    "UINT32": "<u4", "UINT64": "<u8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input of a request, flat: numbers as INT64 (null: NO_CODE) or FP64 (null: NaN), texts as they are."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: NDArray[Any] | list[str | None]
+
+
+class Message(BaseModel):
+    """A part of a request: its fields are of exactly these types, unknown ones are ignored, as the protocol has it."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Head(Message):
+    """What a tensor says of itself before its values."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    datatype: Datatype
+    shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=8, fail_fast=True)]
+
+
+Part = TypeVar("Part", bound=Message)
+
+
+def checked(kind: type[Part], said: object, place: str = "") -> Part:
+    """Return a part of a request.
+
+    Args:
+        kind: What it must be.
+        said: What the client sent.
+        place: Where in the request that is; empty: all of it.
+
+    Raises:
+        BadRequestError: The first thing that is wrong.
+    """
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(part for part in (place, *map(str, first["loc"])) if part) or "the body"
+        if first["type"] == "missing":
+            raise BadRequestError(f"{where}: is missing") from None
+        raise BadRequestError(f"{where}: got {shown(first['input'])}; {_wanted(first)}") from None
+
+
+def _wanted(error: Mapping[str, Any]) -> str:
+    said = error["msg"]
+    if error["type"] == "model_type":
+        return "wanted an object"
+    rest = said.removeprefix("Input should be ")
+    return f"wanted {rest}" if rest != said else said[0].lower() + said[1:]
+
+
+def from_bytes(head: Head, raw: bytes | memoryview) -> Tensor:
+    """Return a tensor in the binary form: little-endian numbers, or texts with their length before them.
+
+    Raises:
+        BadRequestError: The bytes are not of that datatype and shape.
+    """
+    count = math.prod(head.shape)
+    if head.datatype == BYTES:
+        texts = list(_texts(head.name, raw))
+        if len(texts) != count:
+            raise _miscounted(head, len(texts))
+        return _tensor(head, texts)
+    dtype = np.dtype(_DTYPES[head.datatype])
+    if len(raw) != count * dtype.itemsize:
+        raise BadRequestError(
+            f"input '{head.name}': got {len(raw)} bytes; its shape {head.shape} of {head.datatype} says"
+            f" {count * dtype.itemsize}"
+        )
+    return _tensor(head, _plain(np.frombuffer(raw, dtype)))
+
+
+def from_values(head: Head, values: Sequence[Any]) -> Tensor:
+    """Return a tensor whose values are Python's, flat or nested as its shape says, None for null.
+
+    Raises:
+        BadRequestError: The values are not of that datatype and shape.
+    """
+    flat: Sequence[Any] = values
+    for _ in head.shape[1:]:  # deeper than the shape says, a list is a wrong value
+        if not any(isinstance(value, list) for value in flat):
+            break
+        if not all(isinstance(value, list) for value in flat):
+            raise BadRequestError(f"input '{head.name}': got lists among values; wanted either, as its shape says")
+        flat = list(chain.from_iterable(flat))
+    if len(flat) != math.prod(head.shape):
+        raise _miscounted(head, len(flat))
+    if head.datatype == BYTES:
+        return _tensor(head, [_text(head.name, value) for value in flat])
+    return _tensor(head, _numbers(head.name, head.datatype, flat))
+
+
+def _tensor(head: Head, data: NDArray[Any] | list[str | None]) -> Tensor:
+    return Tensor(head.name, head.datatype, tuple(head.shape), data)
+
+
+def _miscounted(head: Head, count: int) -> BadRequestError:
+    return BadRequestError(
+        f"input '{head.name}': got {count} values; its shape {head.shape} says {math.prod(head.shape)}"
+    )
+
+
+def _plain(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind == "f":
+        return values.astype(np.float64)
+    # An identifier of 64 bits keeps its bits; see `hex` columns.
+    return values.view(np.int64).copy() if values.dtype == np.uint64 else values.astype(np.int64)
+
+
+def _numbers(name: str, datatype: str, values: Sequence[Any]) -> NDArray[Any]:
+    whole = datatype in INTEGERS
+    if None in values:
+        null = NO_CODE if whole else math.nan
+        values = [null if value is None else value for value in values]
+    kinds = set(map(type, values))
+    if not kinds <= ({int, bool} if whole else {int, float, bool}):
+        wrong = next(
+            value for value in values if type(value) not in (int, bool, float) or (whole and type(value) is float)
+        )
+        raise BadRequestError(
+            f"input '{name}': got {shown(wrong)} in a tensor of {datatype}; wanted a number of that type"
+        )
+    try:
+        if not whole:
+            return np.array(values, np.float64)
+        return (
+            np.array(values, np.uint64).view(np.int64)
+            if datatype == "UINT64" and min(values, default=0) >= 0
+            else (np.array(values, np.int64))
+        )
+    except OverflowError:
+        raise BadRequestError(f"input '{name}': a value does not fit into {datatype}") from None
+
+
+def _texts(name: str, raw: bytes | memoryview) -> Iterator[str | None]:
+    raw, place = bytes(raw), 0
+    while place < len(raw):
+        if place + 4 > len(raw):
+            raise BadRequestError(f"input '{name}': its bytes end within the length of a text")
+        (length,) = struct.unpack_from("<I", raw, place)
+        place += 4
+        if place + length > len(raw):
+            raise BadRequestError(f"input '{name}': its bytes end within a text of {length} bytes")
+        yield _text(name, raw[place : place + length])
+        place += length
+
+
+def _text(name: str, value: object) -> str | None:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise BadRequestError(f"input '{name}': got bytes that are not UTF-8 text") from None
+    if value is not None and not isinstance(value, str):
+        raise BadRequestError(f"input '{name}': got {shown(value)} in a tensor of BYTES; wanted text")
+    return value

@@ -1,0 +1,221 @@
+"""Starting Triton: its command line, and one that runs for the length of a block."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shortlist.serving.processes.errors import StackError, last_lines
+from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memory
+from shortlist.serving.processes.orphan_processes import wait_for_group
+from shortlist.serving.processes.ports import HOST, free_ports
+from shortlist.serving.processes.probe import READY, answers
+from shortlist.serving.processes.program import Program
+from shortlist.serving.triton.triton_home import find_triton
+from shortlist.storage.artefacts import folder_digest
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class TritonPorts:
+    """The three ports of a Triton, all on 127.0.0.1."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Triton's options."""
+        return (
+            f"--http-address={HOST}",
+            f"--http-port={self.http}",
+            f"--grpc-address={HOST}",
+            f"--grpc-port={self.grpc}",
+            f"--metrics-address={HOST}",
+            f"--metrics-port={self.metrics}",
+        )
+
+
+@dataclass(frozen=True)
+class TritonSocket:
+    """A Triton that only this user's processes can speak to.
+
+    Its protocol has no passwords: whoever reaches a port of it can take its shared memory, its models and its logs
+    away. So it listens on a Unix socket in a folder that is closed to others; only its metrics have a port.
+    """
+
+    http: Path
+    metrics: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Triton's options."""
+        return (
+            f"--http-address=unix:{self.http}",
+            "--allow-grpc=false",
+            f"--metrics-address={HOST}",
+            f"--metrics-port={self.metrics}",
+        )
+
+
+def triton_program(
+    name: str,
+    repository: Path,
+    digest: str,
+    at: TritonPorts | TritonSocket,
+    shared_memory: str,
+    dies_with_parent: bool = False,
+) -> Program:
+    """Return the program that serves a model repository.
+
+    Args:
+        name: Of the program and its log.
+        repository: The folder with the models' folders.
+        digest: `folder_digest` of the repository; compared before every start.
+        at: Where it listens.
+        shared_memory: Prefix of its regions, of nobody else's.
+        dies_with_parent: Whether it ends when whoever started it does; if not, it is looked after by a watchdog.
+
+    Raises:
+        StackError: There is no Triton on this machine.
+    """
+    home = find_triton()
+    command = [
+        str(home.server),
+        f"--id={name}",
+        f"--model-repository={repository}",
+        f"--backend-directory={home.backends}",
+        "--model-control-mode=none",  # nobody loads another model into it from outside
+        "--disable-auto-complete-config",
+        "--strict-readiness=true",
+        "--exit-on-error=true",
+        "--exit-timeout-secs=10",
+        *at.options,
+        "--allow-gpu-metrics=false",
+        "--pinned-memory-pool-byte-size=0",
+        f"--backend-config=python,shm-region-prefix-name={shared_memory}",
+    ]
+    return Program(
+        name=name,
+        command=tuple(command),
+        environment=home.environment,
+        inherits=False,
+        repository=str(repository),
+        digest=digest,
+        shared_memory=shared_memory,
+        socket=str(at.http) if isinstance(at, TritonSocket) else None,
+        dies_with_parent=dies_with_parent,
+        dies_with_children=not dies_with_parent,
+    )
+
+
+@dataclass(frozen=True)
+class RunningTriton:
+    """A Triton that is ready."""
+
+    ports: TritonPorts
+    pid: int
+    cold_start_seconds: float
+    """From starting the process to ready."""
+    log: Path
+
+    @property
+    def http(self) -> str:
+        """`host:port`, as clients take it."""
+        return f"{HOST}:{self.ports.http}"
+
+    @property
+    def grpc(self) -> str:
+        """`host:port`, as clients take it."""
+        return f"{HOST}:{self.ports.grpc}"
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of its processes now; what they share counts once."""
+        import psutil  # type: ignore[import-untyped]
+
+        total = 0
+        try:
+            top = psutil.Process(self.pid)
+            for process in (top, *top.children(recursive=True)):
+                total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            raise StackError(f"Triton (pid {self.pid}) died; its log ends:\n{last_lines(self.log)}") from None
+        return total / _MIB
+
+
+@contextmanager
+def running_triton(repository: Path, seconds: float = 60, log: Path | None = None) -> Iterator[RunningTriton]:
+    """Give a real Triton that serves a repository while the block runs; it is always stopped afterwards.
+
+    Args:
+        repository: A model repository for this machine's Triton.
+        seconds: Longest time to wait until it is ready.
+        log: What it prints; None keeps it in a temporary file.
+
+    Raises:
+        StackError: There is no Triton here, it died, or did not become ready in time; the message ends with its log.
+    """
+    name = f"triton-{uuid.uuid4().hex[:10]}"
+    with tempfile.TemporaryDirectory(prefix="shortlist-") as folder:
+        log = log or Path(folder) / "triton.log"
+        ports = TritonPorts(*free_ports(3))
+        repository = repository.resolve()
+        clear_bytecode(repository)
+        digest = folder_digest(repository)
+        program = triton_program(name, repository, digest, ports, f"shortlist-{name}-", dies_with_parent=True)
+        path = Path(folder) / "program.json"
+        program.write(path)
+        began = time.perf_counter()
+        with log.open("ab") as output, _started(path, output.fileno()) as process:
+            try:
+                _wait_ready(process, ports.http, seconds, log, repository)
+                yield RunningTriton(ports, process.pid, time.perf_counter() - began, log)
+            finally:
+                _stop(process, program)
+
+
+def _started(path: Path, output: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603  (our own launcher)
+        [sys.executable, "-m", "shortlist.serving.processes.launch", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float, log: Path, repository: Path) -> None:
+    deadline = time.monotonic() + seconds
+    while not answers(port, READY):
+        if process.poll() is not None:
+            raise StackError(
+                f"{repository}: Triton ended with code {process.returncode} before it was ready; its log ends:\n"
+                f"{last_lines(log)}"
+            )
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"{repository}: Triton was not ready within {seconds:g} s; its log ends:\n{last_lines(log)}"
+            )
+        time.sleep(0.02)
+
+
+def _stop(process: subprocess.Popen[bytes], program: Program) -> None:
+    # At once: nothing it holds is worth the three seconds of a polite end. It leads its own session, so its
+    # backend's processes go with it; killed ones need a moment to end, and what they hold is free only then.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for_group(process.pid)
+    clear_shared_memory(program.shared_memory or "")
+    clear_bytecode(Path(program.repository or ""))

@@ -1,0 +1,112 @@
+"""Do the exported file and a real Triton give the scores that training gave?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shortlist.contracts import ShortlistError
+from shortlist.evaluation.export_validation import ScoreParity
+from shortlist.evaluation.metrics import UnmeasurableError, auc
+from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.signature import FOLDER, SCORE
+from shortlist.serving.traffic.answers import ClientResponse
+from shortlist.serving.traffic.client import Endpoint, connect
+from shortlist.serving.traffic.ledger import Entry
+from shortlist.serving.traffic.load import DueRequest, Load
+from shortlist.serving.validation.agreement import agreement
+from shortlist.serving.validation.planted import Tensors
+from shortlist.serving.validation.rows import Batch, ServedRows
+
+_PIECE_ROWS: Final = 1_024
+_AT_ONCE: Final = 2
+"""Requests under way; Triton may join them, as it may in service."""
+
+Scores = npt.NDArray[np.float32]
+
+
+class ScoringError(ShortlistError):
+    """The exported model gave no scores."""
+
+
+def exported_scores(model: Path, batches: list[Batch]) -> Scores:
+    """Return the scores that the exported file gives in this process.
+
+    Raises:
+        ScoringError: It does not run.
+    """
+    try:
+        running = session(model / FOLDER)
+        pieces = [running.run([SCORE], piece)[0].ravel() for piece in _pieces(batches)]
+    except Exception as error:  # onnxruntime raises what it likes
+        raise ScoringError(f"the exported file does not run: {error}") from error
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
+    """Return the scores that a Triton gives.
+
+    Args:
+        port: Its gRPC port.
+        model: Name of the model.
+        batches: The rows.
+
+    Raises:
+        ScoringError: It does not answer a request.
+    """
+    return asyncio.run(_triton_scores(port, model, batches))
+
+
+async def _triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
+    found: dict[str, Scores] = {}
+
+    def note(entry: Entry, answer: ClientResponse) -> None:
+        if answer.scores is None:
+            raise ScoringError(f"Triton did not score {entry.rows} rows: {answer.status} {answer.error}")
+        found[entry.id] = answer.scores
+
+    async with connect(Endpoint(port=port, model=model, protocol="grpc")) as client:
+        asks = [DueRequest(client.prepare(piece), f"parity-{number}") for number, piece in enumerate(_pieces(batches))]
+        try:
+            await Load(client, iter(asks), on_answer=note).closed(_AT_ONCE)
+        except* ScoringError as errors:
+            raise errors.exceptions[0] from None
+    return np.concatenate([found[ask.id] for ask in asks])
+
+
+def compare(served: ServedRows, batches: list[Batch], scores: Scores, furthest: float) -> ScoreParity:
+    """Return how scores agree with training's; where they do not, with the inputs that differ.
+
+    Args:
+        served: Where the rows came from.
+        batches: The rows.
+        scores: Their scores, in that order.
+        furthest: Differences up to here are none.
+    """
+    impressions = np.concatenate([batch.impressions for batch in batches])
+    reference = np.concatenate([batch.reference for batch in batches])
+    labels = np.concatenate([batch.labels for batch in batches])
+    found = agreement(impressions, reference, scores)
+    found = found.model_copy(update={"auc_difference": _auc_difference(labels, reference, scores)})
+    if found.worst is None or (found.max_difference or 0) <= furthest:
+        return found
+    inputs = served.differing_inputs(found.worst.impression)
+    return found.model_copy(update={"worst": found.worst.model_copy(update={"inputs": inputs})})
+
+
+def _auc_difference(labels: npt.NDArray[np.float64], reference: Scores, got: Scores) -> float | None:
+    try:
+        return abs(auc(labels, reference.astype(np.float64)) - auc(labels, got.astype(np.float64)))
+    except UnmeasurableError:  # one class, or scores that are none
+        return None
+
+
+def _pieces(batches: list[Batch]) -> Iterator[Tensors]:
+    for batch in batches:
+        for start in range(0, batch.impressions.size, _PIECE_ROWS):
+            yield {name: tensor[start : start + _PIECE_ROWS] for name, tensor in batch.tensors.items()}

@@ -1,0 +1,199 @@
+"""Rows of values that are easily read in two ways: as a log holds them, and as a client sends them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.data.convert import convert
+from shortlist.features.columns import DeclaredColumns
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.input_types import datatype_of
+from shortlist.spec.data import Column, FileSource, null_texts
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+ROWS: Final = 24
+_TEXTS: Final = (
+    None, "", " ", " padded ", "a", "A", "NaN", "null", "漢字", "\U0001f600", "e\u0301", "\u00e9", "\0", "a,b", "'\"\\",
+    "-0", "1e5", "x" * 300,
+)  # fmt: skip
+_INTEGERS: Final = (None, 0, 1, -1, 2**31, -(2**31) - 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63) + 2)
+_NUMBERS: Final = (
+    None, 0.0, -0.0, 1.5, -1.5, float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 5e-324, 2.0**53 + 2, 1e-7,
+)  # fmt: skip
+_HEX: Final = (None, "", " ", "0", "ff", "FF", "0xff", " ff ", "7fffffffffffffff", "ffffffffffffffff")
+_DATES: Final = (
+    None,
+    "",
+    " ",
+    "2026-01-31",
+    "1969-07-20",
+    "1970-01-01",
+    "20260131",
+    "2026-01-31T10:20:30",
+    "9999-12-31",
+)
+_DTYPES: Final[Mapping[str, pl.DataType]] = {"integer": pl.Int64(), "number": pl.Float64()}
+
+
+def planted_difference(
+    assembler: DayAssembler, signature: Signature, example: pl.DataFrame, day: date,
+    look_up: Callable[[pl.DataFrame, date], pl.DataFrame],
+) -> str | None:  # fmt: skip
+    """Return what serving makes of planted rows otherwise than training; None where nothing differs.
+
+    Ingest types them and the training table's query looks them up; as a request, they go the server's way.
+
+    Args:
+        assembler: The server's way.
+        signature: The model's.
+        example: A row of the valid log; what is not planted is as in it.
+        day: Its day.
+        look_up: The training table's query.
+    """
+    declared = assembler.needs.declared
+    columns = _columns(assembler)
+    raw = planted(columns, assembler.widths, nulls_of(declared))
+    own = typed(raw, columns, declared)
+    log = pl.concat([example] * ROWS).with_columns(own[name].cast(example.schema[name]) for name in own.columns)
+    table = encode(look_up(log, day), signature, declared)
+    times = log[Columns.TIME].dt.epoch("us").to_list()
+    for binary in (False, True):
+        form = f"rows with rare values, sent as {'binary tensors' if binary else 'JSON'}"
+        try:
+            served = dict(assembler.requested(*request(raw, columns, times, binary=binary), ROWS, day))
+        except ShortlistError as error:
+            return f"{form}: refused: {error}"
+        if found := differing(signature, served, table):
+            return f"{form}: inputs {', '.join(found)} differ from the training table's"
+    return None
+
+
+def _columns(assembler: DayAssembler) -> list[Column]:
+    declared, needs = assembler.needs.declared, assembler.needs
+    return [
+        column
+        for column in declared.data.columns
+        if (column.name in needs.columns or column.name == declared.data.item)
+        and declared.in_log(column.name) == column.name
+        and column.known == "before"
+        and (column.type != "vector" or column.name in assembler.widths)
+    ]
+
+
+def differing(signature: Signature, served: Tensors, table: Tensors) -> list[str]:
+    """Return the places of inputs that differ."""
+    columns = {NUMBERS: signature.numbers, CODES: signature.codes}
+    places = {each.tensor: each.place for each in signature.lists}
+    places |= {each.tensor: each.place for each in signature.vectors}
+    found = []
+    for name, expected in table.items():
+        if name in columns:
+            equal = np.isclose(served[name], expected, rtol=1e-12, atol=0, equal_nan=True)
+            found += [place for number, place in enumerate(columns[name]) if not equal[:, number].all()]
+        elif served[name].shape != expected.shape or not np.array_equal(served[name], expected):
+            found.append(places[name])
+    return found
+
+
+def planted(columns: Sequence[Column], widths: Mapping[str, int], nulls: Sequence[str]) -> pl.DataFrame:
+    """Return the values of `ROWS` rows as a log's reader gives them, before they are typed.
+
+    Args:
+        columns: What to plant; of a vector column its width is known.
+        widths: Of vector columns.
+        nulls: Texts that mean "no value".
+    """
+    made = []
+    for shift, column in enumerate(columns):
+        values = _values(column, widths.get(column.name, 1), tuple(nulls))
+        chosen = [values[(row + shift) % len(values)] for row in range(ROWS)]
+        made.append(pl.Series(column.source_name, chosen, _dtype(column)))
+    return pl.DataFrame(made)
+
+
+def typed(raw: pl.DataFrame, columns: Sequence[Column], declared: DeclaredColumns) -> pl.DataFrame:
+    """Return planted rows as ingest types them; infinities, which no valid log has, as features have them: null."""
+    made = convert(raw, columns, nulls_of(declared)).columns
+    return made.with_columns(pl.when(pl.col(pl.Float64()).is_finite()).then(pl.col(pl.Float64())))
+
+
+def nulls_of(declared: DeclaredColumns) -> list[str]:
+    """Return the texts that mean "no value" in a log."""
+    source = declared.data.source
+    return sorted(null_texts(source.null_values if isinstance(source, FileSource) else ()))
+
+
+def request(
+    raw: pl.DataFrame, columns: Sequence[Column], times: Sequence[int], *, binary: bool
+) -> tuple[bytes, str | None]:
+    """Return planted rows as a client sends them: a body, and the length of its JSON where tensors follow it.
+
+    Args:
+        raw: What `planted` gave.
+        columns: Its columns.
+        times: Microseconds since 1970-01-01 UTC.
+        binary: Whether the tensors follow the JSON.
+    """
+    inputs: list[dict[str, Any]] = [{"name": "event_time", "datatype": "INT64", "shape": [ROWS], "data": [*times]}]
+    tail = b""
+    for column in columns:
+        rows = raw[column.source_name].to_list()
+        shape = [ROWS]
+        if column.type in ("tags", "vector"):
+            width = max(len(row or ()) for row in rows)
+            shape, rows = [ROWS, width], [value for row in rows for value in [*(row or ()), *[None] * width][:width]]
+        said: dict[str, Any] = {"name": column.name, "datatype": datatype_of(column), "shape": shape}
+        if binary:
+            packed = _packed(said["datatype"], rows)
+            said["parameters"] = {"binary_data_size": len(packed)}
+            tail += packed
+        else:
+            said["data"] = [
+                None if isinstance(value, float) and not abs(value) < float("inf") else value for value in rows
+            ]
+        inputs.append(said)
+    text = json.dumps({"inputs": inputs}, allow_nan=False).encode()
+    return text + tail, str(len(text)) if binary else None
+
+
+def _values(column: Column, width: int, nulls: tuple[str, ...]) -> tuple[Any, ...]:
+    if column.type == "tags":
+        texts: tuple[Any, ...] = ("a", "漢字", "\U0001f600", " ", *nulls)
+        some = _INTEGERS[1:] if column.tag_type == "integer" else texts
+        return (None, [], *([value] for value in some), [some[0], some[1]], [some[0], None, some[0]])
+    if column.type == "vector":
+        return (None, *([value] * width for value in (0.0, -0.0, 1.5, float("nan"), 1e30)))
+    return {
+        "string": (*_TEXTS, *nulls), "hex": (*_HEX, *nulls), "date": (*_DATES, *nulls),
+        "integer": _INTEGERS, "number": _NUMBERS,
+    }[column.type]  # fmt: skip
+
+
+def _dtype(column: Column) -> pl.DataType:
+    match column.type:
+        case "tags":
+            return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())
+        case "vector":
+            return pl.List(pl.Float32())
+        case kind:
+            return _DTYPES.get(kind, pl.String())
+
+
+def _packed(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        texts = [(value or "").encode() for value in values]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    code, null = {"INT64": ("q", NO_CODE), "FP64": ("d", float("nan")), "FP32": ("f", float("nan"))}[datatype]
+    return struct.pack(f"<{len(values)}{code}", *(null if value is None else value for value in values))

@@ -1,0 +1,142 @@
+"""Test rows with training's scores, and the tensors that serving makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.evaluation.measure import scores_file
+from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.transform import Transformer
+from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.signature import FOLDER, Signature
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.validation.planted import Tensors, differing, planted_difference
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+_TRUTH = "label_scored"
+"""Labels as the scores file has them; the log has a column of its own."""
+
+
+@dataclass(frozen=True)
+class ReferenceRows:
+    """Rows of the log with training's scores."""
+
+    rows: pl.DataFrame
+    """`impression_id`, `day`, `label_scored`, `score`."""
+    test_rows: int
+    """Rows they were drawn from."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one day as a model reads them."""
+
+    impressions: npt.NDArray[np.int64]
+    reference: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.float64]
+    tensors: Tensors
+
+
+def draw(scores: Path, wanted: int, seed: int) -> ReferenceRows:
+    """Return test rows drawn at random; all when there are no more than wanted.
+
+    Args:
+        scores: What the training step wrote.
+        wanted: How many.
+        seed: Of the draw.
+
+    Raises:
+        UnmeasurableError: There are no scores.
+    """
+    scored = read_scores(scores_file(scores), "test")
+    drawn = np.random.default_rng(seed).permutation(scored.rows)[:wanted]
+    return ReferenceRows(_with_scores(scored)[np.sort(drawn)], scored.rows)
+
+
+def _with_scores(scored: ScoredRows) -> pl.DataFrame:
+    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY)
+    scores = pl.Series("score", scored.scores.astype(np.float32))
+    return frame.with_columns(pl.Series(_TRUTH, scored.labels), scores)
+
+
+class ServedRows:
+    """The reference's rows by the way that a server goes: request columns, snapshots of the views, tensors."""
+
+    def __init__(self, model: Path, log: Path, fitted: Path, reference: ReferenceRows) -> None:
+        """Open the log and the views.
+
+        Args:
+            model: The model folder.
+            log: Folder of the valid log.
+            fitted: What features were fitted to.
+            reference: The rows.
+
+        Raises:
+            IntegrityError: The model was not exported.
+        """
+        self.signature = Signature.read(model / FOLDER)
+        self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
+        self._paths = fitted, model / Files.PREPROCESSING
+        self._assembler = DayAssembler(self._plan, self.signature, ViewIndex.read(fitted / "views"))
+        self._table = DayTable.open(log, Files.LOG)
+        self._reference = reference
+
+    def batches(self) -> list[Batch]:
+        """Return all rows, a file of the log at a time.
+
+        Raises:
+            DataError: The log lacks some of them.
+        """
+        batches = [
+            Batch(
+                rows[Columns.IMPRESSION].to_numpy(),
+                rows["score"].to_numpy(),
+                rows[_TRUTH].to_numpy(),
+                dict(self._assembler.tensors(rows, day)),
+            )
+            for day, rows in self._days(self._reference.rows)
+        ]
+        found = sum(batch.impressions.size for batch in batches)
+        if found != self._reference.rows.height:
+            raise DataError(
+                f"{self._table.folder}: holds {found} of the {self._reference.rows.height} rows that training scored;"
+                " these scores are of another log"
+            )
+        return batches
+
+    def differing_inputs(self, impression: int) -> tuple[str, ...]:
+        """Return the inputs of a row that differ from those that the training table's own query gives, by column."""
+        transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
+        wanted = self._reference.rows.filter(pl.col(Columns.IMPRESSION) == impression)
+        for day, rows in self._days(wanted):
+            served = dict(self._assembler.tensors(rows, day))
+            table = encode(transformer.look_up(rows, day), self.signature, self._plan.declared)
+            return tuple(differing(self.signature, served, table))
+        return ()
+
+    def planted_difference(self) -> str | None:
+        """Return what serving makes of rare values otherwise than training; None where nothing differs.
+
+        Nulls, empty texts, infinities and the like may be in none of the reference's rows.
+        """
+        day, rows = self._days(self._reference.rows.tail(1))[0]
+        transformer = Transformer.load(self._paths[0], Runtime().engine, self._paths[1])
+        return planted_difference(self._assembler, self.signature, rows.head(1), day, transformer.look_up)
+
+    def _days(self, wanted: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
+        keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score")
+        found = []
+        for day, rows in self._table.frames(set(wanted[Columns.DAY].to_list())):
+            theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")
+            found += [(day, theirs)] if theirs.height else []
+        return found

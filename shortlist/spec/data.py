@@ -1,0 +1,324 @@
+"""The `data` section: where the log lies, what its columns mean, which rows may stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from shortlist.contracts import RESERVED, did_you_mean
+from shortlist.spec.base import Section, expand_names
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
+FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
+
+
+def null_texts(declared: Iterable[str]) -> frozenset[str]:
+    """Return the texts that mean "no value", wherever rows come from: training and serving ask here."""
+    return frozenset(("", *declared))
+
+
+class FileSource(Section):
+    """A log that lies in files."""
+
+    kind: Literal["files"] = "files"
+    """Read files."""
+    path: str = ""
+    """File, glob or folder, relative to the data folder given to the run; empty: that folder or file itself."""
+    format: FileFormat = "auto"
+    """`auto` goes by the file's name; .gz and .zst are unpacked on the way."""
+    header: bool = True
+    """Whether the first line of a CSV or TSV names the columns; without it they come in declared order."""
+    null_values: tuple[str, ...] = ("",)
+    """Texts that mean "no value", in the log and in requests; an empty text always does."""
+
+
+class Drift(Section):
+    """A change planted into a generated log from one day on."""
+
+    kind: Literal["new_items", "changed_tastes", "broken_column", "volume_collapse"]
+    """What changes: unseen items appear, users like other tags, a column turns to nulls, or most traffic vanishes."""
+    from_day: int = Field(ge=1)
+    """First day, counted from 0, on which it shows."""
+    until_day: int | None = Field(default=None, ge=2)
+    """First day on which it is mended (only for broken_column and volume_collapse); null for never."""
+    strength: Share = 0.5
+    """Share of the items, users, rows or traffic that it touches."""
+    column: str = "duration"
+    """The column that breaks (only for broken_column)."""
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_day is not None and self.kind in ("new_items", "changed_tastes"):
+            raise ValueError(f"until_day: {self.kind} never ends; leave it out")
+        if self.until_day is not None and self.until_day <= self.from_day:
+            raise ValueError(f"until_day {self.until_day} is not after from_day {self.from_day}")
+        return self
+
+    def holds_on(self, day: int) -> bool:
+        """Whether it shows on a day, counted from 0."""
+        return self.from_day <= day and (self.until_day is None or day < self.until_day)
+
+
+class GeneratedSource(Section):
+    """A log made on the spot, with planted click probabilities and so a known best possible score."""
+
+    kind: Literal["generated"]
+    """Generate."""
+    rows: int = Field(default=200_000, ge=1_000)
+    """Impressions to write."""
+    users: int = Field(default=5_000, ge=10)
+    """Users, their activity heavy-tailed."""
+    items: int = Field(default=2_000, ge=10)
+    """Items, their popularity heavy-tailed."""
+    days: int = Field(default=14, ge=3, le=3_650)
+    """Days the log spans."""
+    start: date = date(2026, 1, 5)
+    """First day."""
+    seed: int = Field(default=7, ge=0)
+    """The same seed gives the same bytes."""
+    taste: float = Field(default=1.0, gt=0, le=10)
+    """How much it counts who likes what, against when and where an item is shown."""
+    drifts: tuple[Drift, ...] = ()
+    """Changes planted into the world, none by default."""
+
+
+Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]
+
+
+class Column(Section):
+    """One column of a file."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Name used in the spec and in every table."""
+    source: str | None = None
+    """Name in the file, when it differs."""
+    type: ColumnType
+    """`hex`: hexadecimal text kept as an integer; `date`: ISO 8601; `tags`: several keys; `vector`: several numbers."""
+    tag_type: Literal["integer", "string"] = "string"
+    """Type of the values of a `tags` column."""
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    """What stands between the values of `tags` or `vector` in a text file."""
+    nullable: bool = True
+    """Whether a row without a value is valid."""
+    max_null_share: Share = 1.0
+    """The run stops when more of the column than this is null on any day."""
+    min: float | None = None
+    """Smallest valid value."""
+    max: float | None = None
+    """Largest valid value."""
+    allowed: tuple[str | int, ...] | None = None
+    """The only valid values."""
+    known: Literal["before", "after"] = "before"
+    """`after`: an outcome of the impression. It never becomes a feature of its own row, only of later days."""
+
+    @model_validator(mode="after")
+    def _bounds_fit_the_type(self) -> Self:
+        if (self.min is not None or self.max is not None) and self.type not in ("integer", "number"):
+            raise ValueError(f"'{self.name}' has min or max but type '{self.type}'; bounds need integer or number")
+        if self.allowed is not None and self.type not in ("integer", "string"):
+            raise ValueError(f"'{self.name}' has allowed values but type '{self.type}'; they need integer or string")
+        return self
+
+    @property
+    def source_name(self) -> str:
+        """Name in the file."""
+        return self.source or self.name
+
+
+def _expand_columns(columns: object) -> object:
+    if not isinstance(columns, list | tuple):
+        return columns
+    expanded: list[object] = []
+    for column in columns:
+        if isinstance(column, dict) and isinstance(column.get("name"), str):
+            expanded += [{**column, "name": name} for name in expand_names(column["name"])]
+        else:
+            expanded.append(column)
+    return tuple(expanded)
+
+
+ColumnList = Annotated[tuple[Column, ...], BeforeValidator(_expand_columns), Field(min_length=1)]
+
+
+class EventClock(Section):
+    """Time read from a column."""
+
+    kind: Literal["column"] = "column"
+    """The log has a clock."""
+    column: str
+    """Name in the file of the column that holds the time; its position from 0 in a file without a header."""
+    unit: Literal["s", "ms", "us", "iso"]
+    """Unit since 1970-01-01 UTC, or ISO 8601 text (in the clock's timezone where it gives no offset)."""
+    timezone: str = "UTC"
+    """Where a day begins at midnight."""
+    earliest: date = date(2000, 1, 1)
+    """An earlier time is refused: most often the unit is wrong."""
+    latest: date = date(2100, 1, 1)
+    """A later time is refused: most often the unit is wrong."""
+
+
+class RowClock(Section):
+    """Time declared from the order of the rows, for logs that have none."""
+
+    kind: Literal["row_order"]
+    """The rows are in time order and carry no time."""
+    days: int = Field(default=7, ge=2, le=3_650)
+    """Equal days into which the rows are cut."""
+    start: date = date(2000, 1, 3)
+    """Name of the first day."""
+
+
+Clock = Annotated[EventClock | RowClock, Field(discriminator="kind")]
+
+
+class SideTable(Section):
+    """A table with one row per user or item."""
+
+    name: str = Field(pattern=r"^[a-z_][a-z0-9_]*$")
+    """Name of the Feast view."""
+    path: str
+    """File, glob or folder, relative to the data folder."""
+    format: FileFormat = "auto"
+    """As for the log."""
+    header: bool = True
+    """As for the log."""
+    null_values: tuple[str, ...] = ("",)
+    """As for the log."""
+    key: str
+    """The column, also a column of the log, that the rows are keyed by."""
+    columns: ColumnList
+    """Columns, the key among them."""
+    min_coverage: Share = 0.5
+    """The run stops when fewer of the log's rows than this find their key."""
+
+
+class Rules(Section):
+    """What a valid log looks like. A row that breaks a rule is quarantined; a table that does stops the run."""
+
+    max_quarantined_share: Share = 0.01
+    """More bad rows than this stop the run."""
+    unique: tuple[str, ...] = ()
+    """Columns whose values may each occur once within a day; later rows are quarantined."""
+    max_duplicate_share: Share = 0.01
+    """More exact copies of earlier rows than this stop the run; below it they are quarantined."""
+    sorted: bool = False
+    """Whether rows must come in time order."""
+    max_age_hours: float | None = Field(default=None, gt=0)
+    """The newest row may be at most this old; null for a log that is history."""
+    min_rows: int = Field(default=1_000, ge=1)
+    """Fewer valid rows stop the run."""
+    min_volume_ratio: Share = 0.2
+    """A day with fewer rows than this share of the median of the days before it stops the run."""
+    max_volume_ratio: float = Field(default=5.0, ge=1.0)
+    """A day with more rows than this multiple of the median of the days before it stops the run."""
+    max_label_rate_change: Share = 0.5
+    """Largest relative change of a day's label rate against the median of the days before it, beyond chance."""
+    undeclared_columns: Literal["refuse", "ignore"] = "refuse"
+    """What to do with a column in the file that the spec does not name."""
+    max_column_auc: float = Field(default=0.95, gt=0.5, le=1.0)
+    """A column known before the impression that alone orders the labels better than this leaks them."""
+    allow_leak: tuple[str, ...] = ()
+    """Columns that may, each for a reason you know."""
+
+
+class Split(Section):
+    """Which days train, tune and test; always whole days, always in time order."""
+
+    warmup_days: int = Field(default=1, ge=0)
+    """First days that only feed statistics: on them every encoding is still empty."""
+    validation_days: int = Field(default=1, ge=1)
+    """Days before the test days, for early stopping."""
+    test_days: int = Field(default=1, ge=1)
+    """Last days, for gates and reports; no model sees them."""
+
+
+class Data(Section):
+    """The log: its files, columns, side tables, rules and split."""
+
+    source: Source
+    """Where the log comes from."""
+    columns: ColumnList
+    """All columns of the log, in file order when there is no header."""
+    label: str
+    """The column to predict, 0 or 1."""
+    clock: Clock
+    """How time is known."""
+    user: str | None = None
+    """The column that names the user, if there is one."""
+    item: str | None = None
+    """The column that names the item, if there is one."""
+    impression: str | None = None
+    """An integer column that names the impression; the row's number by default."""
+    side_tables: tuple[SideTable, ...] = ()
+    """Tables keyed by a column of the log."""
+    rules: Rules = Rules()
+    """What is valid."""
+    split: Split = Split()
+    """Training, validation and test days."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        names = [column.name for column in self.columns]
+        _check_unique_names(names, "columns")
+        roles = {"label": self.label, "user": self.user, "item": self.item, "impression": self.impression}
+        for role, name in roles.items():
+            if name is not None and name not in names:
+                raise ValueError(f"{role} '{name}' is not a declared column{did_you_mean(name, names)}")
+            if name is not None and role != "label":
+                self._refuse_outcome(name, f"{role} '{name}'")
+        if isinstance(self.clock, EventClock) and self.clock.column in names:
+            raise ValueError(f"clock column '{self.clock.column}' is read by the clock; do not list it in columns too")
+        own_roles = {self.label: "label", self.impression: "impression_id"}
+        every = [*self.columns, *(column for table in self.side_tables for column in table.columns)]
+        for column in every:
+            if column.name in RESERVED and own_roles.get(column.name) != column.name:
+                raise ValueError(f"column name '{column.name}' is Shortlist's own; rename it with `name` and `source`")
+        for rule, listed in (("unique", self.rules.unique), ("allow_leak", self.rules.allow_leak)):
+            for name in listed:
+                if name not in {column.name for column in every}:
+                    raise ValueError(f"rules.{rule}: '{name}' is not a declared column{did_you_mean(name, names)}")
+        self._check_side_tables(names)
+        return self
+
+    def _check_side_tables(self, names: list[str]) -> None:
+        taken = set(names)
+        available = set(names)
+        for table in self.side_tables:
+            own = [column.name for column in table.columns]
+            _check_unique_names(own, f"side table '{table.name}'")
+            if table.key not in own or table.key not in available:
+                raise ValueError(
+                    f"side table '{table.name}': its key '{table.key}' must be a column of its own"
+                    f" and of the log{did_you_mean(table.key, own)}"
+                )
+            self._refuse_outcome(table.key, f"side table '{table.name}': its key '{table.key}'")
+            clash = (set(own) - {table.key}) & taken
+            if clash:
+                raise ValueError(f"side table '{table.name}': column '{min(clash)}' is declared elsewhere already")
+            taken |= set(own)
+
+    def _refuse_outcome(self, name: str, what: str) -> None:
+        """Refuse a key that is known only after the impression: whatever it leads to would leak the outcome."""
+        if name == self.label:
+            raise ValueError(f"{what} is the label; keys must be known before the impression")
+        if self.by_name[name].known == "after":
+            raise ValueError(
+                f"{what} is declared `known: after`; keys must be known before the impression. Declare another column,"
+                " or `known: before` if it is"
+            )
+
+    @property
+    def by_name(self) -> dict[str, Column]:
+        """Every declared column, the log's and the side tables', by name."""
+        side = {column.name: column for table in self.side_tables for column in table.columns}
+        return {**side, **{column.name: column for column in self.columns}}
+
+
+def _check_unique_names(names: list[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{where}: '{name}' is declared twice")

@@ -1,0 +1,90 @@
+"""The `gates` section: what a candidate must show before it may ship."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+
+from shortlist.contracts import did_you_mean
+from shortlist.spec.base import Names, Section
+
+_REGISTRY: Final = "shortlist.evaluation.gates"
+"""Named and not imported, for it lies above this layer: each gate says there which settings are its own."""
+
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class Infra(Section):
+    """What a real Triton with the exported model must show under load."""
+
+    rows_per_request: int = Field(default=128, ge=1)
+    """Rows of a request of the load."""
+    requests_per_second: float = Field(default=20, gt=0)
+    """The load, open loop."""
+    seconds: float = Field(default=3, gt=0)
+    """How long it lasts."""
+    max_p50_ms: float = Field(default=100, gt=0)
+    """Longest median answer."""
+    max_p99_ms: float = Field(default=500, gt=0)
+    """Longest 99th percentile."""
+    max_memory_mib: float = Field(default=4_096, gt=0)
+    """Most resident memory of the server and what it starts."""
+    max_cold_start_seconds: float = Field(default=60, gt=0)
+    """Longest time from start to ready."""
+
+
+def _read_by_their_gates(given: object) -> object:
+    """Return the settings of each gate as the section that it declares."""
+    if not isinstance(given, Mapping) or not given:
+        return given
+    sections = {name: gate.settings for name, gate in import_module(_REGISTRY).GATES.items() if gate.settings}
+    for name in given:
+        if name not in sections:
+            raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")
+    return {name: sections[name].model_validate(settings) for name, settings in given.items()}
+
+
+class Gates(Section):
+    """Limits of the gates; every gate always runs."""
+
+    confidence: Probability = 0.95
+    """Level of every interval."""
+    bootstrap_rounds: int = Field(default=200, ge=50, le=10_000)
+    """Resamples of users (of rows when there are no users) behind every interval."""
+    min_test_rows: int = Field(default=2_000, ge=100)
+    """Fewer test rows hold the candidate."""
+    min_auc: float = Field(default=0.55, ge=0.5, le=1.0)
+    """The lower bound of the test AUC must reach it."""
+    max_log_loss: float | None = Field(default=None, gt=0)
+    """The upper bound of the test log loss may not pass it; null asks only to beat a constant rate."""
+    baseline: str | None = Field(default=None, min_length=1, max_length=31)
+    """Name of the baseline that candidates have to beat; null: popularity."""
+    min_gain_over_baseline: float = Field(default=0.0, ge=0.0, le=0.5)
+    """The AUC's lower bound must beat that baseline's AUC by this."""
+    max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
+    """Non-inferiority margin against the champion; finer than 3e-4 is noise between seeds."""
+    max_calibration_error: float = Field(default=0.03, gt=0, le=1)
+    """Largest expected calibration error (20 equal-count bins) on the test rows."""
+    max_rate_error: float = Field(default=0.1, gt=0, le=1)
+    """Largest relative difference between mean score and label rate on the test rows."""
+    slices: Names = ()
+    """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
+    min_slice_rows: int = Field(default=500, ge=50)
+    """Slices with fewer test rows are reported, not judged."""
+    max_slices: int = Field(default=30, ge=1, le=1_000)
+    """Most values of a column that become slices, the most frequent ones."""
+    max_slice_auc_drop: float = Field(default=0.02, gt=0, le=0.5)
+    """Margin by which a slice may fall behind the champion (without one: behind the baseline), Holm-corrected."""
+    skew_rows: int = Field(default=500, ge=10, le=100_000)
+    """Rows of the feature table compared with Feast's own answers."""
+    parity_rows: int = Field(default=10_000, ge=10)
+    """Test rows scored in-process, by the exported file and by a real Triton; fewer only when there are fewer."""
+    max_score_difference: float = Field(default=1e-5, gt=0, le=0.01)
+    """Largest difference between those scores."""
+    infra: Infra = Infra()
+    """Limits under load."""
+    custom: Annotated[Mapping[str, Any], BeforeValidator(_read_by_their_gates)] = Field(default={}, max_length=100)
+    """Settings of gates that were added to the registry, by the name of the gate."""

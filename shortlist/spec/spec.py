@@ -1,0 +1,157 @@
+"""A whole spec, and the checks that need more than one of its sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from shortlist.contracts import did_you_mean
+from shortlist.spec.base import Section
+from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
+from shortlist.spec.features import Feature, Features, declared_column
+from shortlist.spec.gates import Gates
+from shortlist.spec.models import Models, ModelSection, with_baselines
+from shortlist.spec.monitoring import Monitoring, Schedule
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+
+
+class Spec(Section):
+    """The production life of a ranking model."""
+
+    model_config = ConfigDict(defer_build=True)  # the kinds of models are asked for when a spec is read, not before
+
+    version: Literal[1]
+    """Version of this format."""
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    """Names the MLflow experiment, the registered models and the Feast project."""
+    data: Data
+    """The log."""
+    features: Features
+    """What models read."""
+    models: Models
+    """What is trained, by name: several models of one kind are compared like any others."""
+    gates: Gates = Gates()
+    """What may ship."""
+    serving: Serving = Serving()
+    """How it reaches traffic."""
+    monitoring: Monitoring = Monitoring()
+    """How it is watched there, and when it is trained again."""
+    schedule: Schedule = Schedule()
+    """What runs by the clock."""
+    runtime: Runtime = Runtime()
+    """Where it runs."""
+
+    @field_validator("models")
+    @classmethod
+    def _with_baselines(cls, declared: dict[str, ModelSection]) -> dict[str, ModelSection]:
+        return with_baselines(declared)
+
+    @property
+    def reference_baseline(self) -> str:
+        """Name of the baseline that candidates have to beat: the declared one, else the first whose kind says so."""
+        usual = (name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline")
+        return self.gates.baseline or next(usual)
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        for feature in self.features.columns:
+            feature.check(self.data)
+        for name, model in self.models.items():
+            if model.reads:
+                select(model.reads, self.features.names)
+            model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
+        for feature in self.features.columns:
+            _check_buckets(feature, self.models)
+        for name in self.runtime.cluster.workers:
+            _check_workers(name, self.models)
+        _check_baseline(self.gates.baseline, self.models)
+        for name in self.monitoring.drift.ignore:
+            declared_column(name, self.data, "monitoring.drift.ignore")
+        for name in self.gates.slices:
+            declared_column(name, self.data, "gates.slices")
+        if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
+            raise ValueError("data.source.format: npz is for side tables only")
+        _check_split(self.data)
+        if self.runtime.target == "kserve":
+            _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)
+        return self
+
+
+def select(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the feature names that any pattern matches, in declared order.
+
+    Raises:
+        ValueError: A pattern matches nothing.
+
+    >>> select(("*_id",), ("user_id", "hour", "item_id"))
+    ('user_id', 'item_id')
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"no feature matches '{pattern}'{did_you_mean(pattern, names)}")
+    return tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _check_split(data: Data) -> None:
+    """Refuse a split that the declared days cannot give; those of a log with a clock are counted when it is read."""
+    known = data.source if isinstance(data.source, GeneratedSource) else data.clock
+    days = known.days if isinstance(known, GeneratedSource | RowClock) else None
+    split = data.split
+    needed = split.warmup_days + 1 + split.validation_days + split.test_days
+    if days is not None and days < needed:
+        raise ValueError(
+            f"data.split: needs {needed} days ({split.warmup_days} to warm up, at least 1 to train,"
+            f" {split.validation_days} to validate, {split.test_days} to test); the log has {days}"
+        )
+
+
+def _check_placement(device: str, gpus: int) -> None:
+    if device == "gpu" and gpus == 0:
+        raise ValueError(
+            "serving.placement.device: gpu, but runtime.cluster.serving.gpus is 0: its pod would get no GPU. Declare 1"
+        )
+    if device == "cpu" and gpus:
+        raise ValueError(
+            f"runtime.cluster.serving.gpus is {gpus}, but serving.placement.device is cpu: nothing would use them."
+            " Declare device: gpu"
+        )
+
+
+def _check_buckets(feature: Feature, models: Mapping[str, ModelSection]) -> None:
+    """Refuse to be told how buckets are learnt that nobody learns, or not in that way."""
+    declared = feature.declared_learning
+    readers = [
+        model for model in models.values()
+        if any(fnmatchcase(name, pattern) for name in feature.outputs for pattern in model.reads)
+    ]  # fmt: skip
+    followed = {key for model in readers for key in model.id_settings}
+    if "admit_after" in declared and "admit_after" not in followed:
+        raise ValueError(
+            f"{feature.title}: admit_after is for models that learn ids, and none of them reads it; leave it out"
+        )
+    if "evict_after_days" in declared and "evict_after_days" not in followed:
+        raise ValueError(
+            f"{feature.title}: evict_after_days is for models that learn ids and keep them (retrain: warm), and none of"
+            " them reads it; leave it out"
+        )
+
+
+def _check_workers(name: str, models: Mapping[str, ModelSection]) -> None:
+    where = f"runtime.cluster.workers.{name}"
+    if name not in models:
+        raise ValueError(f"{where}: no model is called '{name}'{did_you_mean(name, models)}")
+    if not models[name].distributed:
+        raise ValueError(f"{where}: a model of kind {models[name].kind} is trained by one process; leave it out")
+
+
+def _check_baseline(name: str | None, models: Mapping[str, ModelSection]) -> None:
+    baselines = [other for other, model in models.items() if model.role == "baseline"]
+    if name is not None and name not in baselines:
+        raise ValueError(
+            f"gates.baseline: '{name}' is no baseline of this spec{did_you_mean(name, baselines)}"
+            f" (there are {', '.join(baselines)})"
+        )

@@ -1,0 +1,1 @@
+"""Where everything is kept: objects, records, day-partitioned tables, manifests."""

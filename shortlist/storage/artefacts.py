@@ -1,0 +1,161 @@
+"""Folders that are written whole or not at all, and say by digest what is in them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from shortlist.contracts import Files, ShortlistError
+
+_SYNCED_AT_ONCE: Final = 16
+
+
+class IntegrityError(ShortlistError):
+    """A file is missing, was changed after it was written, or was never meant to be there."""
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Give a staging folder that becomes `folder` when the block ends without an error, and vanishes otherwise.
+
+    A killed process leaves only the staging folder, whose name says so; the next call clears it. An existing
+    `folder` is replaced.
+
+    Raises:
+        ShortlistError: The disk is full.
+    """
+    staging = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        _sync(staging)
+    except BaseException as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if is_disk_full(error):
+            raise ShortlistError(
+                f"{folder}: the disk is full; nothing half-written is left."
+                " Free space, or choose another folder, and run again."
+            ) from None
+        raise
+    if folder.exists():
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    staging.rename(folder)
+    _sync_folder(folder.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    temporary = path.with_name(path.name + ".partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Mapping[str, Any] | list[Any]) -> None:
+    """Write a JSON file whole or not at all, readable by people; NaN is refused."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, default=str) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        IntegrityError: The file is missing or is not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IntegrityError(f"{path}: missing; the step that writes it did not finish. Run again.") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: not valid JSON ({error}). Delete its folder and run again.") from None
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{path}: wanted a JSON object, got {type(value).__name__}")
+    return value
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path) -> dict[str, str]:
+    """Write `manifest.json` with the digest of every file below a folder; return the digests by relative path."""
+    digests = {name: sha256(folder / name) for name in _files_below(folder)}
+    write_json(folder / Files.MANIFEST, {"sha256": digests})
+    return digests
+
+
+def verify_manifest(folder: Path) -> dict[str, str]:
+    """Return the digests by relative path after checking every file against `manifest.json`.
+
+    Raises:
+        IntegrityError: A file is missing, changed, or not in the manifest.
+    """
+    wanted: dict[str, str] = read_json(folder / Files.MANIFEST)["sha256"]
+    found = _files_below(folder)
+    for name in sorted(set(wanted) - set(found)):
+        raise IntegrityError(f"{folder / name}: in the manifest but missing; restore it or train again")
+    for name in sorted(set(found) - set(wanted)):
+        raise IntegrityError(f"{folder / name}: not in the manifest; somebody added it after training")
+    for name, digest in wanted.items():
+        got = sha256(folder / name)
+        if got != digest:
+            raise IntegrityError(
+                f"{folder / name}: changed after it was written (sha256 {got[:12]}, manifest {digest[:12]})"
+            )
+    return wanted
+
+
+def folder_digest(folder: Path) -> str:
+    """Return one digest of all files below a folder, their names included; 16 hexadecimal digits."""
+    return digest_of_files({name: sha256(folder / name) for name in _files_below(folder)})
+
+
+def digest_of_files(digests: Mapping[str, str]) -> str:
+    """Return `folder_digest` of a folder whose files have these SHA-256 by relative path; manifests left out."""
+    total = hashlib.sha256()
+    for name in sorted(digests):
+        total.update(f"{name}\0{digests[name]}\0".encode())
+    return total.hexdigest()[:16]
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error says that a disk, or a user's share of it, is full."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    # Polars and SQLite put the system's error into one of their own, as text.
+    texts = *(f"(os error {code})" for code in codes), "database or disk is full"
+    return getattr(error, "errno", None) in codes or any(text in str(error) for text in texts)
+
+
+def _files_below(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in files if path.name != Files.MANIFEST)
+
+
+def _sync(folder: Path) -> None:
+    # Waiting for many files at once: a disk writes them together.
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(_sync_folder, folder.rglob("*")):
+            pass
+    _sync_folder(folder)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

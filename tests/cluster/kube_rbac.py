@@ -1,0 +1,57 @@
+"""Who may do what, by the roles that the project ships: what an API server's RBAC makes of deploy/k8s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ACCOUNTS = Path(__file__).parents[2] / "deploy" / "k8s" / "base" / "accounts.yaml"
+VERSION_READERS = Path(__file__).parents[2] / "deploy" / "k8s" / "version-readers.yaml"
+NAMESPACE = "shortlist"
+"""Where the overlays put what names no namespace of its own."""
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+Object = dict[str, Any]
+
+
+@cache
+def shipped() -> tuple[Object, ...]:
+    """Return roles and bindings as they are shipped."""
+    return tuple(one for file in (ACCOUNTS, VERSION_READERS) for one in yaml.safe_load_all(file.read_text()))
+
+
+def verb_of(method: str, name: str | None) -> str:
+    """Return the verb that RBAC knows a request by."""
+    return _VERBS.get(method) or ("get" if name else "list")
+
+
+def may(account: str, verb: str, group: str, resource: str, namespace: str, name: str | None) -> bool:
+    """Whether a service account may; `namespace` is None's own for the namespace of the release."""
+    return any(
+        verb in rule["verbs"]
+        and group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and (not rule.get("resourceNames") or name in rule["resourceNames"])
+        for rule in rules_of(account, namespace)
+    )
+
+
+def rules_of(account: str, namespace: str, objects: Iterable[Object] | None = None) -> Iterator[Object]:
+    """Give the rules that hold for a service account in a namespace."""
+    known = list(shipped() if objects is None else objects)
+    for binding in known:
+        if binding["kind"] != "RoleBinding" or _namespace(binding) != namespace:
+            continue
+        if account in {one["name"] for one in binding["subjects"]}:
+            for role in known:
+                named = (role["metadata"]["name"], _namespace(role)) == (binding["roleRef"]["name"], namespace)
+                if role["kind"] == "Role" and named:
+                    yield from role["rules"]
+
+
+def _namespace(found: Object) -> str:
+    return str(found["metadata"].get("namespace", NAMESPACE))

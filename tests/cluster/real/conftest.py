@@ -1,0 +1,137 @@
+"""A real cluster, which `make test-cluster KUBECONFIG=...` names, and a namespace of its own in it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import kube_rbac
+import pytest
+from kserve_world import CLUSTER, World
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from real_cluster import Gate, PlayedControllers, RealCluster, eventually
+from structural import definitions
+
+VARIABLE = "SHORTLIST_TEST_KUBECONFIG"
+_FOUND: list[RealCluster] = []
+_NEEDED = (("serving.kserve.io/v1beta1", "InferenceService"), ("gateway.networking.k8s.io/v1", "HTTPRoute"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what kind of cluster it was, and what could not be checked in it."""
+    for found in _FOUND:
+        for line in found.notes:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """The cluster; what the tests make in it goes with their namespace, and what they define goes after it."""
+    file = os.environ.get(VARIABLE)
+    if not file:
+        pytest.skip("no cluster is named: make test-cluster KUBECONFIG=path")
+    configuration = client.Configuration()
+    config.load_kube_config(config_file=file, client_configuration=configuration)
+    configuration.retries = False
+    found = RealCluster(client.ApiClient(configuration), f"shortlist-test-{uuid.uuid4().hex[:8]}")
+    labels = {"app.kubernetes.io/managed-by": "shortlist-tests"}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace, "labels": labels}}
+    found.request("POST", "/api/v1/namespaces", body)
+    if found.found == "bare":
+        _define(found)
+    for one in kube_rbac.shipped():
+        if one["kind"] == "RoleBinding":
+            subjects = [{**subject, "namespace": found.namespace} for subject in one["subjects"]]
+            found.apply({**one, "subjects": subjects})
+        else:
+            found.apply(one)
+    _FOUND.append(found)
+    found.notes.append(f"{found.api.configuration.host}: Kubernetes {found.version}; {said_of(found)}")
+    yield found
+    with suppress(ApiException):
+        found.request("DELETE", f"/api/v1/namespaces/{found.namespace}")
+    for name in found.defined:
+        with suppress(ApiException):
+            found.request("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+
+
+def said_of(cluster: RealCluster) -> str:
+    """Return which kind of cluster this is, in words."""
+    match cluster.found:
+        case "full":
+            return "a full cluster: KServe and Envoy Gateway run here"
+        case "partial":
+            return f"a partial cluster: {', '.join(cluster.controllers)} runs here, the other does not"
+        case _:
+            made = f"; {len(cluster.defined)} kinds were defined from the shipped schemas" if cluster.defined else ""
+            return f"a bare API server: the tests play KServe's controller and the gateway{made}"
+
+
+def _define(cluster: RealCluster) -> None:
+    """Define the custom resources that are missing, and wait until they are served."""
+    for (version, kind), body in definitions().items():
+        if not _has(cluster, version, kind):
+            cluster.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
+            cluster.defined.append(body["metadata"]["name"])
+    eventually(lambda: all(_has(cluster, *one) for one in definitions()))
+
+
+def _has(cluster: RealCluster, version: str, kind: str) -> bool:
+    with suppress(LookupError):
+        return bool(cluster.path_of({"apiVersion": version, "kind": kind, "metadata": {"name": "any"}}))
+    return False
+
+
+@pytest.fixture
+def played(cluster: RealCluster) -> Iterator[PlayedControllers]:
+    """The controllers, where none are here."""
+    if cluster.found != "bare":
+        pytest.skip(f"{said_of(cluster)}; rollouts are tried where the tests may play the controllers")
+    for version, kind in _NEEDED:
+        if not _has(cluster, version, kind):
+            pytest.skip(f"this cluster has no {kind} of {version}")
+    made = PlayedControllers(cluster)
+    yield made
+    made.stop()
+    assert made.wrong == []
+
+
+@pytest.fixture
+def gate(cluster: RealCluster) -> Iterator[Gate]:
+    """A way to the API server that can be closed."""
+    made = Gate(cluster.api.configuration.host)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def make_world(cluster: RealCluster, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Give what makes a spec with two blessed versions, driven by the rollout's own account."""
+    here = CLUSTER.model_copy(update={"namespace": cluster.namespace})
+    token = cluster.token("shortlist-rollout")
+
+    def make(through: int | None = None, **changes: Any) -> World:
+        settings = {
+            "cluster": here, "connection": cluster.connection(token, through), "patience": 60.0, "settling": 15.0,
+            "ready_seconds": 60.0, "accepted_seconds": 30.0, **changes,
+        }  # fmt: skip
+        return World(tmp_path, "", **settings)
+
+    yield make
+    for version, plural in (
+        ("gateway.networking.k8s.io/v1", "httproutes"),
+        ("serving.kserve.io/v1beta1", "inferenceservices"),
+    ):
+        path = f"/apis/{version}/namespaces/{cluster.namespace}/{plural}"
+        with suppress(ApiException):
+            for one in cluster.request("GET", path)["items"]:
+                clear = {"metadata": {"finalizers": None}}
+                where = f"{path}/{one['metadata']['name']}"
+                cluster.request("PATCH", where, clear, content_type="application/merge-patch+json")
+                with suppress(ApiException):
+                    cluster.request("DELETE", where)

@@ -1,0 +1,263 @@
+"""Everything that is shipped or written, and rollouts with faults, against a real API server: `make test-cluster`.
+
+With a bare API server the tests play KServe's controller and the gateway. With a full cluster the real webhooks and
+definitions judge what is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kube_rbac
+import pytest
+import yaml
+from kserve_world import CLUSTER, Script, World
+from kubernetes.client.exceptions import ApiException
+from real_cluster import Gate, Object, PlayedControllers, RealCluster, eventually
+
+from models.train_job import train_job
+from shortlist.rollout.kserve.api import HTTP_ROUTE, INFERENCE_SERVICE
+from shortlist.rollout.kserve.errors import ClusterError
+from shortlist.rollout.kserve.manifests import Version, inference_service
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.rollout.kserve.routing import http_route
+from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.spec.cluster import Secret, Task, Toleration, Workers
+
+ROOT = Path(__file__).parents[3]
+K8S = ROOT / "deploy" / "k8s"
+TASK = Task(
+    cpu="0.5", memory="1.5Gi", gpus=1, node_selector={"pool": "gpu"},
+    tolerations=(Toleration(key="nvidia.com/gpu", operator="Equal", value="a100", effect="NoSchedule"),),
+)  # fmt: skip
+FULL = CLUSTER.model_copy(
+    update={
+        "serving": TASK, "hostname": "rank.example.org",
+        "secrets": (Secret(name="stores", variables={"SHORTLIST_DATABASE": "database"}),),
+    }
+)  # fmt: skip
+RESOURCES = {
+    "serving.kserve.io": ("inferenceservices",),
+    "gateway.networking.k8s.io": ("httproutes",),
+    "trainer.kubeflow.org": ("trainjobs",),
+    "argoproj.io": ("workflowtaskresults",),
+    "apps": ("deployments",),
+    "": ("pods", "events", "secrets", "configmaps", "serviceaccounts"),
+}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
+ACCOUNTS = ("shortlist-rollout", "shortlist-pipeline", "shortlist-server", "shortlist-trigger")
+
+
+# --- what is shipped, and what is written
+
+
+def written() -> Iterator[Object]:
+    """Give what rollouts and trainings write."""
+    owner = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
+    for number, cluster in enumerate((CLUSTER, FULL), start=1):
+        version = Version(
+            owner=owner, version=number, digest="0123456789abcdef", repository="f" * 16, source="s3://b/p",
+            settings={"model": "demo"},
+        )  # fmt: skip
+        yield inference_service(version, cluster)
+        routes = (Route(stable=4), Route(stable=4, canary=5, percent=5, rollout="20261121-120000-demo-0000", step=0))
+        for route in routes:
+            yield http_route(owner, cluster, route, {4: "demo-v4-aaaaaaaa", 5: "demo-v5-bbbbbbbb"}, hold_seconds=100)
+    images = FULL.images.model_copy(update={"gpu": FULL.images.pipeline})
+    workers = Workers(nodes=2, processes=1, pod=TASK)
+    yield train_job("train-1", FULL.model_copy(update={"images": images}), workers, "s3://b/p", "k")
+
+
+def shipped() -> Iterator[Object]:
+    """Give what the overlays and the files for once per cluster hold."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed, which renders the overlays (kubectl kustomize)")
+    for overlay in ("dev", "production"):
+        command = [kubectl, "kustomize", str(K8S / "overlays" / overlay)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        yield from yaml.safe_load_all(done.stdout)
+    for name in ("gateway-class", "version-readers", "admission-policy"):
+        yield from yaml.safe_load_all((K8S / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize("objects", [shipped, written], ids=["shipped", "written"])
+def test_the_api_server_takes_it_with_no_field_unknown(
+    cluster: RealCluster, objects: Callable[[], Iterator[Object]]
+) -> None:
+    refused, unknown, taken = [], set(), 0
+    for body in objects():
+        try:
+            cluster.apply(body, dry_run=True)
+            taken += 1
+        except LookupError as error:  # neither defined here, nor a schema of ours
+            unknown.add(str(error))
+        except ApiException as error:
+            refused.append(f"{body['kind']} {body['metadata']['name']}: {error.status} {error.body}")
+    cluster.notes += [f"not checked: {one}" for one in sorted(unknown)]
+    assert refused == []
+    assert taken > 0
+
+
+def test_the_check_is_strict(cluster: RealCluster) -> None:
+    body = next(written())
+    body["spec"]["predictor"]["minReplica"] = 1
+    with pytest.raises((ApiException, LookupError), match="minReplica"):
+        cluster.apply(body, dry_run=True)
+
+
+def test_each_account_may_what_its_role_says_and_nothing_else(cluster: RealCluster) -> None:
+    wrong = [
+        f"{account} {verb} {resource}: is {not wanted}, should be {wanted}"
+        for account in ACCOUNTS
+        for group, resources in RESOURCES.items()
+        for resource in resources
+        for verb in VERBS
+        if cluster.may(account, verb, group, resource)
+        is not (wanted := kube_rbac.may(account, verb, group, resource, kube_rbac.NAMESPACE, None))
+    ]
+    assert wrong == []
+
+
+def test_kserve_takes_what_is_written(cluster: RealCluster) -> None:
+    """Made for real, and looked at for what KServe's controller says; deleted afterwards."""
+    if "KServe" not in cluster.controllers:
+        pytest.skip("KServe does not run here")
+    body = next(written())
+    made = cluster.apply(body)
+    path = cluster.path_of(body)
+    try:
+        eventually(lambda: bool(cluster.request("GET", path).get("status", {}).get("conditions")), 120)
+        said = json.dumps(cluster.request("GET", path)["status"])
+        assert "Invalid value" not in said
+        assert made["spec"]["predictor"]["containers"][0]["name"] == "kserve-container"
+    finally:
+        cluster.request("DELETE", path)
+
+
+# --- rollouts
+
+
+def serve_first(world: World) -> World:
+    world.serve(1)
+    return world
+
+
+def services(cluster: RealCluster) -> list[str]:
+    path = f"/apis/{INFERENCE_SERVICE.api_version}/namespaces/{cluster.namespace}/{INFERENCE_SERVICE.plural}"
+    return sorted(one["metadata"]["name"] for one in cluster.request("GET", path)["items"])
+
+
+def test_a_good_candidate_is_promoted(
+    cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
+) -> None:
+    world = serve_first(make_world())
+    assert world.roll_out().canary().state.phase is Phase.PROMOTED
+    assert world.fleet().serving() == Route(stable=2)
+    eventually(lambda: services(cluster) == [world.name(2)])
+
+
+def test_a_bad_candidate_is_rolled_back(
+    cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
+) -> None:
+    world = serve_first(make_world())
+    world.observe = lambda _: Script(bad_step=1)
+    assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
+    assert world.fleet().serving() == Route(stable=1)
+    eventually(lambda: services(cluster) == [world.name(1)])
+
+
+def test_somebody_who_writes_annotations_is_no_reason_to_stop(
+    cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
+) -> None:
+    world = serve_first(make_world())
+    stop = threading.Event()
+    path = f"/apis/{HTTP_ROUTE.api_version}/namespaces/{cluster.namespace}/{HTTP_ROUTE.plural}/shortlist-demo"
+
+    def write() -> None:
+        number = 0
+        while not stop.wait(0.02):
+            number += 1
+            change = {"metadata": {"annotations": {"somebody.example/touched": str(number)}}}
+            cluster.request("PATCH", path, change, content_type="application/merge-patch+json")
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        assert world.roll_out().canary().state.phase is Phase.PROMOTED
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def test_a_candidate_that_is_being_deleted_gets_no_more_users(
+    cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
+) -> None:
+    """A finalizer holds the object; its status goes on saying Ready."""
+    world = serve_first(make_world())
+    name = world.name(2)
+    path = f"/apis/{INFERENCE_SERVICE.api_version}/namespaces/{cluster.namespace}/{INFERENCE_SERVICE.plural}/{name}"
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.WATCHING and record.state.step == 0:
+            hold = {"metadata": {"finalizers": ["shortlist.dev/test"]}}
+            cluster.request("PATCH", path, hold, content_type="application/merge-patch+json")
+            cluster.request("DELETE", path)
+
+    world.on_change = on_change
+    assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
+    assert world.fleet().serving() == Route(stable=1)
+    shares = [one.get(f"{name}-transformer", 0) for one in played.shares]
+    assert max(shares) <= world.roll_out()._policy.steps[0]
+
+
+def test_an_api_server_that_is_away_for_a_while_is_waited_for(
+    played: PlayedControllers, make_world: Callable[..., World], gate: Gate
+) -> None:
+    world = serve_first(make_world(through=gate.port))
+
+    def on_change(record: RolloutRecord) -> None:
+        if record.state.phase is Phase.SHIFTING:
+            gate.close_for(1.0)
+
+    world.on_change = on_change
+    assert world.roll_out().canary().state.phase is Phase.PROMOTED
+
+
+def test_what_the_account_may_not_do_is_said(make_world: Callable[..., World], cluster: RealCluster) -> None:
+    connection = cluster.connection(cluster.token("shortlist-server"))
+    world = make_world(connection=connection, settling=1.0)
+    with pytest.raises(ClusterError, match=r"refused \(403\): .*shortlist-server.*cannot list"):
+        world.fleet().deploy(world.deployment(1))
+
+
+def test_a_controller_that_is_killed_is_gone_on_with(
+    cluster: RealCluster, played: PlayedControllers, make_world: Callable[..., World]
+) -> None:
+    world = serve_first(make_world())
+    program = Path(__file__).parents[1] / "kserve" / "controller_program.py"
+    changes: dict[str, Any] = {"namespace": cluster.namespace, "connection": world.connection, "patience": 60.0}
+    changes |= {"ready_seconds": 60.0, "accepted_seconds": 30.0}
+    with subprocess.Popen(
+        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said = []
+        for phase in ("starting", "shifting", "watching", "promoting", ""):
+            order = {"folder": str(world.folder), "url": "", "phase": phase, "changes": changes}
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            said.append(json.loads(process.stdout.readline()))
+        process.stdin.close()
+    assert said == ["killed by 9"] * 4 + ["promoted"]
+    assert world.fleet().serving() == Route(stable=2)

@@ -1,0 +1,60 @@
+"""What `make test-cluster` runs is tried against a fake API server, and skipped where no cluster is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+from bare_api import KUBERNETES, kubeconfig_of, running
+from structural import definitions
+
+FILE = Path(__file__).with_name("test_real_cluster.py")
+
+
+def test_they_pass_where_nothing_but_an_api_server_is(tmp_path: Path) -> None:
+    with running() as server:
+        (tmp_path / "kubeconfig").write_text(kubeconfig_of(server.url))
+        environment = {**os.environ, "SHORTLIST_TEST_KUBECONFIG": str(tmp_path / "kubeconfig")}
+        environment.pop("PYTEST_ADDOPTS", None)
+        # A killed controller takes its time, and test_rollout_on_kserve.py kills some.
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--reruns", "0", "-k", "not killed"]
+        command = [sys.executable, "-m", "pytest", str(FILE), *options]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert "a bare API server: the tests play KServe's controller and the gateway" in done.stdout
+    assert "1 skipped" in done.stdout  # what only KServe's own controller can say
+    assert server.wrong == []
+    assert "InferenceService demo-v1-01234567" in server.applied
+
+
+def test_definitions_are_what_kubernetes_takes() -> None:
+    for body in definitions().values():
+        kubernetes_validate.validate(body, KUBERNETES, strict=True)
+        schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        assert list(_unstructural(schema)) == [], body["metadata"]["name"]
+
+
+def _unstructural(schema: dict[str, object], path: str = "") -> list[str]:
+    """Return where a schema breaks the rules for structural schemas."""
+    typed = {"type", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"} & set(schema)
+    found = [] if typed else [f"{path}: no type"]
+    if {"properties", "additionalProperties"} <= set(schema):
+        found.append(f"{path}: properties and additionalProperties")
+    if schema.get("type") == "array" and "items" not in schema:
+        found.append(f"{path}: an array without items")
+    inner = {**schema.get("properties", {})}  # type: ignore[dict-item]
+    inner |= {name: schema[name] for name in ("items", "additionalProperties") if isinstance(schema.get(name), dict)}
+    for name, one in inner.items():
+        found += _unstructural(one, f"{path}.{name}")
+    return found
+
+
+def test_without_a_cluster_they_are_skipped_with_the_reason(request: pytest.FixtureRequest) -> None:
+    if os.environ.get("SHORTLIST_TEST_KUBECONFIG"):
+        pytest.skip("a cluster is named")
+    with pytest.raises(pytest.skip.Exception, match="no cluster is named: make test-cluster KUBECONFIG=path"):
+        request.getfixturevalue("cluster")

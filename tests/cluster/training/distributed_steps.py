@@ -1,0 +1,93 @@
+"""What torchrun starts for test_distributed_dlrm.py: takes steps with the other processes and writes what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.dlrm.batches import ChunkStore
+from models.dlrm.chunks import Batch
+from models.dlrm.distributed_trainer import DistributedTrainer
+from models.dlrm.layout import Layout
+from models.dlrm.network import FusedTable
+from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.ranker import DLRMRanker
+from models.dlrm.sharded import ShardedAdagrad, ShardedTable
+from models.inputs import LearningTable, chosen
+from models.job import Job
+from models.process_group import joined
+
+
+def record_steps() -> list[float]:
+    """Have every step's mean loss recorded."""
+    losses: list[float] = []
+    step = DistributedTrainer._distributed_step
+
+    def recorded(self: DistributedTrainer, batch: Batch) -> tuple[float, int]:
+        total, rows = step(self, batch)
+        if rows:
+            losses.append(total / rows)
+        return total, rows
+
+    DistributedTrainer._distributed_step = recorded  # type: ignore[method-assign]
+    return losses
+
+
+def check_table(job: Job, rank: int, world: int) -> None:
+    """Compare a sharded table, lists of ids among its features, with the whole one, before and after a step."""
+    table = job.opened
+    learning = LearningTable(table, chosen(table, ("*_id",)))
+    layout = Layout.of(learning.features)
+    chunks = [ChunkStore(learning, layout, 0).chunk(path) for path in learning.paths("train")[:world]]
+    batches = [chunk.batch(0, 100 * (number + 1)) for number, chunk in enumerate(chunks)]
+    torch.manual_seed(5)
+    fused = FusedTable(layout, 8)
+    torch.manual_seed(5)
+    sharded = ShardedTable(layout, 8, rank, world)
+    gradients = [torch.randn(len(batch.lookups.starts) - 1, 8) for batch in batches]
+    assert torch.equal(sharded(batches[rank].lookups), fused(batches[rank].lookups))
+    ShardedAdagrad(sharded, 0.1, 0.01).step(batches[rank].lookups, gradients[rank])
+    alone = RowWiseAdagrad(fused.weight_RD, fused.squares_R, 0.1, 0.01)
+    alone.step(*_one_batch(batches, gradients))
+    whole = sharded.whole()
+    assert (whole is None) == (rank > 0)
+    if whole is not None:
+        torch.testing.assert_close(whole.weight_RD, fused.weight_RD, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(whole.squares_R, fused.squares_R, rtol=1e-6, atol=1e-7)
+
+
+def _one_batch(batches: list[Batch], gradients: list[torch.Tensor]):  # type: ignore[no-untyped-def] # noqa: ANN202
+    lookups = batches[0].lookups
+    ends = np.cumsum([0, *(len(one.lookups.rows_L) for one in batches)])
+    starts = [one.lookups.starts[:-1] + int(end) for one, end in zip(batches, ends, strict=False)]
+    shares = [one.lookups.shares_L for one in batches if one.lookups.shares_L is not None]
+    joined_lookups = lookups._replace(
+        rows_L=torch.cat([one.lookups.rows_L for one in batches]),
+        starts=torch.cat([*starts, torch.tensor([int(ends[-1])], dtype=torch.int32)]).to(torch.int32),
+        shares_L=torch.cat(shares),
+    )
+    return joined_lookups, torch.cat(gradients)
+
+
+def main() -> None:
+    """Check the table; train; leave losses and model."""
+    path = Path(sys.argv[1])
+    job = Job.read(path)
+    ranker = DLRMRanker(DLRMRanker.section_type.model_validate(job.section))
+    losses = record_steps()
+    rank = int(os.environ["RANK"])
+    with joined(job.files(rank), cuda=False) as group:
+        check_table(job, group.rank, group.world)
+        ranker.fit(job.opened, job.runtime)
+    if rank == 0:
+        ranker.save(path.parent / "model")
+        (path.parent / "losses.json").write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What people are told to run exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+FOLDERS = ("components", "models", "monitoring", "pipelines", "shortlist", "deploy", "docs")
+FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml")]
+FILES += ROOT.glob("*.md")
+
+
+def named(text: str) -> set[str]:
+    """Return the targets that a text names as commands: in backticks, or where a line of a block begins."""
+    found = re.findall(r"(?:`|^\s*\$? ?)make ([a-z][a-z-]+)(?=[`\s;,.]|$)", text, re.MULTILINE)
+    return {name for name in found if name not in ("sure", "it", "the", "a", "an", "them", "room", "one")}
+
+
+@pytest.mark.parametrize("text", ["run `make setup` once", "  make serve SPEC=demo", "`make bench-serve`"])
+def test_a_command_is_recognised(text: str) -> None:
+    assert named(text) <= TARGETS
+    assert named(text)
+
+
+def test_every_target_that_is_named_exists() -> None:
+    wrong = {
+        f"{path.relative_to(ROOT)}: make {name}"
+        for path in FILES
+        for name in named(path.read_text(errors="replace")) - TARGETS
+    }
+    assert wrong == set()

@@ -1,0 +1,248 @@
+"""The whole judgement on small scored logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from pydantic import Field, ValidationError
+
+from shortlist.evaluation.blessing import read_blessing, verify_blessing
+from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import GATES, Case, Gate
+from shortlist.evaluation.verdict import Verdict
+from shortlist.report.assembly import gate_lines
+from shortlist.spec.base import Section
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+
+Frame = Callable[..., pl.DataFrame]
+
+
+class Run:
+    """The folders that the steps before the gates would have written."""
+
+    def __init__(self, root: Path, frame: pl.DataFrame, limits: Gates, prover: Callable[..., None]) -> None:
+        self.root, self.frame, self.limits, self.prover = root, frame, limits, prover
+        notes = {"raw_rows": 9_000, "valid_rows": 8_990, "quarantined_rows": 10}
+        self.write("log", "log.json", {"days": [], "notes": notes})
+        counts = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0}
+        self.write("skew", "skew.json", {**counts, "columns": {}, "row_count_ok": True})
+        self.write("champion", "champion.json", {"version": ""})
+        self.score("popularity", frame.with_columns(score=pl.lit(0.25)))
+        self.model("xgboost", 0.51)
+        self.score("xgboost", frame)
+
+    def write(self, folder: str, name: str, content: dict[str, object]) -> None:
+        (self.root / folder).mkdir(exist_ok=True)
+        write_json(self.root / folder / name, content)
+
+    def model(self, name: str, *losses: float) -> None:
+        history = [{"epoch": n, "validation_log_loss": loss} for n, loss in enumerate(losses)]
+        self.write(f"{name}_model", "model.json", {"kind": name, "history": history})
+        write_manifest(self.root / f"{name}_model")
+        self.validate_export(name)
+
+    def validate_export(self, name: str, candidate: str = "") -> None:
+        self.prover(self.root / f"{name}_model", self.root / f"{name}_proof", self.limits, candidate)
+
+    def score(self, name: str, frame: pl.DataFrame) -> None:
+        (self.root / name).mkdir(exist_ok=True)
+        frame.write_parquet(self.root / name / "scores.parquet")
+
+    def evaluate_gates(self) -> tuple[str | None, Verdict]:
+        candidates = {
+            name: Candidate(self.root / f"{name}_model", self.root / name, self.root / f"{name}_proof")
+            for name in ("xgboost", "dlrm")
+            if (self.root / name).is_dir()
+        }
+        evidence = (self.root / name for name in ("log", "skew", "champion", "popularity"))
+        blessed = evaluate_gates(self.limits, 7, candidates, *evidence, self.root / "verdict")
+        return blessed, Verdict.read(self.root / "verdict")
+
+    def held_by(self) -> set[str]:
+        blessed, verdict = self.evaluate_gates()
+        assert blessed is None
+        return {gate.name for gate in verdict.reports[0].gates if not gate.passed}
+
+
+@pytest.fixture
+def run(tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[..., None]) -> Run:
+    return Run(tmp_path, frame(), limits, validate_export)
+
+
+def test_a_good_first_model_is_blessed_and_verified(run: Run) -> None:
+    blessed, verdict = run.evaluate_gates()
+    assert blessed == "xgboost"
+    assert [report.model for report in verdict.reports] == ["xgboost"]
+    assert verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model").blessed is not None
+
+
+def test_the_planted_probability_scores_the_best_possible(run: Run) -> None:
+    _, verdict = run.evaluate_gates()
+    xgboost = verdict.models[0]
+    assert verdict.best_possible is not None
+    assert xgboost.auc is not None
+    assert verdict.best_possible.auc == pytest.approx(xgboost.auc.value, abs=1e-6)
+
+
+def test_of_two_the_lower_validation_loss_of_the_kept_epoch_is_blessed(run: Run) -> None:
+    run.model("dlrm", 0.55, 0.50, 0.53)
+    run.score("dlrm", run.frame)
+    assert run.evaluate_gates()[0] == "dlrm"
+
+
+def test_the_same_evidence_gives_the_same_verdict(run: Run) -> None:
+    first = run.evaluate_gates()[1].model_dump_json()
+    assert run.evaluate_gates()[1].model_dump_json() == first
+
+
+def test_a_candidate_without_scores_is_held_by_all_that_needs_them(run: Run) -> None:
+    (run.root / "xgboost/scores.parquet").unlink()
+    assert run.held_by() == {"data", "absolute", "calibration", "slices"}
+
+
+def test_a_candidate_without_a_model_is_held(run: Run) -> None:
+    for path in (run.root / "xgboost_model").iterdir():
+        path.unlink()
+    (run.root / "xgboost_model").rmdir()
+    assert run.held_by() == {"integrity", "parity", "infra"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "gates"),
+    [
+        ("log", "log.json", {"data"}),
+        ("skew", "skew.json", {"skew"}),
+        ("champion", "champion.json", {"champion"}),
+        ("popularity", "scores.parquet", {"absolute", "slices"}),
+    ],
+)
+def test_missing_evidence_holds(run: Run, folder: str, file: str, gates: set[str]) -> None:
+    (run.root / folder / file).unlink()
+    assert run.held_by() == gates
+
+
+@pytest.mark.parametrize("content", [None, "not a proof"])
+def test_a_missing_or_broken_proof_holds(run: Run, content: str | None) -> None:
+    proof = run.root / "xgboost_proof/proof.json"
+    proof.unlink() if content is None else proof.write_text(content)
+    assert run.held_by() == {"parity", "infra"}
+
+
+def test_the_proof_of_another_model_holds(run: Run) -> None:
+    run.validate_export("xgboost", candidate="0123456789abcdef")
+    assert run.held_by() == {"parity", "infra"}
+
+
+def test_a_better_champion_holds(run: Run) -> None:
+    run.write("champion", "champion.json", {"version": "3"})
+    run.score("champion", run.frame)
+    noisy = run.frame.with_columns(score=(pl.col("score") + pl.col("impression_id") % 7 * 0.1).clip(0, 1))
+    run.score("xgboost", noisy)
+    assert {"champion", "slices", "calibration"} <= run.held_by()
+
+
+def test_a_champion_that_cannot_be_scored_holds(run: Run) -> None:
+    run.write("champion", "champion.json", {"version": "3", "problem": "reads features that are gone"})
+    assert run.held_by() == {"champion", "slices"}
+
+
+def test_a_champion_on_other_rows_holds(run: Run) -> None:
+    run.write("champion", "champion.json", {"version": "3"})
+    run.score("champion", run.frame.head(2_900))
+    assert run.held_by() == {"champion", "slices"}
+
+
+def test_an_equal_champion_lets_pass(run: Run) -> None:
+    run.write("champion", "champion.json", {"version": "3", "problem": "", "kind": "xgboost", "digest": "ab12"})
+    run.score("champion", run.frame)
+    blessed, verdict = run.evaluate_gates()
+    assert blessed == "xgboost"
+    assert verdict.slice_reference == "the champion"
+    assert [one.role for one in verdict.models] == ["candidate", "baseline", "champion"]
+
+
+def test_labels_of_one_class_hold(run: Run) -> None:
+    for name in ("xgboost", "popularity"):
+        run.score(name, run.frame.with_columns(label=pl.lit(0, pl.Int8)))
+    assert {"data", "absolute", "calibration", "slices"} <= run.held_by()
+
+
+def test_nobody_to_judge_blesses_nobody(run: Run) -> None:
+    (run.root / "xgboost").rename(run.root / "elsewhere")
+    blessed, verdict = run.evaluate_gates()
+    assert blessed is None
+    assert verdict.reports == ()
+
+
+class Spread(Section):
+    """The own settings of a gate that only this file knows."""
+
+    min_deviation: float = Field(default=0.01, ge=0)
+    """Least standard deviation of the scores."""
+
+
+def spread_gate(case: Case) -> GateResult:
+    """Hold when the scores hardly differ."""
+    limit = case.settings("spread", Spread).min_deviation
+    if case.scored.rows is None:
+        return GateResult.of("spread", ["no scores"], "")
+    found = float(case.scored.rows.scores.std())
+    failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
+    return GateResult.of("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+
+
+@pytest.fixture
+def with_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GATES, "spread", Gate(spread_gate, Spread))
+
+
+@pytest.mark.usefixtures("with_spread")
+@pytest.mark.parametrize(("settings", "blessed"), [({}, "xgboost"), ({"spread": {"min_deviation": 0.4}}, None)])
+def test_a_gate_of_ones_own_holds_by_its_own_rule(run: Run, settings: dict[str, Any], blessed: str | None) -> None:
+    run.limits = Gates.model_validate({**run.limits.model_dump(), "custom": settings})
+    found, verdict = run.evaluate_gates()
+    assert found == blessed
+    held = "deviation 0.194 < 0.400 (min_deviation)"
+    reason = held if blessed is None else "deviation 0.194"
+    assert [line.reason for line in gate_lines(verdict.reports) if line.name == "spread"] == [reason]  # summary.json
+    reasons = read_blessing(run.root / "verdict/blessing.json").reasons["xgboost"]
+    if blessed is None:
+        assert reasons == (f"Gate 'spread' holds the candidate: {held}.",)
+    else:
+        assert verify_blessing(run.root / "verdict/blessing.json", run.root / "xgboost_model").blessed is not None
+
+
+def test_a_gate_that_was_added_later_was_not_passed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.evaluate_gates()
+    monkeypatch.setitem(GATES, "spread", Gate(spread_gate, Spread))
+    with pytest.raises(IntegrityError, match="passed is True, but its gates say False"):
+        read_blessing(run.root / "verdict/blessing.json")
+
+
+@pytest.mark.usefixtures("with_spread")
+def test_the_settings_of_a_gate_of_ones_own_are_checked() -> None:
+    with pytest.raises(ValidationError, match="'spred' is no gate with settings of its own; did you mean 'spread'"):
+        Gates.model_validate({"custom": {"spred": {}}})
+    with pytest.raises(ValidationError, match="min_deviaton"):
+        Gates.model_validate({"custom": {"spread": {"min_deviaton": 1}}})
+
+
+def test_a_declared_model_without_files_is_held(run: Run) -> None:
+    (run.root / "xgboost/scores.parquet").unlink()
+    (run.root / "xgboost_model/model.json").unlink()
+    assert {"absolute", "integrity", "parity"} <= run.held_by()
+
+
+def test_the_baseline_to_beat_is_the_one_that_is_named(run: Run) -> None:
+    run.limits = run.limits.model_copy(update={"baseline": "yesterday"})
+    _, verdict = run.evaluate_gates()
+    assert [one.model for one in verdict.models] == ["xgboost", "yesterday"]
+    (absolute,) = (gate for gate in verdict.reports[0].gates if gate.name == "absolute")
+    assert "yesterday" in absolute.reason
+    assert verdict.slice_reference == "yesterday"

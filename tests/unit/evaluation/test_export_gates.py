@@ -1,0 +1,188 @@
+"""Something bad that each of the two gates stops, missing evidence that holds, and a reason a person can act on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shortlist.evaluation.export_gates import infra_gate, parity_gate
+from shortlist.evaluation.export_validation import (
+    ExportValidation,
+    LargestDifference,
+    LoadTestResult,
+    Parity,
+    ScoreParity,
+)
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.spec.gates import Gates, Infra
+
+LIMITS = Gates()
+DIGEST = "a1b2c3d4e5f60718"
+TEST_ROWS = 16_332
+
+
+def same(**changed: Any) -> ScoreParity:
+    return ScoreParity(**{"rows": 10_000, "max_difference": 5.4e-7, **changed})
+
+
+def load(**changed: Any) -> LoadTestResult:
+    declared = LIMITS.infra.model_dump(include={"rows_per_request", "requests_per_second", "seconds"})
+    measured = {"p50_ms": 4.2, "p99_ms": 9.5, "memory_mib": 116.6, "cold_start_seconds": 0.5}
+    return LoadTestResult(**{**declared, **measured, "requests": 60, "failed": 0, **changed})
+
+
+def proof(exported: ScoreParity | None = None, triton: ScoreParity | None = None, **changed: Any) -> ExportValidation:
+    parity = Parity(test_rows=TEST_ROWS, exported=exported or same(), triton=triton or same())
+    return ExportValidation(**{"candidate": DIGEST, "parity": parity, "infra": load(), **changed})
+
+
+def narrow(**changed: Any) -> ExportValidation:
+    return proof(parity=Parity(test_rows=TEST_ROWS, exported=same(), triton=same(**changed), precision="bf16"))
+
+
+def parity(found: ExportValidation | None, limits: Gates = LIMITS, test_rows: int = TEST_ROWS) -> GateResult:
+    return parity_gate(found, DIGEST, test_rows, limits)
+
+
+def infra(found: ExportValidation | None, limits: Infra = LIMITS.infra) -> GateResult:
+    return infra_gate(found, DIGEST, limits)
+
+
+class TestParity:
+    def test_passes_the_same_scores(self) -> None:
+        result = parity(proof())
+        assert result.passed
+        assert result.reason == (
+            "10 000 test rows score the same: the exported file within 5.4e-07, Triton within 5.4e-07, no pair in"
+            " another order"
+        )
+
+    def test_a_network_in_bf16_is_judged_by_auc(self) -> None:
+        near = {"max_difference": 3e-3, "rank_differences": 900}
+        assert not parity(proof(triton=same(**near, auc_difference=2e-5))).passed  # in fp32 that is another model
+        result = parity(narrow(**near, auc_difference=2e-5))
+        assert result.passed
+        assert result.reason.endswith("Triton within 3.0e-03, AUC within 2.0e-05 (bf16)")
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"auc_difference": 1.1e-4}, "Triton: AUC differs by 1.1e-04 > 1e-04 (bf16)"),
+            ({"auc_difference": None}, "Triton: there is no AUC to compare"),
+            ({"max_difference": 0.021}, "Triton: scores differ by up to 2.1e-02 > 2e-02 (bf16)"),
+            ({"not_finite": 1}, "Triton: 1 of 10 000 scores are NaN or infinite"),
+        ],
+    )
+    def test_a_network_in_bf16_is_held(self, changed: dict[str, Any], message: str) -> None:
+        result = parity(narrow(**{"max_difference": 3e-3, "auc_difference": 2e-5, **changed}))
+        assert not result.passed
+        assert message in result.reason
+
+    def test_the_exported_file_is_exact_whatever_the_network_is_multiplied_in(self) -> None:
+        found = narrow(auc_difference=0.0)
+        assert found.parity is not None
+        exported = found.parity.model_copy(update={"exported": same(max_difference=3e-3)})
+        assert not parity(found.model_copy(update={"parity": exported})).passed
+
+    def test_a_difference_at_the_limit_passes(self) -> None:
+        assert parity(proof(triton=same(max_difference=LIMITS.max_score_difference))).passed
+
+    @pytest.mark.parametrize("way", ["exported", "triton"])
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"max_difference": 1.1e-5}, "scores differ by up to 1.1e-05 > 1e-05 (max_score_difference)"),
+            ({"max_difference": None}, "no difference was measured"),
+            ({"rank_differences": 1_204}, "1 204 pairs of rows are in another order"),
+            ({"not_finite": 3}, "3 of 10 000 scores are NaN or infinite"),
+            ({"rows": 9_999}, "only 9 999 rows were compared, wanted 10 000"),
+            ({"problem": "there was no server"}, "there was no server"),
+        ],
+    )
+    def test_holds(self, way: str, changed: dict[str, Any], message: str) -> None:
+        name = {"exported": "the exported file", "triton": "Triton"}[way]
+        assert _held(parity(proof(**{way: same(**changed)}))) == f"{name}: {message}"
+
+    @pytest.mark.parametrize(
+        ("inputs", "words"),
+        [((), "inputs are equal"), (("duration", "by_user:rows"), "inputs duration, by_user:rows differ")],
+    )
+    def test_says_where_to_look(self, inputs: tuple[str, ...], words: str) -> None:
+        worst = LargestDifference(impression=192_716, reference=0.5, got=0.6, inputs=inputs)
+        reason = _held(parity(proof(triton=same(max_difference=0.1, worst=worst))))
+        assert reason.endswith(f"(max_score_difference), most in impression 192716, {words}")
+
+    def test_all_rows_of_a_small_log_are_enough_but_none_never_is(self) -> None:
+        few, none = same(rows=500), same(rows=0, max_difference=None)
+        small = Parity(test_rows=500, exported=few, triton=few)
+        assert parity(proof(parity=small), test_rows=500).passed
+        assert not parity(proof(parity=small), test_rows=501).passed  # the proof knew of fewer rows than there are
+        assert not parity(proof(parity=Parity(test_rows=0, exported=none, triton=none)), test_rows=0).passed
+
+    def test_holds_without_scores(self) -> None:
+        assert _held(parity(proof(parity=None))) == "no scores were compared"
+        assert _held(parity(proof(parity=None, problem="nothing to compare: x"))) == "nothing to compare: x"
+
+
+class TestInfra:
+    def test_passes_within_the_limits(self) -> None:
+        result = infra(proof())
+        assert result.passed
+        assert result.reason == "p50 4.2 ms, p99 9.5 ms over 60 requests of 128 rows, 117 MiB, ready in 0.5 s"
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"p50_ms": 100.5}, "p50 100.5 ms > 100 ms (max_p50_ms)"),
+            ({"p99_ms": 501.0}, "p99 501 ms > 500 ms (max_p99_ms)"),
+            ({"memory_mib": 4_097.0}, "memory 4097 MiB > 4096 MiB (max_memory_mib)"),
+            ({"cold_start_seconds": 61.0}, "cold start 61 s > 60 s (max_cold_start_seconds)"),
+            ({"failed": 1}, "1 of 60 requests failed"),
+            ({"requests": 59}, "only 59 requests were sent, wanted 60"),
+            ({"rows_per_request": 1}, "the load was lighter than declared: rows_per_request 1 < 128"),
+            ({"requests_per_second": 2.0}, "the load was lighter than declared: requests_per_second 2 < 20"),
+            ({"seconds": 0.5}, "the load was lighter than declared: seconds 0.5 < 3"),
+            ({"p50_ms": None}, "p50_ms was not measured"),
+            ({"p99_ms": None}, "p99_ms was not measured"),
+            ({"memory_mib": None}, "memory_mib was not measured"),
+            ({"cold_start_seconds": None}, "cold_start_seconds was not measured"),
+        ],
+    )
+    def test_holds(self, changed: dict[str, Any], message: str) -> None:
+        assert _held(infra(proof(infra=load(**changed)))) == message
+
+    def test_says_everything_that_is_wrong(self) -> None:
+        reason = _held(infra(proof(infra=load(failed=2, p50_ms=200.0, p99_ms=600.0))))
+        assert reason == "2 of 60 requests failed; p50 200 ms > 100 ms (max_p50_ms); p99 600 ms > 500 ms (max_p99_ms)"
+
+    def test_no_request_at_all_is_never_a_success(self) -> None:
+        none = load(requests=0, p50_ms=None, p99_ms=None)
+        assert "only 0 requests were sent" in _held(infra(proof(infra=none)))
+
+    def test_holds_without_a_load(self) -> None:
+        assert _held(infra(proof(infra=None))) == "no server was put under load"
+        assert _held(infra(proof(infra=None, problem="Triton ended with code 1"))) == "Triton ended with code 1"
+
+
+@pytest.mark.parametrize("gate", [parity, infra])
+def test_holds_without_a_proof_or_with_that_of_another_model(gate: Any) -> None:
+    assert _held(gate(None)) == "no proof with a real Triton"
+    other = proof(candidate="0000000000000000")
+    assert _held(gate(other)) == f"the proof is of another model (0000000000000000, candidate {DIGEST})"
+
+
+def test_a_model_that_is_not_there_holds_whatever_its_proof_says() -> None:
+    assert "candidate missing" in _held(parity_gate(proof(candidate=""), "", TEST_ROWS, LIMITS))
+
+
+def test_a_proof_with_numbers_that_are_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        same(max_difference=float("nan"))
+
+
+def _held(result: GateResult) -> str:
+    assert not result.passed
+    assert result.message.startswith(f"Gate '{result.name}' holds the candidate: ")
+    return result.reason

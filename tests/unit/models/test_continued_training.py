@@ -1,0 +1,452 @@
+"""A day is appended to the log: models go on from earlier ones; those that do not fit are left, and it is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+import pytest
+import yaml
+from safetensors.torch import load_file
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from models.base import DeclaredModel
+from models.continued_training import PreviousModel, find_earlier
+from models.dlrm.layout import Layout
+from models.dlrm.section import DLRMModel
+from models.ranker import IncompatibleModelError
+from models.record import read_record
+from models.run_baseline import find_run_baseline
+from models.train import ranker_class, train
+from models.training import RunContext, TrackedRun, train_and_track
+from models.xgboost.section import XGBoostModel
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.features.fit import fit
+from shortlist.features.table import build_table
+from shortlist.spec.base import Section
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.gates import Gates
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import folder_digest, write_json
+from shortlist.storage.tables import DayTable
+from shortlist.tracking.lineage import Lineage, TrainingTrigger
+
+ROOT = Path(__file__).parents[3]
+DAYS = 9
+TOLERANCE = 0.005
+"""Most by which the AUC of a model that went on may differ from that of one from scratch, on 3 000 rows."""
+TREES: dict[str, Any] = {"rounds": 300, "learning_rate": 0.15, "early_stopping_rounds": 20}
+CONTINUE = {"retrain": "continue", "retrain_rounds": 40, "retrain_days": 2}
+WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 3}
+WAYS = {"refit": ("xgboost", {"retrain": "refit"}), "continue": ("xgboost", CONTINUE), "warm": ("dlrm", WARM)}
+
+
+class World(NamedTuple):
+    """A log of nine days, what was made of it a day before its end (old) and at its end (new), and their models."""
+
+    spec: Spec
+    folder: Path
+    origin: RunContext
+    runs: dict[str, str]
+    """Of the old models, by kind."""
+
+    def section(self, kind: str, **changes: Any) -> XGBoostModel | DLRMModel:
+        section = self.spec.models[kind]
+        return type(section).model_validate({**section.model_dump(), **changes})
+
+    def train(
+        self, kind: str, section: Section, out: str, age: str = "new", earlier: str = "", **origin: Any
+    ) -> TrackedRun:
+        declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"), earlier=earlier)
+        places = self.folder / f"fitted-{age}", self.folder / f"table-{age}"
+        written = self.folder / out, self.folder / f"{out}-scores"
+        whence = self.origin.model_copy(update=origin)
+        return train_and_track(declared, self.spec.runtime, whence, *places, *written)
+
+    def auc(self, name: str) -> float:
+        scores = pl.read_parquet(self.folder / f"{name}-scores" / "scores.parquet").filter(split="test")
+        return float(roc_auc_score(scores["label"], scores["score"]))
+
+    def judge(self, run: str, passed: bool = True) -> None:
+        self.origin.tracker.log_gates(run, {"passed": passed, "gates": []})
+
+
+def small_demo() -> Spec:
+    raw: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
+    raw["data"]["source"] |= {"rows": 27_000, "users": 900, "items": 300, "days": DAYS}
+    raw["models"]["xgboost"] |= TREES
+    raw["models"]["dlrm"] |= {"epochs": 2, "learning_rate": 0.002}
+    raw["features"]["columns"] = [
+        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in raw["features"]["columns"]
+    ]
+    return parse_spec(yaml.safe_dump(raw))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder, spec = tmp_path_factory.mktemp("world"), small_demo()
+    ingest(spec.data, Path(), folder / "raw", spec.runtime)
+    source = spec.data.source
+    assert source.kind == "generated"
+    last = datetime.combine(source.start + timedelta(days=DAYS - 1), datetime.min.time(), UTC)
+    declared = DeclaredSections(spec.data, spec.features, Gates())
+    for age, until in (("old", last), ("new", None)):
+        log, fitted = folder / f"log-{age}", folder / f"fitted-{age}"
+        validate(spec.data, folder / "raw", log, folder / "quarantine", spec.runtime, last, until)
+        fit(*declared, spec.runtime, log, fitted, folder / "fitted-old" if age == "new" else None)
+        build_table(*declared, spec.runtime, log, fitted, folder / f"table-{age}")
+    made = World(spec, folder, RunContext(name="demo", stores=f"{folder / 'stores'}#1", input_digest="a log"), {})
+    for kind in ("xgboost", "dlrm"):
+        cause = TrainingTrigger(until=last.isoformat())
+        made.runs[kind] = made.train(kind, made.section(kind), f"{kind}-old", "old", cause=cause).run
+        made.judge(made.runs[kind])
+        scratch = folder / f"{kind}-scratch", folder / f"{kind}-scratch-scores"
+        train(kind, made.section(kind), DayTable.open(folder / "table-new", "table.json"), spec.runtime, *scratch)
+    return made
+
+
+@pytest.fixture(scope="module")
+def went_on(world: World) -> dict[str, TrackedRun]:
+    """What a training told, by the way in which it went on."""
+    cause = TrainingTrigger(trigger="drift", key="0123456789abcdef", reasons=("drift in surface", "auc fell"))
+    return {
+        name: world.train(kind, world.section(kind, **way), name, earlier=world.runs[kind], cause=cause)
+        for name, (kind, way) in WAYS.items()
+    }
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Return a function that gives what the user was told since."""
+    events = tmp_path / "events.jsonl"
+    events.touch()
+    monkeypatch.setenv("SHORTLIST_PROGRESS", str(events))
+    said = (json.loads(line) for line in iter_lines(events))
+    return lambda: [event["text"] for event in said if event["event"] == "note"]
+
+
+def iter_lines(path: Path) -> Iterator[str]:
+    with path.open() as file:
+        yield from file
+
+
+def test_features_fitted_onto_earlier_ones_are_those_fitted_from_scratch(world: World) -> None:
+    declared = DeclaredSections(world.spec.data, world.spec.features, Gates())
+    fit(*declared, world.spec.runtime, world.folder / "log-new", world.folder / "fitted-whole")
+    assert folder_digest(world.folder / "fitted-new") == folder_digest(world.folder / "fitted-whole")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
+    way: str, world: World, went_on: dict[str, TrackedRun]
+) -> None:
+    kind, _ = WAYS[way]
+    assert went_on[way].begun.startswith(way)
+    assert world.auc(way) == pytest.approx(world.auc(f"{kind}-scratch"), abs=TOLERANCE)
+    assert world.auc(way) > 0.7
+
+
+def test_it_learns_the_new_days_and_as_many_before_as_declared(world: World, went_on: dict[str, TrackedRun]) -> None:
+    old = read_record(world.folder / "dlrm-old").train_days
+    assert old == tuple(f"2026-01-{day:02}" for day in (6, 7, 8, 9, 10))
+    assert read_record(world.folder / "warm").train_days == (*old[-3:], "2026-01-11")
+    assert read_record(world.folder / "continue").train_days == (*old[-2:], "2026-01-11")
+    assert read_record(world.folder / "refit").train_days == (*old, "2026-01-11")
+
+
+def test_trees_are_kept_or_counted(world: World, went_on: dict[str, TrackedRun]) -> None:
+    old, on, again = (read_record(world.folder / name).rounds or 0 for name in ("xgboost-old", "continue", "refit"))
+    assert old < on <= old + 40
+    assert again == old
+    (line,) = read_record(world.folder / "refit").history  # nothing was searched: the champion's trees were counted
+    assert line["round"] == again
+
+
+def test_ids_that_were_there_keep_their_row_and_new_ones_get_the_next(
+    world: World, went_on: dict[str, TrackedRun]
+) -> None:
+    users = Path("preprocessing/vocabularies/user_id.parquet")
+    before, after = (pl.read_parquet(world.folder / name / users) for name in ("dlrm-old", "warm"))
+    assert after.height > before.height
+    assert after.head(before.height).equals(before)
+    old_rows, rows = user_rows(world.folder / "dlrm-old"), user_rows(world.folder / "warm")
+    assert (old_rows.shape[0], rows.shape[0]) == (before.height + 1, after.height + 1)
+    table = DayTable.open(world.folder / "table-new", "table.json")
+    learnt = map(date.fromisoformat, read_record(world.folder / "warm").train_days)
+    seen = table.scan(set(learnt)).select(pl.col("user_id_id").unique()).collect()["user_id_id"].to_list()
+    unseen = sorted(set(range(before.height + 1)) - set(seen))
+    known = sorted(set(range(1, before.height + 1)) & set(seen))
+    assert len(unseen) > 5
+    assert len(known) > 100
+    assert (rows[unseen] == old_rows[unseen]).all()  # bit by bit
+    moved = float(abs(rows[known] - old_rows[known]).mean())
+    assert 0 < moved < 0.5 * float(abs(old_rows[known]).mean())  # learnt on from where they were
+
+
+def user_rows(model: Path) -> Tensor:
+    """The embedding rows of users, in the order of their ids."""
+    layout = Layout.of(read_record(model).features)
+    start, size = next(
+        (start, table.size or 0)
+        for start, table in zip(layout.starts, layout.tables, strict=True)
+        if table.name == "user_id_id"
+    )
+    return load_file(model / "weights.safetensors")["table.weight_RD"][start : start + size]
+
+
+def test_mlflow_says_why_it_was_trained_and_what_it_went_on_from(world: World, went_on: dict[str, TrackedRun]) -> None:
+    client = world.origin.tracker._client
+    tags = client.get_run(went_on["warm"].run).data.tags
+    assert tags["trigger"] == "drift"
+    assert tags["decision"] == "0123456789abcdef"
+    assert tags["reasons"] == "drift in surface\nauc fell"
+    assert tags["continued_from.run"] == world.runs["dlrm"]
+    assert (tags["continued_how"], tags["days.learnt"]) == ("warm", "2026-01-08..2026-01-11")
+    assert tags["days.train"] == "2026-01-06..2026-01-11"
+    assert "continued_from.version" not in tags  # it was never registered
+    first = client.get_run(world.runs["dlrm"]).data.tags
+    assert first["until"] == "2026-01-13T00:00:00+00:00"
+    assert first["trigger"] == "manual"
+    assert not any(name.startswith("continued") for name in first)
+
+
+def test_an_unchanged_declaration_starts_from_scratch_without_a_word(
+    world: World, notes: Callable[[], list[str]]
+) -> None:
+    assert find_earlier("dlrm", world.section("dlrm"), world.origin.tracker, "a log", "") == ""
+    assert notes() == []
+
+
+class Found(NamedTuple):
+    """Trainings of a store of its own, and what is found among them."""
+
+    origin: RunContext
+    model: Path
+
+    def trained(self, *, passed: bool | None = True, log: str = "a log", kind: str = "dlrm") -> str:
+        """Track the one model as if it were another one; judge it unless nobody has."""
+        tracker = self.origin.tracker
+        number = len(tracker._client.search_runs([tracker._experiment]))
+        lineage = Lineage(spec_digest=f"{number}", data_digest=f"{log}/table", days={}, code_version="")
+        run = tracker.log_training(self.model, kind, {}, [], lineage)
+        if passed is not None:
+            tracker.log_gates(run, {"passed": passed, "gates": []})
+        return run
+
+    def earlier(self, kind: str = "dlrm", log: str = "today's") -> str:
+        section = DLRMModel.model_validate({"features": ["*"], **WARM})
+        return find_earlier(kind, section, self.origin.tracker, log, "")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that only has its tables: making them takes longer than everything else here."""
+    folder = tmp_path_factory.mktemp("store")
+    RunContext(name="first", stores=str(folder)).tracker.passed_runs("dlrm", "dlrm")
+    return folder
+
+
+@pytest.fixture
+def found(store: Path, world: World, request: pytest.FixtureRequest) -> Found:
+    return Found(RunContext(name=re.sub(r"\W", "-", request.node.name), stores=str(store)), world.folder / "dlrm-old")
+
+
+def test_a_first_training_has_nothing_to_go_on_from(found: Found, notes: Callable[[], list[str]]) -> None:
+    assert found.earlier() == ""
+    assert notes() == ["dlrm was trained from scratch: no earlier model of this name has passed the gates yet."]
+
+
+def test_held_and_unjudged_models_are_never_gone_on_from(found: Found) -> None:
+    passed = found.trained()
+    found.trained(passed=False)
+    found.trained(passed=None)
+    assert found.earlier() == passed
+    found.origin.tracker.log_gates(
+        passed, {"passed": False, "gates": []}
+    )  # gates became stricter, and it was judged anew
+    assert found.earlier() == ""
+
+
+def test_the_champion_comes_before_newer_models_and_only_for_its_kind(found: Found) -> None:
+    champion, newer = found.trained(), found.trained()
+    trees = found.trained(kind="xgboost")
+    assert found.earlier() == newer
+    registry = found.origin.tracker.registry
+    registry.set_alias("champion", registry.register(champion))
+    assert found.earlier() == champion
+    registry.set_alias("champion", registry.register(trees))
+    assert found.earlier() == newer
+    found.origin.tracker.log_gates(champion, {"passed": False, "gates": []})
+    registry.set_alias("champion", registry.register(champion))
+    assert found.earlier() == newer
+
+
+def test_the_same_log_again_goes_on_from_the_same_model(found: Found) -> None:
+    before = found.trained(log="yesterday's")
+    assert found.earlier() == before
+    found.trained(log="today's")
+    assert found.earlier() == before
+    assert found.earlier(log="tomorrow's") != before
+
+
+def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
+    origin = world.origin.model_copy(update={"input_digest": "tomorrow's"})
+    models = [
+        DeclaredModel(name=kind, section=world.section(kind, **way).model_dump(mode="json"))
+        for kind, way in (WAYS["continue"], WAYS["warm"])
+    ]
+    there = find_run_baseline(origin, models, "")
+    assert (there.version, there.previous) == ("", "")
+    assert {model.name: model.earlier for model in there.models} == world.runs
+    assert [model.model_copy(update={"earlier": ""}) for model in there.models] == models
+    store = world.folder / "stores" / "feast" / "demo"
+    assert find_run_baseline(origin, [], "newest").previous == ""
+    store.mkdir(parents=True)
+    write_json(store / "serving.json", {"views": str(world.folder / "fitted-old" / "views")})
+    assert find_run_baseline(origin, [], "newest") == ("", (), str(world.folder / "fitted-old"))
+    assert find_run_baseline(origin, [], "/else/where").previous == "/else/where"
+
+
+def from_scratch(world: World, section: XGBoostModel | DLRMModel, out: str, **origin: Any) -> None:
+    """Train, and show that nothing of the earlier model is there."""
+    kind = "dlrm" if isinstance(section, DLRMModel) else "xgboost"
+    done = world.train(kind, section, out, **{"earlier": world.runs[kind], **origin})
+    assert done.begun == ""
+    assert read_record(world.folder / out).champion is None
+    assert len(read_record(world.folder / out).train_days) == 6
+
+
+QUICK_TREES = {**CONTINUE, "rounds": 3, "retrain_rounds": 1, "refit": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        ("xgboost", QUICK_TREES, r"the earlier model has \d+ trees; 1 more are beyond models\.xgboost\.rounds \(3\)"),
+        (
+            "xgboost",
+            {"retrain": "refit", "max_depth": 2, "rounds": 3},
+            r"models\.xgboost: max_depth changed, so the earlier number of trees says nothing",
+        ),
+        (
+            "xgboost",
+            {**CONTINUE, "features": ("user_rate", "item_rate"), "early_stopping_rounds": 1},
+            r"the champion reads position_log, .*; the spec now says user_rate, item_rate",
+        ),
+        ("dlrm", {**WARM, "embedding_dim": 4, "epochs": 1}, r"'bottom\.2\.weight' has shape"),
+        ("dlrm", {**WARM, "top_mlp": (8,), "epochs": 1}, r"'top\.0\.weight' has shape"),
+    ],
+)
+def test_a_section_that_changed_starts_from_scratch_and_says_why(
+    kind: str, changes: dict[str, Any], why: str, world: World, notes: Callable[[], list[str]]
+) -> None:
+    from_scratch(world, world.section(kind, **changes), "changed")
+    (said,) = notes()
+    assert re.match(rf"{kind} was trained from scratch: .*{why}", said)
+
+
+def beginning(world: World, **changes: Any) -> PreviousModel:
+    """The old DLRM, its record changed."""
+    folder = world.folder / "dlrm-old"
+    return PreviousModel("a run", "", folder, read_record(folder).model_copy(update=changes))
+
+
+def days_left_to_train(world: World, begun: PreviousModel, fitted: Path | None = None) -> tuple[str, ...]:
+    """The training days that are to be learnt."""
+    table = DayTable.open(world.folder / "table-new", "table.json")
+    narrowed = begun.days_left_to_train(
+        world.section("dlrm", **WARM), ranker_class("dlrm"), table, fitted or world.folder / "fitted-new"
+    )
+    assert narrowed.notes["split"] | {"train": []} == table.notes["split"] | {"train": []}
+    return tuple(narrowed.notes["split"]["train"])
+
+
+def test_the_days_since_are_learnt_whatever_their_number(world: World) -> None:
+    older = beginning(world, train_days=("2026-01-06", "2026-01-07"), validation_days=("2026-01-08",))
+    assert days_left_to_train(world, older) == tuple(f"2026-01-{day:02}" for day in (6, 7, 8, 9, 10, 11))
+    assert days_left_to_train(world, beginning(world)) == tuple(f"2026-01-{day:02}" for day in (8, 9, 10, 11))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"train_days": ("2026-01-11",)}, "has learnt up to 2026-01-11, and there is no training day after it"),
+        ({"train_days": ("2026-01-12",)}, "has learnt 2026-01-12; validation begins on 2026-01-12"),
+        ({"validation_days": ("2026-01-13",)}, "was chosen by its loss on 2026-01-13; the test begins on 2026-01-13"),
+        (
+            {"params": {"refit": True}, "validation_days": ("2026-01-12",)},
+            "has learnt 2026-01-12; validation begins on 2026-01-12",
+        ),
+    ],
+)
+def test_a_model_that_knows_the_days_that_judge_is_left(world: World, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(IncompatibleModelError, match=f"the earlier model {why}"):
+        days_left_to_train(world, beginning(world, **changes))
+
+
+def redeclared(world: World, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The newest features, declared otherwise."""
+    fitted = shutil.copytree(world.folder / "fitted-new", tmp_path / "fitted")
+    saved = json.loads((fitted / "features.json").read_text())
+    change(saved)
+    write_json(fitted / "features.json", saved)
+    return fitted
+
+
+def test_inputs_that_mean_other_things_now_are_refused(world: World, tmp_path: Path) -> None:
+    def prior(saved: dict[str, Any]) -> None:
+        (rate,) = (one for one in saved["features"]["columns"] if one.get("name") == "user_rate")
+        rate["prior"] = 11
+
+    def label(saved: dict[str, Any]) -> None:
+        saved["data"]["label"] = "liked"
+
+    def source(saved: dict[str, Any]) -> None:
+        saved["data"]["source"]["rows"] = 1_000
+
+    for change, why in ((prior, "feature 'user_rate'"), (label, r"data\.label")):
+        with pytest.raises(IncompatibleModelError, match=f"{why} is declared otherwise than for the earlier model"):
+            days_left_to_train(world, beginning(world), redeclared(world, tmp_path / change.__name__, change))
+    assert days_left_to_train(world, beginning(world), redeclared(world, tmp_path / "source", source))
+
+
+def test_ids_that_moved_are_refused(world: World, tmp_path: Path) -> None:
+    fitted = shutil.copytree(world.folder / "fitted-new", tmp_path / "fitted")
+    users = fitted / "vocabularies/user_id.parquet"
+    values = pl.read_parquet(users)
+    values.with_columns(pl.col("value").reverse()).write_parquet(users)
+    with pytest.raises(
+        IncompatibleModelError, match="ids of 'user_id_id' mean other values than for the earlier model"
+    ):
+        days_left_to_train(world, beginning(world), fitted)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_model_whose_files_are_others_or_gone_is_left(
+    gone: bool, world: World, found: Found, notes: Callable[[], list[str]]
+) -> None:
+    run = found.trained()
+    folder = found.origin.tracker.fetch_model(run)
+    (folder / "weights.safetensors").write_bytes(b"not these")
+    if gone:
+        shutil.rmtree(folder)
+    from_scratch(
+        world,
+        world.section("dlrm", **WARM, epochs=1),
+        "left",
+        earlier=run,
+        stores=found.origin.stores,
+        name=found.origin.name,
+    )
+    (said,) = notes()
+    assert "dlrm was trained from scratch" in said
+    assert ("No such" if gone else "weights.safetensors") in said

@@ -1,0 +1,139 @@
+"""Kinds of models: one registry names them, packages add to it, and nothing else knows one by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+
+from models import registry
+from models.base import DeclaredModel, ModelKind
+from models.ranker import Ranker
+from models.registry import KINDS, kind_of, known_kinds, sections
+from shortlist.contracts import ShortlistError
+from shortlist.spec.models import ModelSection
+
+ROOT = Path(__file__).parents[3]
+ALLOWED = {
+    "models/registry.py": "it is where they are named",
+    "models/diagnosis.py": "belongs to dlrm, whose ModelKind names it",
+    "models/plan_inputs.py": "likewise",
+    "shortlist/serving/export/fil.py": "Triton's FIL backend looks for a file called xgboost.ubj",
+    "shortlist/serving/export/triton_config.py": "the same backend calls that format xgboost_ubj",
+}
+"""Modules outside `models/<kind>/` that may name a kind, and why."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_is_what_the_registry_calls_it(name: str) -> None:
+    kind = kind_of(name)
+    assert kind.name == name
+    ranker: type[Ranker[Any]] = kind.load("ranker")
+    assert (ranker.kind, ranker.section_type) == (name, kind.section)
+    assert bool(kind.export) == ("candidate" in str(kind.section.model_fields["role"].annotation))
+
+
+def test_a_kind_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(ShortlistError, match=r"no kind of model 'xgbost'; did you mean 'xgboost'\?; there are xgb"):
+        kind_of("xgbost")
+
+
+def test_what_a_kind_does_not_have_is_told() -> None:
+    with pytest.raises(ShortlistError, match="kind logistic: has no export"):
+        kind_of("logistic").load("export")
+
+
+class Elsewhere(ModelSection):
+    """Of another package."""
+
+    kind: Literal["elsewhere"] = "elsewhere"
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """Entry points as installed packages declare them."""
+    found: list[EntryPoint] = []
+    package = ModuleType("their_package")
+    package.KIND = ModelKind(section=Elsewhere, ranker="their_package:Ranker")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "their_package", package)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [one for one in found if one.group == group])
+    known_kinds.cache_clear()
+    yield found
+    known_kinds.cache_clear()
+
+
+def point(name: str, value: str = "their_package:KIND") -> EntryPoint:
+    return EntryPoint(name, value, registry.GROUP)
+
+
+def test_an_installed_package_adds_a_kind(points: list[EntryPoint]) -> None:
+    points.append(point("elsewhere"))
+    assert kind_of("elsewhere").section is Elsewhere
+    assert list(sections()) == [*KINDS, "elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("xgboost", "their_package:KIND", "entry point shortlist.model_kinds: 'xgboost' is models.xgboost:KIND and"),
+        ("other", "their_package:KIND", "'other': their_package:KIND is a kind called 'elsewhere'; wanted a ModelKind"),
+        ("other", "their_package:Nothing", "'other': their_package:Nothing cannot be loaded"),
+        ("other", "no_such_package:KIND", "'other': no_such_package:KIND cannot be loaded: No module named"),
+        ("other", "json:dumps", "'other': json:dumps is a function; wanted a ModelKind"),
+    ],
+)
+def test_a_package_that_declares_nonsense_is_told(
+    points: list[EntryPoint], name: str, value: str, message: str
+) -> None:
+    points.append(point(name, value))
+    with pytest.raises(ShortlistError, match=message):
+        sections()
+
+
+def test_the_graphs_text_of_a_model_depends_on_its_meaning_alone() -> None:
+    one = DeclaredModel(name="trees", section={"kind": "xgboost", "role": "candidate", "max_depth": 3})
+    other = DeclaredModel(name="trees", section={"max_depth": 3, "role": "candidate", "kind": "xgboost"})
+    assert one.text == other.text
+    assert DeclaredModel.read(one.text) == one
+    assert (one.kind, one.role) == ("xgboost", "candidate")
+
+
+def test_nothing_outside_a_kinds_folder_knows_it_by_name() -> None:
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for top in ("components", "feature_repo", "models", "monitoring", "pipelines", "shortlist")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    outside = [path for path in modules if not path.startswith(tuple(f"models/{kind}/" for kind in KINDS))]
+    assert len(outside) > 300
+    named = {path: found for path in outside if (found := kinds_named_in(ROOT / path))}
+    assert {path: found for path, found in named.items() if path not in ALLOWED} == {}
+    assert set(ALLOWED) <= set(named)  # and nobody is excused without need
+
+
+def kinds_named_in(path: Path) -> set[str]:
+    """Return the kinds that a module's code names: in texts but docstrings, as imports, as names of things.
+
+    The popularity of an item is a thing of its own; as a name of things the word says nothing about kinds.
+    """
+    tree = ast.parse(path.read_text("utf-8"))
+    sentences = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    said: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in sentences:
+                said += re.findall(r"[a-z0-9]+", text)
+            case ast.ImportFrom(module=str(module)):
+                said += module.split(".")
+            case ast.Import(names=names):
+                said += [part for one in names for part in one.name.split(".")]
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                said += [name] if name != "popularity" else []
+    return set(said) & set(KINDS)

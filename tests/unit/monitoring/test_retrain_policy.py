@@ -1,0 +1,381 @@
+"""Stories of windows, and what they lead to: a training, a page or patience."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import permutations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
+from monitoring.retrain_policy import decide, key_of, scheduled
+from shortlist.spec.monitoring import RetrainPolicy
+
+FIRST = datetime(2026, 1, 19, tzinfo=UTC)
+MADE = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+SIGNS = {"hold": ".", "retrain": "R", "page": "P"}
+
+
+def finding(column: str = "price", drifted: bool = True) -> Finding:
+    return Finding(
+        column=column,
+        kind="numeric",
+        effect=0.5 if drifted else 0.01,
+        critical=0.2,
+        p_value=0.0,
+        drifted=drifted,
+        reason=f"{column} moved by 0.50, critical is 0.20",
+    )
+
+
+def quality(version: int, auc: float, breached: bool) -> Quality:
+    measure = Measure(
+        name="auc", value=auc, low=auc - 0.01, high=auc + 0.01, reference=0.75, limit=0.72, breached=breached
+    )
+    return Quality(version=version, slice="all", rows=5_000, users=900, measures=(measure,))
+
+
+def window(sign: str, number: int, champion: int = 1, length: timedelta = DAY) -> WindowReport:
+    """Healthy, drifted, deGraded, broken or unjudged."""
+    start = FIRST + number * length
+    broken = Problem(kind="nulls", column="brand", reason="brand is null in 80 % of the rows, in 2 % when trained")
+    return WindowReport(
+        spec="demo",
+        start=start,
+        end=start + length,
+        made=start + length + timedelta(hours=1),
+        champion=champion,
+        versions={champion: 5_000},
+        requests=1_000,
+        rows=5_000,
+        coverage=0.9,
+        problems=(broken,) if sign == "b" else (),
+        findings={"h": (finding(drifted=False),), "d": (finding(),), "g": (finding(drifted=False),)}.get(sign, ()),
+        quality=(quality(champion, 0.7 if sign == "g" else 0.75, sign == "g"),) if sign in "hdg" else (),
+    )
+
+
+def windows(signs: str, champion: int = 1) -> list[WindowReport]:
+    return [window(sign, number, champion) for number, sign in enumerate(signs)]
+
+
+def retraining(day: float, state: str = "promoted", version: int | None = None, reason: str = "") -> Retraining:
+    moment = FIRST + day * DAY
+    return Retraining(
+        key=key_of("demo", "retrain", moment, "drift"),
+        started=moment + DAY,
+        window=moment,
+        state=state,
+        version=version,
+        reason=reason,
+    )
+
+
+def decided(
+    reports: Sequence[WindowReport], retrainings: Sequence[Retraining] = (), **policy: float
+) -> RetrainDecision:
+    return decide("demo", reports, retrainings, RetrainPolicy(**policy), MADE)
+
+
+@dataclass
+class Story:
+    """A world whose retrainings end as told, and whose next windows are then served by the new model."""
+
+    outcomes: list[str]
+    policy: RetrainPolicy
+    champion: int = 1
+    reports: list[WindowReport] = field(default_factory=list)
+    retrainings: list[Retraining] = field(default_factory=list)
+
+    def see(self, sign: str) -> RetrainDecision:
+        self.reports.append(window(sign, len(self.reports), self.champion))
+        decision = decide("demo", self.reports, self.retrainings, self.policy, MADE)
+        if decision.action == "retrain":
+            state = self.outcomes.pop(0)
+            self.champion += state == "promoted"
+            version = self.champion if state == "promoted" else None
+            self.retrainings.append(retraining(len(self.reports) - 1, state, version))
+        return decision
+
+
+def told(signs: str, outcomes: str = "", **policy: float) -> tuple[str, str]:
+    """Return what was done window by window, and whether the alarm was raised."""
+    story = Story(outcomes.split(), RetrainPolicy(**policy))
+    decisions = [story.see(sign) for sign in signs]
+    return "".join(SIGNS[one.action] for one in decisions), "".join("!" if one.alarm else "." for one in decisions)
+
+
+@pytest.mark.parametrize(
+    ("signs", "actions", "alarms"),
+    [
+        ("h" * 50, "." * 50, "." * 50),
+        ("dhhhdhhhd", ".........", "........."),  # one bad window in three is chance
+        ("hdd", "..R", "..!"),
+        ("hgg", "..R", "..!"),
+        ("hdg", "..R", "..!"),  # drift and falling quality are both bad
+        ("hdhd", "...R", "...!"),
+        ("d", ".", "."),
+        ("duuuud", ".....R", ".....!"),  # what was not judged is skipped: these two are neighbours
+        ("dhud", "...R", "...!"),
+    ],
+)
+def test_two_bad_windows_of_three_judged_ones_start_a_training(signs: str, actions: str, alarms: str) -> None:
+    assert told(signs, "failed failed") == (actions, alarms)
+
+
+@pytest.mark.parametrize(
+    ("signs", "actions"),
+    [
+        ("b", "P"),
+        ("hhb", "..P"),
+        ("ddb", ".RP"),  # also while the alarm is raised
+        ("db", ".P"),
+        ("dbd", ".PR"),  # a broken window neither raises the alarm nor ends it
+        ("dbbbb", ".PPPP"),
+        ("bbbh", "PPP."),
+        ("uub", "..P"),
+    ],
+)
+def test_broken_data_page_and_never_train(signs: str, actions: str) -> None:
+    assert told(signs, "failed failed")[0] == actions
+
+
+def test_broken_data_page_with_their_problems_as_reasons() -> None:
+    decision = decided(windows("ddb"))
+    assert decision.action == "page"
+    assert decision.reasons == ("brand is null in 80 % of the rows, in 2 % when trained",)
+    assert decision.columns == ("brand",)
+    assert decision.alarm
+
+
+@pytest.mark.parametrize(
+    ("signs", "alarms"),
+    [
+        ("ddh", ".!!"),  # one good window is not the end of it
+        ("ddhh", ".!!."),
+        ("ddhdhh", ".!!!!."),
+        ("ddhuh", ".!!!."),  # neither good nor bad
+        ("ddhbh", ".!!!."),
+        ("ddhhd", ".!!.."),  # what raised the last alarm does not raise the next one
+        ("ddhhdd", ".!!..!"),
+    ],
+)
+def test_the_alarm_stays_until_two_good_windows_in_a_row(signs: str, alarms: str) -> None:
+    assert told(signs, "failed " * 5, max_failures=9, max_per_week=9)[1] == alarms
+
+
+def test_windows_before_an_alarms_end_do_not_raise_it_again() -> None:
+    # Two of the five newest windows are bad all along; the second good one must end it for good.
+    assert told("ddhhhhd", "failed " * 5, of_windows=5, max_failures=9)[1] == ".!!...."
+
+
+def test_a_promoted_model_starts_with_a_clean_slate() -> None:
+    # The new model's first window is bad, and so were the two before: only its own count.
+    assert told("dddhh", "promoted") == (".R...", ".!...")
+
+
+def test_a_promoted_model_that_is_no_better_leads_to_another_training() -> None:
+    assert told("dddd", "promoted promoted") == (".R.R", ".!.!")
+
+
+def test_a_window_from_before_the_promoted_model_serves_holds() -> None:
+    # The look at day 2 comes after the promotion, but version 1 served that day.
+    decision = decided(windows("ddd"), [retraining(1, "promoted", 2)])
+    assert (decision.action, decision.alarm) == ("hold", False)
+    assert "was served by version 1" in decision.reasons[0]
+
+
+def test_a_window_of_the_canary_counts_once_the_model_serves_most_of_it() -> None:
+    reports = [*windows("dd"), window("d", 2, champion=1), window("d", 3, champion=2), window("d", 4, champion=2)]
+    promoted = [retraining(1, "promoted", 2)]
+    assert decided(reports[:4], promoted).alarm is False
+    assert decided(reports, promoted).alarm is True
+
+
+def test_a_model_taken_back_by_hand_does_not_silence_its_predecessor() -> None:
+    served = [*windows("dd"), window("h", 2, champion=2), window("d", 3, champion=1), window("d", 4, champion=1)]
+    assert decided(served, [retraining(1, "promoted", 2)]).action == "retrain"
+    never_served = windows("d" * 11)
+    assert decided(never_served[:9], [retraining(1, "promoted", 2)]).action == "hold"
+    assert decided(never_served, [retraining(1, "promoted", 2)]).action == "retrain"
+
+
+def test_there_is_one_training_at_a_time() -> None:
+    decision = decided(windows("dddd"), [retraining(1, "running")])
+    assert (decision.action, decision.alarm) == ("hold", True)
+    assert decision.reasons[0] == (
+        "the retraining of 2026-01-20 00:00 is running since 2026-01-21 00:00; there is one at a time"
+    )
+
+
+@pytest.mark.parametrize(("hours", "actions"), [(0, ".RRR"), (24, ".RRR"), (25, ".R.R"), (48, ".R.R"), (72, ".R..")])
+def test_no_training_starts_while_the_last_one_cools_down(hours: float, actions: str) -> None:
+    assert told("dddd", "failed " * 3, cooldown_hours=hours, max_failures=9)[0] == actions
+
+
+def test_a_window_leads_to_one_training_even_without_a_cool_down() -> None:
+    decision = decided(windows("dd"), [retraining(1, "failed")], cooldown_hours=0)
+    assert decision.action == "hold"
+    assert decision.reasons[0] == (
+        "the retraining of 2026-01-20 00:00 (failed) answered this window; a later one decides"
+    )
+
+
+def test_a_scheduled_training_that_came_later_answers_the_window_too() -> None:
+    assert decided(windows("dd"), [retraining(2.1, "promoted")], cooldown_hours=0).action == "hold"
+
+
+def test_the_fourth_training_within_a_week_is_a_page() -> None:
+    assert told("d" * 11, "held " * 6, max_failures=99)[0] == ".RRRPPPPRRR"
+
+
+def test_a_page_for_the_weekly_cap_says_so() -> None:
+    decision = decided(windows("d" * 6), [retraining(day, "held") for day in (1, 2, 3)], max_failures=9)
+    assert decision.action == "page"
+    assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3), and the alarm is raised.")
+
+
+@pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
+def test_two_trainings_in_a_row_without_a_new_champion_are_a_page(state: str) -> None:
+    assert told("ddddd", f"{state} {state}")[0] == ".RRPP"
+
+
+def test_a_promotion_ends_the_row_of_failures() -> None:
+    # failed, promoted, failed: never two in a row.
+    assert told("dddddddd", "failed promoted failed failed", max_per_week=9)[0] == ".RR.RRPP"
+
+
+def test_retrainings_may_be_listed_in_any_order() -> None:
+    past = [retraining(1, "failed"), retraining(2, "promoted", 1), retraining(3, "failed")]
+    decisions = [decided(windows("d" * 6), list(order)) for order in permutations(past)]
+    assert {one.action for one in decisions} == {"page"}  # three within a week, whatever comes first
+    assert len({one.reasons for one in decisions}) == 1
+    relaxed = [decided(windows("d" * 6), list(order), max_per_week=9) for order in permutations(past)]
+    assert {one.action for one in relaxed} == {"retrain"}  # never two failures in a row
+
+
+def test_a_page_for_failures_says_what_the_last_one_died_of() -> None:
+    failed = [retraining(1, "failed"), retraining(2, "failed", reason="the disk is full")]
+    decision = decided(windows("ddddd"), failed)
+    assert decision.action == "page"
+    assert decision.reasons[0] == (
+        "2 retrainings in a row led to no new champion (max_failures 2); the last one: failed, the disk is full."
+        " Mend the cause, then train by hand"
+    )
+
+
+def test_missing_data_are_never_a_success_and_never_a_reason_to_train() -> None:
+    decision = decided(windows("ddu"))
+    assert (decision.action, decision.alarm) == ("hold", True)
+    assert decision.reasons[0].startswith("the window of 2026-01-21 00:00 cannot be judged (5000 rows with an outcome)")
+
+
+def test_reasons_name_the_numbers_and_columns_what_is_wrong() -> None:
+    hold = decided(windows("hd"))
+    assert hold.reasons == (
+        "1 of 2 windows is bad; 2 raise the alarm",
+        "2026-01-20 00:00: price moved by 0.50, critical is 0.20",
+    )
+    assert hold.columns == ("price",)
+    retrain = decided(windows("hdg"))
+    assert retrain.reasons == (
+        "the alarm is raised since the window of 2026-01-21 00:00: 2 of 3 windows are bad; it ends after 2 good in a"
+        " row",
+        "2026-01-21 00:00: auc of version 1 is 0.7 (0.69 to 0.71, limit 0.72)",
+    )
+    assert retrain.columns == ("auc", "price")
+
+
+def test_a_quiet_window_says_that_nothing_is_wrong() -> None:
+    decision = decided(windows("hhh"))
+    assert decision.reasons == ("0 of 3 windows are bad; 2 raise the alarm",)
+    assert decision.columns == ()
+
+
+def test_no_training_may_read_past_the_newest_window() -> None:
+    decision = decided(windows("dd"))
+    assert (decision.window, decision.until) == (FIRST + DAY, FIRST + 2 * DAY)
+
+
+def test_the_key_is_the_same_for_every_watcher_and_another_for_every_window() -> None:
+    policy = RetrainPolicy()
+    one, later = (decide("demo", windows("dd"), [], policy, made) for made in (MADE, MADE + DAY))
+    assert one.key == later.key
+    keys = {
+        one.key,
+        decide("other", windows("dd"), [], policy, MADE).key,
+        decided(windows("ddd")).key,
+        decided(windows("db")).key,
+        scheduled("demo", one.window, [], MADE).key,
+    }
+    assert len(keys) == 5
+    assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
+
+
+def test_the_key_does_not_depend_on_the_timezone_in_which_a_moment_is_told() -> None:
+    elsewhere = FIRST.astimezone(timezone(timedelta(hours=9)))
+    assert key_of("demo", "retrain", elsewhere, "drift") == key_of("demo", "retrain", FIRST, "drift")
+    with pytest.raises(AssertionError, match="without a timezone"):
+        key_of("demo", "retrain", FIRST.replace(tzinfo=None), "drift")
+
+
+def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> None:
+    moment = FIRST + timedelta(hours=3)
+    decision = scheduled("demo", moment, [retraining(0, "failed"), retraining(1, "failed")], MADE)
+    assert (decision.action, decision.trigger, decision.window, decision.until) == (
+        "retrain",
+        "schedule",
+        moment,
+        moment,
+    )
+    assert decision.reasons == ("the schedule's moment 2026-01-19 03:00 has come",)
+    held = scheduled("demo", moment, [retraining(0, "running")], MADE)
+    assert held.action == "hold"
+    assert "is running since" in held.reasons[0]
+
+
+def test_short_windows_obey_the_same_clock() -> None:
+    hourly = [window("d", number, length=timedelta(hours=1)) for number in range(26)]
+    failed = [retraining(1 / 24, "failed")]
+    assert decided(hourly[:25], failed).action == "hold"
+    assert decided(hourly, failed).action == "retrain"
+
+
+def test_windows_in_disorder_are_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="oldest first"):
+        decided(windows("dd")[::-1])
+    with pytest.raises(AssertionError, match="without a window"):
+        decided([])
+
+
+STATES = st.sampled_from(["running", "promoted", "not_promoted", "held", "failed"])
+
+
+@given(
+    st.text("hdgbu", min_size=1, max_size=25),
+    st.lists(st.tuples(st.integers(0, 25), STATES), max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_work(
+    signs: str, past: list[tuple[int, str]], shuffler: Random
+) -> None:
+    reports = windows(signs)
+    retrainings = [retraining(day, state, 2 if state == "promoted" else None) for day, state in past]
+    decision = decided(reports, retrainings)
+    shuffled = list(retrainings)
+    shuffler.shuffle(shuffled)
+    if len({one.started for one in retrainings}) == len(retrainings):
+        assert decided(reports, shuffled) == decision  # a pure function of what happened, not of how it is listed
+    assert (decision.action == "page") >= (signs[-1] == "b")
+    if decision.action == "retrain":
+        assert decision.alarm
+        assert signs[-1] in "hdg"
+        assert set(signs) & set("dg")
+        assert "running" not in {state for _, state in past}
+    assert decision.reasons

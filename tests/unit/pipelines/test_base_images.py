@@ -1,0 +1,137 @@
+"""The digests of base images come from the registries that the Dockerfiles name, and are written down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from shortlist.contracts import ShortlistError
+from shortlist.kubeflow.base_images import base_images, lock
+from shortlist.kubeflow.images import BASES, base_digests
+
+DIGEST = "sha256:" + "ab" * 32
+REST = "ARG PYTHON_DIGEST\nFROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder\n"
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry that wants a token from everybody, as public ones do."""
+
+    digest = DIGEST
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        type(self).asked.append(self.path)
+        token = self.headers.get("authorization")
+        if token != "Bearer for-everybody":  # noqa: S105 - of the test
+            self.send_response(401)
+            realm = f"http://127.0.0.1:{self.server.server_address[1]}/token"
+            self.send_header("www-authenticate", f'Bearer realm="{realm}",service="r",scope="pull"')
+        elif self.path.endswith("/3.11-slim"):
+            self.send_response(200)
+            self.send_header("docker-content-digest", self.digest)
+        else:
+            self.send_response(404)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        content = b'{"token": "for-everybody"}' if "scope=pull" in self.path else b"{}"
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    Registry.asked, Registry.digest = [], DIGEST
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pipeline.Dockerfile").write_text(REST)
+    (tmp_path / "bases.env").write_text("# a comment\nPYTHON_DIGEST=\nOTHER=1\n")
+    return tmp_path
+
+
+def test_each_base_of_ours_has_a_tag_and_a_line() -> None:
+    names = {str(image): image.variable for image in base_images()}
+    assert set(names.values()) == {"PYTHON_DIGEST", "TRITON_DIGEST"}
+    text = BASES.read_text()
+    assert all(f"\n{variable}=" in text for variable in names.values())
+    assert all(name in text for name in names)  # the file says which tag each is
+
+
+def test_what_a_tag_means_is_written_down(folder: Path, registry: str) -> None:
+    bases = folder / "bases.env"
+    assert lock(folder, bases, write=False, url_of=lambda _: registry) == [
+        f"locked: docker.io/library/python:3.11-slim is {DIGEST}"
+    ]
+    assert "PYTHON_DIGEST=\n" in bases.read_text()
+    lock(folder, bases, url_of=lambda _: registry)
+    assert bases.read_text() == f"# a comment\nPYTHON_DIGEST={DIGEST}\nOTHER=1\n"
+    assert lock(folder, bases, url_of=lambda _: registry)[0].startswith("unchanged: ")
+    assert set(Registry.asked) == {"/v2/library/python/manifests/3.11-slim"}
+
+
+def test_what_is_written_is_what_a_build_takes(folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bases = folder / "bases.env"
+    lock(folder, bases, url_of=lambda _: registry)
+    monkeypatch.delenv("PYTHON_DIGEST", raising=False)
+    monkeypatch.setattr("shortlist.kubeflow.images.BASES", bases)
+    assert base_digests(["pipeline"])["PYTHON_DIGEST"] == DIGEST
+
+
+def test_a_tag_that_is_not_there_changes_nothing(folder: Path, registry: str) -> None:
+    (folder / "pipeline.Dockerfile").write_text(REST.replace("3.11-slim", "3.99"))
+    before = (folder / "bases.env").read_text()
+    with pytest.raises(ShortlistError, match=r"python:3\.99: its registry answers 404 .* is there such a tag"):
+        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+    assert (folder / "bases.env").read_text() == before
+
+
+def test_a_registry_that_is_away_is_said(folder: Path) -> None:
+    with pytest.raises(ShortlistError, match=r"python:3\.11-slim: its registry does not answer \(ConnectError"):
+        lock(folder, folder / "bases.env", url_of=lambda _: "http://127.0.0.1:9")
+
+
+def test_an_answer_that_is_no_digest_is_refused(folder: Path, registry: str) -> None:
+    Registry.digest = "latest"
+    with pytest.raises(ShortlistError, match=r"answers 200 with digest 'latest'"):
+        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+
+
+def test_one_variable_for_two_images_is_refused(folder: Path) -> None:
+    (folder / "gpu.Dockerfile").write_text(REST.replace("3.11", "3.12"))
+    with pytest.raises(ShortlistError, match=r"PYTHON_DIGEST is the digest of .*3\.1\d-slim here, and of"):
+        base_images(folder)
+
+
+def test_nobody_is_asked_for_a_token_without_https(
+    folder: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Registry, "send_header", _elsewhere(Registry.send_header))
+    with pytest.raises(ShortlistError, match=r"wants to be asked for a token at 'http://evil\.example"):
+        lock(folder, folder / "bases.env", url_of=lambda _: registry)
+
+
+def _elsewhere(real: object) -> object:
+    def send(self: Registry, name: str, value: str) -> None:
+        if name == "www-authenticate":
+            value = 'Bearer realm="http://evil.example/token",scope="pull"'
+        real(self, name, value)  # type: ignore[operator]
+
+    return send

@@ -1,0 +1,78 @@
+"""What outlives a run, and how runs are told apart."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from shortlist.contracts import ShortlistError
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.storage_config import StorageConfig
+
+
+def test_two_runs_in_one_second_have_their_own_folders(tmp_path: Path) -> None:
+    state = RunsFolder.open(tmp_path)
+    assert len({state.new_run("demo") for _ in range(3)}) == 3
+
+
+def test_first_runs_at_the_same_moment_have_one_identity(tmp_path: Path) -> None:
+    def begin(folder: Path, start: Barrier) -> tuple[str, Path]:
+        start.wait()
+        state = RunsFolder.open(folder)
+        run = state.new_run("demo")
+        state.point_latest_at(run)
+        return state.reference, run
+
+    for number in range(20):
+        start = Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            begun = list(pool.map(begin, [tmp_path / str(number)] * 4, [start] * 4))
+        assert len({reference for reference, _ in begun}) == 1
+        assert len({run for _, run in begun}) == 4
+        assert (tmp_path / str(number) / "latest").resolve() in {run for _, run in begun}
+
+
+def test_latest_moves_to_the_newest_run(tmp_path: Path) -> None:
+    state = RunsFolder.open(tmp_path)
+    first, second = state.new_run("demo"), state.new_run("demo")
+    state.point_latest_at(first)
+    state.point_latest_at(second)
+    assert (tmp_path / "latest").resolve() == second
+
+
+def test_results_cached_for_deleted_stores_are_not_reused(tmp_path: Path) -> None:
+    before = RunsFolder.open(tmp_path).reference
+    assert RunsFolder.open(tmp_path).reference == before
+    shutil.rmtree(tmp_path / "stores")
+    assert RunsFolder.open(tmp_path).reference != before
+
+
+def test_a_laptop_is_referred_to_as_ever(tmp_path: Path) -> None:
+    state = RunsFolder.open(tmp_path)
+    assert (
+        state.storage_parameter(Runtime())
+        == state.reference
+        == f"{tmp_path}/stores#{state.storage_config_for(Runtime()).epoch}"
+    )
+
+
+def test_a_missing_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHORTLIST_REDIS", raising=False)
+    runtime = Runtime.model_validate({"online_store": {"kind": "redis"}})
+    with pytest.raises(ShortlistError, match="the environment variable SHORTLIST_REDIS is not set"):
+        RunsFolder.open(tmp_path).storage_config_for(runtime)
+
+
+def test_a_store_on_a_server_leaves_the_others_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example")
+    state = RunsFolder.open(tmp_path)
+    found = state.storage_config_for(Runtime.model_validate({"tracking": {"kind": "server"}}))
+    assert (found.folder, found.tracking_variable) == (state.stores, "MLFLOW_TRACKING_URI")
+    assert StorageConfig.parse(str(found)) == found
+    assert spec_feast_store_location(found, "demo").folder == state.stores / "feast/demo"

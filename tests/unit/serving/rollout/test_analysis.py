@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.analysis_observer import AnalysisObserver, observation
+from shortlist.rollout.checks import Check, CheckStatus, Health, stability_index
+from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence_latency import Latencies
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.sequential_difference import Difference
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.serving import KPI, Canary
+
+POLICY = Canary(steps=(5, 50, 100), interval_seconds=10, min_requests=100, min_users=100, deadline_seconds=300)
+WELL = Health(ready=True)
+EQUAL = Difference(0.0, 0.005**2, stable_users=5_000, canary_users=5_000, stable_mean=0.3, canary_mean=0.3)
+LAST = 2
+
+
+def track(requests: int = 1_000, users: int = 500, latency_ms: float = 10.0, **changes: Any) -> TrackEvidence:
+    """A healthy one."""
+    times = Latencies.of(np.full(requests, latency_ms)) if requests else Latencies()
+    scores = np.linspace(0, 1, 200) if requests else np.zeros(0)
+    counts = dict.fromkeys(("requests", "to_log", "logged", "rankable", "with_outcomes"), requests)
+    seen = {"users": users, "settled_users": users, "answered": requests - changes.get("failed", 0)}
+    whole: dict[str, Any] = {**counts, **seen, "latencies": times, "scores": scores, "score_users": users}
+    return TrackEvidence(**(whole | changes))
+
+
+def healthy(**changes: Any) -> RolloutEvidence:
+    """A rollout that has been through all steps; its newest step is the last."""
+    steps = (
+        StepEvidence(track(19_000, users=9_500), track(1_000, users=500)),
+        StepEvidence(track(10_000, users=5_000), track(10_000, users=5_000)),
+        StepEvidence(track(0, users=0), track(20_000, users=10_000)),
+    )
+    whole = StepEvidence(track(29_000), track(31_000))
+    return replace(RolloutEvidence("r1", steps, whole, EQUAL), **changes)
+
+
+def with_step(step: int, stable: TrackEvidence | None = None, canary: TrackEvidence | None = None) -> RolloutEvidence:
+    evidence = healthy()
+    now = evidence.steps[step]
+    changed = StepEvidence(stable or now.stable, canary or now.canary)
+    return replace(evidence, steps=(*evidence.steps[:step], changed, *evidence.steps[step + 1 :]))
+
+
+def said(judgement: StepAnalysis, name: str) -> Check:
+    return next(check for check in judgement.checks if check.name == name)
+
+
+def words(judgement: StepAnalysis) -> dict[str, CheckStatus]:
+    return {check.name: check.word for check in judgement.checks if check.word != "ok"}
+
+
+@pytest.mark.parametrize(("step", "decision"), [(0, "proceed"), (1, "proceed"), (2, "promote")])
+def test_a_good_canary_goes_on_and_ends_well(step: int, decision: str) -> None:
+    judgement = analyze_step(healthy(), POLICY, step, 10, WELL)
+    assert judgement.decision == decision
+    assert words(judgement) == {}
+
+
+def test_the_order_of_the_checks_is_the_order_in_which_they_count() -> None:
+    names = [check.name for check in analyze_step(healthy(), POLICY, 1, 10, WELL).checks]
+    assert names == [
+        *("traffic", "split", "readiness", "scores", "errors", "disconnects"),
+        *("latency", "features", "logging", "distribution", "kpi"),
+    ]
+
+
+def test_a_step_is_never_shorter_than_its_interval() -> None:
+    judgement = analyze_step(healthy(), POLICY, 0, 9.9, WELL)
+    assert (judgement.decision, judgement.reason) == (
+        "hold",
+        "at 5 %: nothing is wrong after 10 of 10 s at this step",
+    )
+
+
+def test_a_clock_that_went_back_only_holds() -> None:
+    assert analyze_step(healthy(), POLICY, 0, -5, WELL).decision == "hold"
+
+
+@pytest.mark.parametrize(
+    ("health", "reason"),
+    [
+        (Health(ready=False), "its servers are not ready"),
+        (Health(ready=True, restarts=1), "its servers crashed 1 time(s)"),
+        (Health(ready=False, restarts=9, fatal=("triton-v4",)), "triton-v4 crashed again and again (FATAL)"),
+    ],
+)
+def test_a_canary_that_does_not_stand_goes_back_at_once(health: Health, reason: str) -> None:
+    judgement = analyze_step(healthy(), POLICY, 0, 0, health)
+    assert (judgement.decision, judgement.reason) == ("roll_back", f"at 5 %: {reason}")
+
+
+BROKEN = {
+    "errors": track(failed=50),
+    "latency": track(latency_ms=100.0),
+    "scores": track(bad=100),
+    "features": track(degraded=200),
+    "distribution": track(scores=np.linspace(0.9, 1.9, 200)),
+    "split": track(users=2_000),
+}
+
+
+@pytest.mark.parametrize(("check", "canary"), BROKEN.items(), ids=list(BROKEN))
+def test_a_breach_rolls_back_at_once_and_says_which(check: str, canary: TrackEvidence) -> None:
+    judgement = analyze_step(with_step(0, canary=canary), POLICY, 0, 1, WELL)
+    assert (judgement.decision, words(judgement)) == ("roll_back", {check: "breach"})
+    assert judgement.reason == f"at 5 %: {said(judgement, check).reason}"
+
+
+def test_reasons_carry_their_numbers() -> None:
+    def reason(check: str) -> str:
+        return analyze_step(with_step(0, canary=BROKEN[check]), POLICY, 0, 1, WELL).reason
+
+    assert reason("errors").startswith("at 5 %: 50 of 1,000 answers failed at this step: more than 2.61%")
+    assert "with 99.9% confidence, limit 1.00% (stable track 0.00%)" in reason("errors")
+    assert "p99 latency 101.0 ms > 30.1 ms: 1,000 of 1,000 answers are slower (stable 10.0 ms)" in reason("latency")
+    assert "2,000 of 11,500 users (17.39%) are on the canary, declared 5%" in reason("split")
+    assert "100 of 1,000 answers hold NaN, infinite or no scores" in reason("scores")
+
+
+def test_a_few_failures_are_no_breach_until_they_must_be_more_than_the_limit() -> None:
+    assert analyze_step(with_step(0, canary=track(failed=12)), POLICY, 0, 10, WELL).decision == "proceed"
+    assert analyze_step(with_step(0, canary=track(3, failed=1)), POLICY, 0, 10, WELL).decision == "hold"
+
+
+def test_failures_too_few_at_every_step_are_too_many_together() -> None:
+    step = with_step(1, canary=track(10_000, users=5_000, failed=140))
+    assert analyze_step(step, POLICY, 1, 10, WELL).decision == "proceed"
+    together = replace(step, whole=StepEvidence(track(100_000), track(50_000, failed=700)))
+    assert analyze_step(together, POLICY, 1, 10, WELL).reason.startswith(
+        "at 50 %: 700 of 50,000 answers failed in the whole"
+    )
+
+
+def test_a_slow_canary_is_no_reason_below_the_floor_nor_when_stable_is_as_slow() -> None:
+    assert analyze_step(
+        with_step(0, track(19_000, 9_500, 2.0), track(latency_ms=19.0)), POLICY, 0, 10, WELL
+    ).decision == ("proceed")
+    assert analyze_step(
+        with_step(0, track(19_000, 9_500, 90.0), track(latency_ms=100.0)), POLICY, 0, 10, WELL
+    ).decision == ("proceed")
+    both_slow = with_step(0, track(19_000, 9_500, 400.0), track(latency_ms=600.0))
+    assert "p99 latency" in analyze_step(both_slow, POLICY, 0, 10, WELL).reason  # max_p99_ms holds whatever stable does
+
+
+def test_a_stable_track_that_is_as_slow_holds_the_rollout_until_the_deadline() -> None:
+    starved = track(1_500, 760, 9_600.0)
+    held, late = (
+        analyze_step(with_step(0, starved, track(300, 40, 1_300.0)), POLICY, 0, seconds, WELL) for seconds in (20, 300)
+    )
+    assert (held.decision, late.decision) == ("hold", "roll_back")
+    assert words(held) == {"latency": "wait"}
+    assert "p99 latency 1302.4 ms > 500.0 ms" in held.reason
+    assert held.reason.endswith("; the stable track is as slow")
+    assert "undecided after 300 s (deadline 300 s)" in late.reason
+    few = analyze_step(with_step(0, track(60, 760, 9_600.0), track(300, 40, 1_300.0)), POLICY, 0, 20, WELL)
+    assert words(few)["latency"] == "wait"  # sixty are enough to know that it is slow
+    worse = analyze_step(with_step(0, starved, track(300, 40, 40_000.0)), POLICY, 0, 20, WELL)
+    assert words(worse) == {"latency": "breach"}
+
+
+def test_a_stable_track_that_fails_as_often_holds_the_rollout() -> None:
+    evidence = with_step(0, track(19_000, 9_500, failed=1_000), track(failed=60))
+    judgement = analyze_step(evidence, POLICY, 0, 10, WELL)
+    assert (judgement.decision, words(judgement)) == ("hold", {"errors": "wait"})
+    assert judgement.reason.endswith("the stable track is as bad (5.26%)")
+    worse = analyze_step(with_step(0, track(19_000, 9_500, failed=1_000), track(failed=300)), POLICY, 0, 10, WELL)
+    assert words(worse) == {"errors": "breach"}
+
+
+def test_one_user_who_hangs_up_again_and_again_is_no_evidence() -> None:
+    impatient = track(1_000, disconnected=900, answered=100, disconnected_users=1)
+    assert analyze_step(with_step(0, canary=impatient), POLICY, 0, 10, WELL).decision == "proceed"
+    only = track(61, 1, disconnected=61, answered=0, disconnected_users=1)
+    judgement = analyze_step(with_step(0, track(19, 19), only), POLICY, 0, 10, WELL)
+    assert judgement.decision == "hold"
+    assert "0 requests of the canary at this step, 100 are needed" in judgement.reason
+
+
+def test_users_who_hang_up_on_the_canary_alone_are_a_breach() -> None:
+    gone = track(1_000, 500, disconnected=400, answered=600, disconnected_users=200)
+    evidence = with_step(0, canary=gone)
+    judgement = analyze_step(evidence, POLICY, 0, 10, WELL)
+    assert words(judgement) == {"disconnects": "breach"}
+    assert "200 of 500 users of the canary went away before an answer, 0 of 500" in judgement.reason
+    everywhere = replace(evidence, whole=StepEvidence(track(29_000, 10_000, disconnected_users=3_000), gone))
+    assert words(analyze_step(everywhere, POLICY, 0, 10, WELL)) == {}
+
+
+def test_at_100_percent_only_the_absolute_limit_holds_for_nobody_is_there_to_compare_with() -> None:
+    slower = analyze_step(with_step(LAST, canary=track(20_000, 10_000, 100.0)), POLICY, LAST, 1, WELL)
+    assert (words(slower), said(slower, "latency").numbers["stable_p99_ms"]) == ({}, None)
+    too_slow = track(20_000, 10_000, 1.1 * POLICY.guardrails.max_p99_ms)
+    slow = analyze_step(with_step(LAST, canary=too_slow), POLICY, LAST, 1, WELL)
+    assert words(slow) == {"latency": "breach"}
+
+
+def test_constant_scores_are_a_breach_unless_both_tracks_have_them() -> None:
+    flat = {"flat": 1_000}
+    alike = {"scores": np.full(200, 0.5), "rankable": 0}
+    for fault in (flat, alike):
+        judgement = analyze_step(with_step(0, canary=track(**fault)), POLICY, 0, 10, WELL)
+        assert (judgement.decision, words(judgement)["scores"]) == ("roll_back", "breach")
+        assert "constant scores" in said(judgement, "scores").reason
+    both = with_step(0, track(19_000, 9_500, flat=19_000), track(**flat))
+    judgement = analyze_step(both, POLICY, 0, 10, WELL)
+    assert (judgement.decision, words(judgement)) == ("hold", {"scores": "wait"})
+
+
+def test_a_feature_store_that_fails_both_tracks_is_not_the_canarys_fault() -> None:
+    judgement = analyze_step(
+        with_step(0, track(19_000, 9_500, degraded=19_000), track(degraded=1_000)), POLICY, 0, 10, WELL
+    )
+    assert (judgement.decision, words(judgement)) == ("hold", {"features": "wait"})
+
+
+def test_a_few_users_with_other_scores_are_chance() -> None:
+    few = track(scores=np.linspace(0.5, 1, 200), score_users=6)
+    many = track(scores=np.linspace(0.5, 1, 200), score_users=500)
+    first, second = (analyze_step(with_step(0, canary=one), POLICY, 0, 10, WELL) for one in (few, many))
+    assert (first.decision, second.decision) == ("proceed", "roll_back")
+
+
+def test_a_shift_is_found_though_some_bins_are_empty() -> None:
+    assert stability_index(np.linspace(0, 1, 100), np.full(100, 5.0)) > 1
+    assert stability_index(np.full(100, 0.5), np.full(100, 0.5)) == 0
+
+
+def test_an_odd_split_of_users_some_of_whom_may_still_wait_only_holds() -> None:
+    early = with_step(0, track(500, 43, settled_users=0), track(300, 24, settled_users=0))
+    judgement = analyze_step(early, POLICY, 0, 10, WELL)
+    assert (judgement.decision, words(judgement)) == ("hold", {"split": "wait"})
+    assert "24 of 67 users (35.82%) are on the canary, declared 5%; others may still wait" in judgement.reason
+    later = with_step(0, track(500, 380, settled_users=300), track(300, 24, settled_users=18))
+    assert analyze_step(later, POLICY, 0, 10, WELL).decision == "proceed"
+    broken = with_step(0, track(500, 43, settled_users=40), track(300, 24, settled_users=24))
+    assert words(analyze_step(broken, POLICY, 0, 10, WELL)) == {"split": "breach"}
+
+
+def test_requests_that_no_user_routes_are_named() -> None:
+    judgement = analyze_step(with_step(0, canary=track(anonymous=40)), POLICY, 0, 10, WELL)
+    assert "; 40 requests without x-shortlist-user count as a user each; " in said(judgement, "split").reason
+
+
+def test_users_sent_to_both_tracks_are_a_breach() -> None:
+    evidence = healthy()
+    flapping = replace(evidence.steps[0], flapped=300)
+    judgement = analyze_step(replace(evidence, steps=(flapping, *evidence.steps[1:])), POLICY, 0, 10, WELL)
+    assert judgement.reason == "at 5 %: 300 of 10,000 users were sent to both tracks"
+
+
+def test_a_stable_track_that_still_gets_users_at_100_percent_is_a_breach() -> None:
+    judgement = analyze_step(with_step(LAST, stable=track(5_000, users=2_500)), POLICY, LAST, 10, WELL)
+    assert words(judgement) == {"split": "breach"}
+    assert analyze_step(with_step(LAST, stable=track(3, users=3)), POLICY, LAST, 10, WELL).decision == "promote"
+
+
+def nothing(steps: int = 3) -> RolloutEvidence:
+    unknown = Difference(float("nan"), float("inf"), 0, 0, float("nan"), float("nan"))
+    return RolloutEvidence("r1", (StepEvidence(),) * steps, StepEvidence(), unknown)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_no_traffic_is_never_a_success(step: int) -> None:
+    judgement = analyze_step(nothing(), POLICY, step, 299, WELL)
+    assert judgement.decision == "hold"
+    assert "0 requests of the canary at this step, 100 are needed" in judgement.reason
+    late = analyze_step(nothing(), POLICY, step, 300, WELL)
+    assert late.decision == "roll_back"
+    assert "undecided after 300 s (deadline 300 s): 0 requests of the canary" in late.reason
+
+
+@pytest.mark.parametrize(
+    ("evidence", "step", "missing"),
+    [
+        (with_step(0, stable=track(99, users=50), canary=track(100, users=3)), 0, "99 requests of the stable track"),
+        (healthy(kpi=replace(EQUAL, canary_users=0, variance=np.inf)), 0, "no outcome of the canary has arrived"),
+        (healthy(kpi=replace(EQUAL, stable_users=0, variance=np.inf)), 0, "no outcome of the stable track"),
+        (healthy(kpi=replace(EQUAL, canary_users=99)), 1, "99 users of the canary have outcomes, 100 are needed"),
+        (healthy(kpi=replace(EQUAL, variance=0.05**2)), 1, "a drop of 0.05 is not ruled out yet"),
+        (healthy(kpi=replace(EQUAL, variance=0.05**2)), 2, "a drop of 0.05 is not ruled out yet"),
+        (healthy(kpi=replace(EQUAL, stable_mean=0.0, canary_mean=0.0)), 1, "every outcome is 0 on both tracks"),
+        (with_step(0, canary=track(logged=10)), 0, "only 10 of 1,000 answers of the canary are in the prediction log"),
+    ],
+)
+def test_what_is_missing_holds_until_the_deadline(evidence: RolloutEvidence, step: int, missing: str) -> None:
+    held, late = (analyze_step(evidence, POLICY, step, seconds, WELL) for seconds in (100, 300))
+    assert (held.decision, late.decision) == ("hold", "roll_back")
+    assert missing in held.reason
+    assert missing in late.reason
+
+
+def test_early_steps_do_not_wait_for_the_proof_that_later_ones_can_give() -> None:
+    assert analyze_step(healthy(kpi=replace(EQUAL, variance=0.05**2)), POLICY, 0, 10, WELL).decision == "proceed"
+
+
+def test_a_worse_canary_goes_back_at_any_step_and_before_the_interval() -> None:
+    worse = healthy(kpi=replace(EQUAL, value=-0.04, canary_mean=0.26))
+    for step in range(3):
+        judgement = analyze_step(worse, POLICY, step, 1, WELL)
+        assert words(judgement) == {"kpi": "breach"}
+        assert "KPI difference -0.0400 in [-0.0587, -0.0213]" in judgement.reason
+        assert judgement.reason.endswith("5,000 and 5,000 users): the canary is worse")
+
+
+def test_a_better_canary_is_promoted() -> None:
+    assert analyze_step(healthy(kpi=replace(EQUAL, value=0.1)), POLICY, LAST, 10, WELL).decision == "promote"
+
+
+def test_ten_users_are_too_few_for_a_verdict_on_the_kpi() -> None:
+    worse = replace(EQUAL, value=-0.3, canary_users=9)
+    assert analyze_step(healthy(kpi=worse), POLICY, 0, 10, WELL).decision == "proceed"
+    assert analyze_step(healthy(kpi=replace(worse, canary_users=10)), POLICY, 0, 10, WELL).decision == "roll_back"
+
+
+def test_the_last_step_stands_on_the_stable_traffic_of_the_steps_before() -> None:
+    judgement = analyze_step(healthy(), POLICY, LAST, 10, WELL)
+    assert said(judgement, "traffic").reason == (
+        "20,000 requests of the canary; nothing is left for the stable track, so it stands on its 10,000 at 50 %"
+    )
+    assert (
+        analyze_step(healthy(), POLICY.model_copy(update={"min_requests": 19_500}), LAST, 10, WELL).decision == "hold"
+    )
+
+
+def test_a_rollout_without_a_smaller_step_cannot_be_judged() -> None:
+    evidence = RolloutEvidence("r1", (StepEvidence(canary=track(20_000)),), StepEvidence(canary=track(20_000)), EQUAL)
+    judgement = analyze_step(evidence, Canary(steps=(100,)), 0, 100, WELL)
+    assert judgement.decision == "roll_back"
+    assert judgement.reason == (
+        "at 100 %: steps: [100] leaves no stable track to compare with; declare a smaller step before it"
+    )
+
+
+def test_a_first_breach_gives_the_reason() -> None:
+    # A NaN is answered with 500: an error too, but its cause says more.
+    judgement = analyze_step(with_step(0, canary=track(bad=500, failed=500)), POLICY, 0, 10, WELL)
+    assert words(judgement) == {"scores": "breach", "errors": "breach"}
+    assert "NaN" in judgement.reason
+
+
+def test_an_observation_holds_everything_a_page_needs() -> None:
+    for evidence, step in ((nothing(), 0), (healthy(), 1)):
+        seen = observation(evidence, POLICY, step, analyze_step(evidence, POLICY, step, 10, WELL))
+        json.dumps(seen.model_dump(), allow_nan=False)
+        json.dumps(evidence.summary(), allow_nan=False)
+    assert (seen.decision, seen.stable.requests, seen.stable.p99_ms) == ("proceed", 10_000, pytest.approx(10, rel=0.02))
+    assert seen.kpi_difference is not None
+    assert seen.kpi_difference.low == pytest.approx(-seen.kpi_difference.high)
+    assert {check.passed for check in seen.checks} == {True}
+
+
+def times(counts: TrackEvidence, factor: int) -> TrackEvidence:
+    names = "requests", "failed", "answered", "users", "to_log", "logged", "bad", "degraded", "rankable", "flat"
+    more: dict[str, Any] = {name: getattr(counts, name) * factor for name in names}
+    latencies = Latencies(counts.latencies.counts * factor)
+    return replace(counts, **more, latencies=latencies, scores=np.repeat(counts.scores, min(factor, 20)))
+
+
+GOOD = st.fixed_dictionaries(
+    {
+        "requests": st.integers(100, 3_000),
+        "failed": st.floats(0, 0.01),  # all at the limit or below
+        "slow": st.floats(0, 0.01),
+        "difference": st.floats(0, 0.05),
+        "variance": st.floats(1e-6, 1e-2),
+    }
+)
+
+
+@given(GOOD, st.integers(2, 1_000), st.sampled_from([0, 1]))
+def test_more_evidence_of_the_same_good_kind_never_turns_into_a_rollback(
+    good: dict[str, float], factor: int, step: int
+) -> None:
+    many = int(good["requests"]) * 20
+    share = POLICY.steps[step] / 100
+    slow = int(good["slow"] * many * share)
+    milliseconds = np.full(int(many * share), 10.0)
+    milliseconds[:slow] = 1_000.0
+    failed = int(good["failed"] * milliseconds.size)
+    canary = track(
+        milliseconds.size, users=int(20 * share), failed=failed, latencies=Latencies.of(milliseconds), score_users=20
+    )
+    stable = track(many - milliseconds.size, users=20 - int(20 * share), score_users=20)
+    for counted in (1, factor):
+        now = StepEvidence(times(stable, counted), times(canary, counted))
+        kpi = replace(EQUAL, value=good["difference"], variance=good["variance"] / counted)
+        evidence = RolloutEvidence("r1", (now,) * 2, now, kpi)
+        assert analyze_step(evidence, POLICY, step, 10, WELL).decision != "roll_back"
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.floats(-0.3, 0.3), st.sampled_from([0, 1, 2]))
+def test_the_same_evidence_gets_the_same_word(failed: int, bad: int, difference: float, step: int) -> None:
+    def once() -> StepAnalysis:
+        evidence = with_step(step, canary=track(failed=failed, bad=bad))
+        return analyze_step(replace(evidence, kpi=replace(EQUAL, value=difference)), POLICY, step, 10, WELL)
+
+    assert once() == once()
+
+
+@given(st.integers(0, 1_000), st.floats(0, 1_000), st.sampled_from([0, 1, 2]))
+def test_only_a_canary_without_a_breach_or_a_gap_goes_on(failed: int, seconds: float, step: int) -> None:
+    judgement = analyze_step(with_step(step, canary=track(20_000, 10_000, failed=failed)), POLICY, step, seconds, WELL)
+    if judgement.decision in {"proceed", "promote"}:
+        assert words(judgement) == {}
+        assert seconds >= POLICY.interval_seconds
+    assert (judgement.decision == "roll_back") == (
+        "breach" in words(judgement).values()
+        or ("wait" in words(judgement).values() and seconds >= POLICY.deadline_seconds)
+    )
+
+
+def test_a_smaller_alpha_asks_for_more() -> None:
+    worse = healthy(kpi=replace(EQUAL, value=-0.02))
+    lenient, strict = (POLICY.model_copy(update={"kpi": KPI(alpha=alpha)}) for alpha in (0.05, 0.0001))
+    assert analyze_step(worse, lenient, 0, 10, WELL).decision == "roll_back"
+    assert analyze_step(worse, strict, 0, 10, WELL).decision == "proceed"
+
+
+def test_aborted_and_mistaken_requests_of_one_user_send_nobody_back(tmp_path: Path) -> None:
+    places = ServingPaths.of(tmp_path, "demo")
+    places.logs.mkdir(parents=True)
+    line = {"user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "us": None}
+    lines = [{**line, "id": str(number), "status": (0, 400)[number % 2], "grpc": None} for number in range(200)]
+    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    seen = AnalysisObserver(EvidenceReader(places, "r1", 3, 1), POLICY, lambda: WELL).observe_step(0, 1.0)
+    assert (seen.decision, seen.canary.failed) == ("hold", 0)
+    assert (seen.canary.client_errors, seen.canary.disconnected) == (100, 100)
+    assert (seen.requests.failed_canary, seen.requests.client_errors, seen.requests.disconnected) == (0, 100, 100)
+
+
+def test_the_observer_reads_asks_and_judges(tmp_path: Path) -> None:
+    places = ServingPaths.of(tmp_path, "demo")
+    places.logs.mkdir(parents=True)
+    line = {"id": "a", "user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer"}
+    lines = [{**line, "id": str(number), "status": 503, "grpc": None, "us": None} for number in range(20)]
+    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    well = AnalysisObserver(EvidenceReader(places, "r1", 3, 1), POLICY, lambda: WELL)
+    seen = well.observe_step(0, 1.0)
+    assert (seen.decision, seen.canary.failed, well.total().failed_canary) == ("roll_back", 20, 20)
+    assert "20 of 20 answers failed" in seen.reason
+    ill = AnalysisObserver(EvidenceReader(places, "r2", 3, 1), POLICY, lambda: Health(ready=False))
+    assert ill.observe_step(0, 1.0).reason == "at 5 %: its servers are not ready"

@@ -1,0 +1,88 @@
+"""The short form of `make fuzz`: minimised failures of before, and some hundred wrong requests to a real server."""
+
+import asyncio
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from random import Random
+
+import pytest
+
+from benchmarks.fuzz.cases import INFER, KINDS, http_case
+from benchmarks.fuzz.driver import Target, fuzz
+from benchmarks.fuzz.mutation import changed_bytes
+from benchmarks.fuzz.running import Running, running_envoy, running_server
+from benchmarks.fuzz.world import SCORES, fuzz_world
+from shortlist.spec.serving import Limits
+
+LIMITS = Limits(max_request_bytes=2**20, max_buffered_bytes=2**21, body_seconds=30)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    model, store = fuzz_world(folder / "world")
+    with running_server(folder / "server", model, store, {"limits": LIMITS.model_dump(mode="json")}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def envoy(server: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with running_envoy(tmp_path_factory.mktemp("envoy"), server.http, server.grpc, LIMITS) as port:
+        yield port
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_wrong_request_is_a_failure_of_the_server(server: Running, kind: str) -> None:
+    tally = asyncio.run(fuzz(Target(server.http, server.grpc, SCORES), kind, range(300), seed=7))
+    assert not tally.failures
+    assert tally.sent == 300
+    assert server.metric("shortlist_requests_total", 'outcome="failed"') == 0
+    assert server.metric("shortlist_log_broken") == server.metric("shortlist_users_broken") == 0
+
+
+def test_client_mistakes_and_answers_are_counted_apart(server: Running) -> None:
+    before = {name: server.metric("shortlist_requests_total", f'outcome="{name}"') for name in ("answered", "refused")}
+    target = Target(server.http, server.grpc, SCORES)
+    tally = asyncio.run(fuzz(target, "binary", range(1_000, 1_050), seed=7))
+    answered = tally.answers["200"] + 1  # the check with the good request after the thousandth case
+    for name, count in (("answered", answered), ("refused", tally.sent - tally.answers["200"])):
+        assert server.metric("shortlist_requests_total", f'outcome="{name}"') == before[name] + count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_through_envoy_neither(server: Running, envoy: int, kind: str) -> None:
+    tally = asyncio.run(fuzz(Target(envoy, envoy, SCORES), kind, range(60), seed=8))
+    assert not tally.failures
+    assert server.metric("shortlist_requests_total", 'outcome="failed"') == 0
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_refused_while_it_comes(envoy: int) -> None:
+    with closing(socket.create_connection(("127.0.0.1", envoy), timeout=60)) as line:
+        line.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        line.sendall((b"10000\r\n" + b" " * 2**16 + b"\r\n") * 17)  # and no end
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        assert (answer.status, "wanted at most 1048576 bytes" in answer.read().decode()) == (413, True)
+
+
+def test_large_bodies_do_not_keep_small_requests_out(server: Running, envoy: int) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: {2**20}\r\n\r\n".encode()
+    before = server.metric("shortlist_requests_total", 'status="429"')
+    with ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection(("127.0.0.1", envoy), timeout=60)) for _ in range(4)]
+        for line in lines:
+            line.sendall(head + b" " * (2**20 - 1))  # together they are more than the server holds
+        deadline = time.monotonic() + 60
+        while server.metric("shortlist_requests_total", 'status="429"') == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        tally = asyncio.run(fuzz(Target(envoy, envoy, SCORES), "json", range(0, 2_000, 500), seed=8))
+        assert not tally.failures  # the good request among them
+
+
+def test_the_same_number_is_the_same_request() -> None:
+    assert http_case("json", 3, 500) == http_case("json", 3, 500) != http_case("json", 3, 501)
+    assert changed_bytes(Random(1), b"abc") == changed_bytes(Random(1), b"abc")

@@ -1,0 +1,175 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shortlist.contracts import Columns
+from shortlist.serving.export.signature import NO_CODE, Signature
+from shortlist.serving.server.columns import Ragged
+from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.inputs import InputReader, Inputs
+from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+
+NOW = 1_770_000_000_000_000
+
+
+@pytest.fixture
+def reader(shop: Any) -> InputReader:
+    return InputReader(FeatureRequirements.of(shop.plan, shop.signature), {"query": 2}, max_rows=5)
+
+
+def head(name: str, datatype: str, shape: list[int]) -> Head:
+    return checked(Head, {"name": name, "datatype": datatype, "shape": shape})
+
+
+def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
+    return from_values(head(name, datatype, shape or [len(values)]), values)
+
+
+ITEM = tensor("item_id", "BYTES", ["item 0", "item 1"])
+
+
+def read(reader: InputReader, *tensors: Tensor) -> Inputs:
+    return reader.read([ITEM, *tensors], NOW)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (tensor("itm_id", "INT64", [1]), "no input 'itm_id'; did you mean 'item_id'?; wanted user_id, item_id, page"),
+        (tensor("seconds", "FP32", [1.0]), "input 'seconds' is known only after the impression; leave it out"),
+        (tensor("clicked", "INT64", [1]), "input 'clicked' is known only after the impression; leave it out"),
+        (tensor("city", "BYTES", ["Rome"]), "input 'city' is looked up in side table 'users'; leave it out"),
+        (ITEM, "input 'item_id' is given twice; wanted once"),
+        (tensor("user_id", "BYTES", ["1"]), "input 'user_id': got datatype BYTES; wanted an integer type for a column"),
+        (tensor("page", "INT64", [1]), "input 'page': got datatype INT64; wanted BYTES for a column of type string"),
+        (tensor("price", "BYTES", ["1"]), "got datatype BYTES; wanted an integer type or FP16, FP32 or FP64 for a"),
+        (tensor("query", "INT64", [1, 2], [1, 2]), "input 'query': got datatype INT64; wanted FP16, FP32 or FP64"),
+        (tensor("places", "BYTES", ["1"], [1, 1]), "input 'places': got datatype BYTES; wanted an integer type"),
+        (tensor("position", "INT64", [1, 2, 3]), "input 'position': got 3 rows; wanted 1, or 2 as 'item_id' has"),
+        (tensor("position", "INT64", [1, 2], [2, 1]), r"input 'position': got shape [2, 1]; wanted [rows]"),
+        (tensor("words", "BYTES", ["a", "b"]), r"input 'words': got shape [2]; wanted [rows, values]"),
+        (tensor("query", "FP32", [1.0] * 3, [1, 3]), "input 'query': got vectors of 3 numbers; wanted 2"),
+        (
+            tensor("made", "BYTES", ["02/01/2026"]),
+            "input 'made': got '02/01/2026'; wanted ISO dates, such as 2026-01-31",
+        ),
+        (tensor("code", "BYTES", ["xyz"]), "input 'code': got 'xyz'; wanted at most 16 hexadecimal digits"),
+        (tensor("code", "BYTES", ["1" * 17]), "input 'code': got '11111111111111111'; wanted at most 16 hexadecimal"),
+        (tensor("event_time", "INT64", [-1]), "input 'event_time': got a time outside the years 1970 to 9999"),
+    ],
+)
+def test_a_wrong_input_is_refused_with_one_sentence(reader: InputReader, wrong: Tensor, sentence: str) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        read(reader, wrong)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "datatype", "shape", "values", "sentence"),
+    [
+        ("a", "STRING", [1], ["x"], "datatype: got 'STRING'; wanted 'BOOL', 'INT8'"),
+        ("", "INT64", [1], [1], "name: got ''; string should have"),
+        ("a", "INT64", [-1], [1], "shape.0: got -1; wanted greater than or equal to 0"),
+        ("a", "INT64", [], [1], "shape: got []; list should have at least 1 item"),
+        ("a", "INT64", [2], [1], r"input 'a': got 1 values; its shape [2] says 2"),
+        ("a", "INT64", [2], [1, 1.5], "input 'a': got 1.5 in a tensor of INT64; wanted a number of that type"),
+        ("a", "FP32", [1], ["1"], "input 'a': got '1' in a tensor of FP32; wanted a number of that type"),
+        ("a", "INT64", [1], [2**63], "input 'a': a value does not fit into INT64"),
+        ("a", "BYTES", [1], [7], "input 'a': got 7 in a tensor of BYTES; wanted text"),
+        ("a", "BYTES", [1], [b"\xff"], "input 'a': got bytes that are not UTF-8 text"),
+    ],
+)
+def test_a_wrong_tensor_is_refused_with_one_sentence(
+    name: str, datatype: str, shape: list[int], values: list[Any], sentence: str
+) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        from_values(head(name, datatype, shape), values)
+    assert sentence in str(refused.value)
+
+
+def test_the_item_must_be_named_and_rows_are_bounded(reader: InputReader) -> None:
+    with pytest.raises(BadRequestError, match=r"got \['user_id'\]; wanted 'item_id' among them"):
+        reader.read([tensor("user_id", "INT64", [1])], NOW)
+    with pytest.raises(BadRequestError, match="got none; wanted 'item_id' among them"):
+        reader.read([], NOW)
+    with pytest.raises(BadRequestError, match="got 6 rows; wanted at most 5"):
+        reader.read([tensor("item_id", "BYTES", ["a"] * 6)], NOW)
+
+
+def test_a_model_without_items_wants_at_least_one_column(shop: Any) -> None:
+    plain = InputReader(
+        FeatureRequirements.of(shop.plan, Signature(model="m", kind="k", numbers=("price",))), {}, max_rows=5
+    )
+    with pytest.raises(BadRequestError, match="inputs: got none; wanted at least one of user_id"):
+        plain.read([], NOW)
+    assert plain.read([tensor("page", "BYTES", ["home"])], NOW).rows == 1  # other versions may read it
+
+
+def test_every_form_of_null_is_null(reader: InputReader) -> None:
+    inputs = read(
+        reader,
+        tensor("user_id", "INT64", [None]),
+        tensor("position", "INT32", [NO_CODE]),
+        tensor("price", "FP64", [float("nan"), None]),
+        tensor("page", "BYTES", ["", None]),
+        tensor("made", "BYTES", [None]),
+        tensor("words", "BYTES", ["b", "", None, "a"], [2, 2]),
+        tensor("query", "FP32", [1.0, 2.0, float("nan"), 1.0], [2, 2]),
+    )
+    assert inputs.rows == 2
+    for name in ("user_id", "position", "page", "made"):
+        assert (np.asarray(inputs.columns[name]) == NO_CODE).all(), name
+    assert np.isnan(np.asarray(inputs.columns["price"])).all()
+    words = inputs.columns["words"]
+    assert isinstance(words, Ragged)
+    assert words.lengths.tolist() == [1, 1]
+    assert np.asarray(inputs.columns["query"]).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert inputs.keys["item_id"] == ["item 0", "item 1"]
+    assert np.asarray(inputs.keys["user_id"]).tolist() == [NO_CODE]
+
+
+def test_values_are_read_as_the_log_is(reader: InputReader) -> None:
+    inputs = read(
+        reader,
+        tensor("code", "BYTES", ["ff", "FFFFFFFFFFFFFFFF"]),
+        tensor("made", "BYTES", ["1970-01-02", "1969-12-31"]),
+        tensor("price", "INT8", [3]),
+        tensor("places", "INT64", [1, 2, 3, NO_CODE], [2, 2]),
+        tensor("event_time", "INT64", [None, 5]),
+    )
+    assert np.asarray(inputs.columns["code"]).tolist() == [255, -1]
+    assert np.asarray(inputs.columns["made"]).tolist() == [1, -1]
+    assert np.asarray(inputs.columns["price"]).tolist() == [3.0]
+    places = inputs.columns["places"]
+    assert isinstance(places, Ragged)
+    assert (places.values.tolist(), places.lengths.tolist()) == ([1, 2, 3], [2, 1])
+    assert np.asarray(inputs.columns[Columns.TIME]).tolist() == [NOW, 5]
+    # Integers stand for themselves: a hex column's bits, a date's days since 1970.
+    same = read(reader, tensor("code", "UINT64", [255, 2**64 - 1]), tensor("made", "INT64", [1, -1]))
+    assert np.asarray(same.columns["code"]).tolist() == [255, -1]
+    assert np.asarray(same.columns["made"]).tolist() == [1, -1]
+
+
+def test_what_is_not_sent_is_null_and_the_digest_tells_requests_apart(reader: InputReader) -> None:
+    inputs = reader.read([ITEM], NOW)
+    assert np.asarray(inputs.columns["page"]).tolist() == [NO_CODE]
+    assert np.isnan(np.asarray(inputs.columns["price"])).all()
+    assert np.asarray(inputs.columns["query"]).tolist() == [[0.0, 0.0]]
+    assert np.asarray(inputs.columns[Columns.TIME]).tolist() == [NOW]
+    assert inputs.digest == reader.read([ITEM], NOW + 1).digest
+    assert inputs.digest != read(reader, tensor("price", "FP32", [1.0])).digest
+    assert len(inputs.digest) == 16
+
+
+def test_a_client_is_told_what_it_may_send(reader: InputReader) -> None:
+    told = {each.name: (each.datatype, each.shape, each.optional) for each in reader.inputs}
+    assert told["item_id"] == ("BYTES", (-1,), False)
+    assert told["user_id"] == ("INT64", (-1,), True)
+    assert told["words"] == ("BYTES", (-1, -1), True)
+    assert told["query"] == ("FP32", (-1, 2), True)
+    assert told["price"] == ("FP64", (-1,), True)
+    assert told[Columns.TIME] == ("INT64", (-1,), True)
+    assert not {"seconds", "clicked", "city"} & told.keys()

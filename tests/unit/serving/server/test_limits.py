@@ -1,0 +1,256 @@
+"""What clients may take of a server: bytes of a request and of all, time, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import uvicorn
+import uvloop
+from pydantic import ValidationError
+from tritonclient.grpc import service_pb2
+
+from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.grpc_app import GRPCApp
+from shortlist.serving.server.http_app import http_app
+from shortlist.serving.server.http_inference import answering
+from shortlist.serving.server.server import grpc_options
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.spec.serving import Limits, Overload, Serving
+
+BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
+HEAD = b"POST /v2/models/shop/infer HTTP/1.1\r\nHost: here\r\n"
+LONGEST = 100_000
+MANY_SECONDS = 600
+
+
+class Service:
+    """Answers with a score per row, after `hold` is set."""
+
+    def __init__(self, **limits: float) -> None:
+        most = {"max_request_bytes": LONGEST, "body_seconds": MANY_SECONDS, "idle_seconds": MANY_SECONDS, **limits}
+        self.settings = SimpleNamespace(model="shop", version=3, serving=Serving(limits=Limits.model_validate(most)))
+        self.counted: list[tuple[str, int]] = []
+        self.metrics = SimpleNamespace(count=lambda protocol, status, _: self.counted.append((protocol, status)))
+        self.admission = Admission(Overload())
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
+        await self.hold.wait()
+        return InferenceResponse(np.ones(question.tensors[0].shape[0], np.float32), "own", False)
+
+    def check_model(self, model: str, version: str) -> None:
+        assert model == "shop"
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+
+Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+def run(test: Callable[[Service, Open], Awaitable[None]], **limits: float) -> None:
+    async def whole() -> None:
+        service = Service(**limits)
+        config = uvicorn.Config(
+            http_app(service),  # type: ignore[arg-type] # it has what is asked of a service here
+            http=answering(service),  # type: ignore[arg-type]
+            ws="none", loop="none", lifespan="off", log_config=None, port=0,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        running = asyncio.create_task(server.serve())
+        await service.until(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        writers = []
+
+        async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            return reader, writer
+
+        try:
+            async with asyncio.timeout(120):
+                await test(service, connect)
+        finally:  # a test that fails must end
+            for writer in writers:
+                writer.close()
+            server.should_exit = server.force_exit = True
+            await running
+
+    uvloop.run(whole())
+
+
+async def received(reader: asyncio.StreamReader) -> tuple[int, str, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.partition("content-length: ")[2].split("\r\n")[0])
+    return int(head.split()[1]), head, json.loads(await reader.readexactly(length))
+
+
+async def ask(connect: Open) -> int:
+    reader, writer = await connect()
+    writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    return (await received(reader))[0]
+
+
+def test_who_says_that_a_body_will_be_too_long_is_refused_before_it_comes() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (LONGEST + 1))
+        status, head, said = await received(reader)
+        assert (status, "connection: close" in head) == (413, True)
+        assert said == {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
+        assert await reader.read() == b""
+        await service.until(lambda: service.counted == [("http", 413)])
+        assert await ask(connect) == 200
+
+    run(test)
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_refused_while_it_comes() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(LONGEST // 10_000 + 1):
+            writer.write(b"2710\r\n" + b" " * 10_000 + b"\r\n")
+        assert (await received(reader))[0] == 413  # though its end never came
+        await service.until(lambda: service.counted == [("http", 413)])
+
+    run(test)
+
+
+def test_who_still_sends_can_read_why_it_is_refused() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % (3 * LONGEST) + b" " * (3 * LONGEST))
+        assert (await received(reader))[0] == 413
+        assert await reader.read() == b""  # closed, not reset
+
+    run(test)
+
+
+def test_a_slow_body_is_given_up() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: 1000\r\n\r\n{")
+        status, _, said = await received(reader)
+        assert (status, said) == (408, {"error": "the body: got 1 bytes within 0.05 s; wanted all of it"})
+        assert await reader.read() == b""
+        assert await ask(connect) == 200
+
+    run(test, body_seconds=0.05)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST /v2/models/shop/inf", HEAD])
+def test_a_connection_without_a_whole_head_is_closed(sent: bytes) -> None:
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(sent)
+        with suppress(ConnectionResetError):  # where it was closed before it sent anything
+            assert await reader.read() == b""
+        assert not service.counted
+
+    run(test, idle_seconds=0.1)
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        service.hold.clear()
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+        await asyncio.sleep(0.3)
+        service.hold.set()
+        assert (await received(reader))[0] == 200
+
+    run(test, idle_seconds=0.05)
+
+
+def test_a_client_that_does_not_take_its_answers_is_cut_off() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        _, writer = await connect()
+        many = json.dumps({"inputs": [{"name": "a", "datatype": "INT64", "shape": [2**14], "data": [1] * 2**14}]})
+        request = HEAD + b"Content-Length: %d\r\n\r\n" % len(many) + many.encode()
+        while not writer.transport.is_closing():  # answers of 64 KB each, none of which is read
+            writer.transport.write(request)  # type: ignore[attr-defined] # it can
+            await asyncio.sleep(0.01)
+
+    run(test, body_seconds=0.1)
+
+
+def test_all_bodies_together_are_bounded_and_small_ones_get_in() -> None:
+    async def test(service: Service, connect: Open) -> None:
+        first = await connect()
+        first[1].write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_100_000)
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_100_000)
+        answers = [asyncio.create_task(received(each)) for each in (first[0], reader)]
+        (done,), (waits,) = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        status, head, said = done.result()
+        assert (status, "retry-after: 1" in head) == (429, True)
+        assert "at most 2000000 fit; try again later" in said["error"]
+        assert await ask(connect) == 200
+        (first[1] if waits is answers[0] else writer).write(b" " * 100_000)
+        assert (await waits)[0] == 400  # it was read: blanks are no JSON
+        again = await connect()
+        again[1].write(HEAD + b"Content-Length: 1200000\r\n\r\n" + b" " * 1_200_000)
+        assert (await received(again[0]))[0] == 400  # there is room again
+
+    run(test, max_request_bytes=2_000_000, max_buffered_bytes=2_000_000)
+
+
+def test_one_request_must_fit() -> None:
+    with pytest.raises(ValidationError, match="max_buffered_bytes 1048576 is below max_request_bytes 16777216"):
+        Limits(max_buffered_bytes=2**20)
+
+
+def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
+    async def whole() -> None:
+        service = Service()
+        server = grpc.aio.server(options=grpc_options(service.settings.serving.limits))
+        server.add_generic_rpc_handlers((GRPCApp(service).handler,))  # type: ignore[arg-type]
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        good = service_pb2.ModelInferRequest(model_name="shop")
+        good.inputs.add(name="item_id", datatype="INT64", shape=[2]).contents.int64_contents.extend([1, 2])
+        nothing = service_pb2.ModelInferRequest(model_name="shop", id="x" * 300)
+        wrong = service_pb2.ModelInferRequest(model_name="shop")
+        wrong.inputs.add(name="item_id", datatype="odd", shape=[1])
+        said = {}
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for name, method, message in (
+                ("torn", "ModelInfer", b"\xff"),
+                ("not UTF-8", "ModelInfer", b"\x0a\x02\xff\xfe"),
+                ("torn too", "ModelReady", b"\x0a\x05ab"),
+                ("long id", "ModelInfer", nothing.SerializeToString()),
+                ("datatype", "ModelInfer", wrong.SerializeToString()),
+                ("too long", "ModelInfer", b" " * (LONGEST + 1)),
+                ("no method", "ModelConfig", b""),
+                ("good", "ModelInfer", good.SerializeToString()),
+            ):
+                call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+                try:
+                    await call(message, timeout=60)
+                    said[name] = "OK"
+                except grpc.aio.AioRpcError as error:
+                    said[name] = f"{error.code().name}: {error.details()}"
+        await server.stop(0)
+        assert said["torn"] == "INVALID_ARGUMENT: the message is no ModelInferRequest: it cannot be parsed"
+        assert said["datatype"].startswith("INVALID_ARGUMENT: inputs.0.datatype: got 'odd'; wanted 'BOOL'")
+        codes = {name: text.split(":")[0] for name, text in said.items()}
+        assert codes == {
+            "torn": "INVALID_ARGUMENT", "not UTF-8": "INVALID_ARGUMENT", "torn too": "INVALID_ARGUMENT",
+            "long id": "INVALID_ARGUMENT", "datatype": "INVALID_ARGUMENT", "too long": "RESOURCE_EXHAUSTED",
+            "no method": "UNIMPLEMENTED", "good": "OK",
+        }  # fmt: skip
+        assert service.counted == [("grpc", 400)] * 5 + [("grpc", 200)]
+
+    asyncio.run(whole())

@@ -1,0 +1,115 @@
+"""Inputs of requests, read and written to the prediction log, come back as they were sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shortlist.contracts import Columns
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.log_writer import LogWriter
+from shortlist.serving.log.logs import logged_inputs, prediction_schema
+from shortlist.serving.server import logged_columns as logged
+from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.logged_columns import as_column
+from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+from shortlist.spec.data import Data
+from shortlist.spec.serving import PredictionLog
+
+NOW = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
+MICROSECONDS = 1_770_000_000_000_000
+ITEMS = ["item 0", "item 1", "item 2"]
+
+
+@pytest.fixture
+def data(shop: Any) -> Data:
+    found: Data = shop.plan.declared.data
+    return found
+
+
+@pytest.fixture
+def reader(shop: Any) -> InputReader:
+    return InputReader(FeatureRequirements.of(shop.plan, shop.signature), {"query": 2}, max_rows=20_000)
+
+
+def head(name: str, datatype: str, shape: list[int]) -> Head:
+    return checked(Head, {"name": name, "datatype": datatype, "shape": shape})
+
+
+def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
+    return from_values(head(name, datatype, shape or [len(values)]), values)
+
+
+def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[Tensor]) -> list[dict[str, Any]]:
+    """Write requests as the server does, and read them back."""
+    log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), as_column)
+    for number, tensors in enumerate(requests):
+        inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
+        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False)
+        scores = np.zeros(inputs.rows, np.float32)
+        sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
+        assert log.add((*answer, inputs.keys["item_id"], scores, *sent))
+    log.close()
+    assert (log.written, log.problem) == (len(requests), None)
+    return read_log(folder, prediction_schema(data)).to_dicts()
+
+
+def test_every_type_comes_back_as_it_was_sent(tmp_path: Path, reader: InputReader, data: Data) -> None:
+    first, second = logged_rows(
+        tmp_path, reader, data,
+        [
+            tensor("user_id", "INT64", [7]),
+            tensor("page", "BYTES", ["home", "Zürich, 漢字", None]),
+            tensor("position", "INT32", [1, 2, 3]),
+            tensor("code", "BYTES", ["ff", "FFFFFFFFFFFFFFFF", "0"]),
+            tensor("price", "FP32", [0.5, None, 2.0]),
+            tensor("words", "BYTES", ["a", "b", "", None, "c", ""], [3, 2]),
+            tensor("places", "INT64", [1, NO_CODE], [1, 2]),
+            tensor("made", "BYTES", ["2026-01-31"]),
+            tensor("query", "FP32", [1.0, 2.0], [1, 2]),
+            tensor("event_time", "INT64", [MICROSECONDS, MICROSECONDS + 1, None]),
+        ],
+        [tensor("made", "INT64", [1, None, 2**40]), tensor("position", "INT64", [NO_CODE])],
+    )  # fmt: skip
+    moment = datetime(2026, 2, 2, 2, 40, tzinfo=UTC)
+    assert first["items"] == ITEMS
+    assert {name: first[name] for name in ("user_id", "page", "position", "code", "price")} == {
+        "user_id": [7],  # length 1: the same for every row
+        "page": ["home", "Zürich, 漢字", None],  # texts, no fingerprints
+        "position": [1, 2, 3],
+        "code": [255, -1, 0],  # as the valid log has them
+        "price": [0.5, None, 2.0],
+    }
+    assert (first["words"], first["places"]) == ([["a", "b"], [], ["c"]], [[1]])
+    assert first["made"] == [date(2026, 1, 31)]
+    assert first["event_time"] == [moment, moment.replace(microsecond=1), None]
+    assert second["made"] == [date(1970, 1, 2), None, None]  # no date has so many days
+    assert second["position"] == [None]
+    assert {name for name in ("user_id", "page", "code", "words", "event_time") if second[name] is not None} == set()
+    assert "query" not in first  # a vector tells no distribution
+
+
+def test_long_columns_are_converted_in_pieces(
+    tmp_path: Path, reader: InputReader, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged, "_PIECE", 4)
+    requests = [[tensor("page", "BYTES", [str(number)] * 3)] if number % 3 else [] for number in range(10)]
+    rows = logged_rows(tmp_path, reader, data, *requests)
+    assert [row["page"] for row in rows] == [[str(number)] * 3 if number % 3 else None for number in range(10)]
+    assert [row["items"] for row in rows] == [ITEMS] * 10
+
+
+def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, data: Data) -> None:
+    log = LogWriter(tmp_path, prediction_schema(data), PredictionLog(), as_column)
+    inputs = reader.read([tensor("item_id", "BYTES", []), tensor("page", "BYTES", ["home"])], MICROSECONDS)
+    answer = (NOW, "a", None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, [], np.zeros(0, np.float32))
+    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))))
+    log.close()
+    (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
+    assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])

@@ -1,0 +1,87 @@
+"""Values that are easily read in two ways, of every type of column: through ingest, and as a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shortlist.serving.export.signature import NO_CODE, NULL_IN_LIST
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+from shortlist.serving.validation.planted import planted_difference
+
+
+@pytest.mark.parametrize("nulls", [("",), ("", "NULL", "NA"), ("NA",)])
+def test_every_type_is_read_alike_in_training_and_in_serving(shop: Any, nulls: tuple[str, ...]) -> None:
+    data = shop.plan.declared.data
+    data = data.model_copy(update={"source": data.source.model_copy(update={"null_values": nulls})})
+    plan = replace(shop.plan, declared=replace(shop.plan.declared, data=data))
+    day = shop.views.last_day
+    assembler = DayAssembler(plan, shop.signature, shop.views)
+    rows = shop.rows(day).head(1)
+    assert planted_difference(assembler, shop.signature, rows, day, shop.looked_up) is None
+
+
+@pytest.fixture
+def reader(shop: Any) -> InputReader:
+    data = shop.plan.declared.data
+    data = data.model_copy(update={"source": data.source.model_copy(update={"null_values": ("NULL",)})})
+    plan = replace(shop.plan, declared=replace(shop.plan.declared, data=data))
+    return InputReader(FeatureRequirements.of(plan, shop.signature), {"query": 2}, max_rows=9, longest_text=100)
+
+
+def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:
+    said = {"name": name, "datatype": datatype, "shape": shape or [len(values)]}
+    return from_values(checked(Head, said), values)
+
+
+def test_a_text_that_means_no_value_is_null_in_every_column_but_within_lists(reader: InputReader) -> None:
+    four = ["NULL", "", "null", None]
+    read = reader.read(
+        [
+            tensor("item_id", "BYTES", four),
+            tensor("page", "BYTES", four),
+            tensor("code", "BYTES", ["NULL", "", " ", "f"]),
+            tensor("made", "BYTES", ["NULL", "", " ", "1970-01-02T10:00"]),
+            tensor("words", "BYTES", ["NULL", ""], [1, 2]),
+        ],
+        0,
+    )
+    assert read.keys["item_id"] == [None, None, "null", None]
+    assert read.sent["page"] == [None, None, "null", None]
+    page = np.asarray(read.columns["page"])
+    assert (page == NO_CODE).tolist() == [True, True, False, True]
+    assert np.asarray(read.columns["code"]).tolist() == [NO_CODE, NO_CODE, NO_CODE, 15]
+    assert np.asarray(read.columns["made"]).tolist() == [NO_CODE, NO_CODE, NO_CODE, 1]
+    words = read.columns["words"]
+    assert len(words.values) == 1  # type: ignore[union-attr]
+    assert words.values[0] not in (NO_CODE, NULL_IN_LIST)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "datatype", "value", "sentence"),
+    [
+        ("code", "BYTES", "1_0", "wanted at most 16 hexadecimal digits"),
+        ("code", "BYTES", "\u0663", "wanted at most 16 hexadecimal digits"),
+        ("made", "BYTES", "2026-W05-6", "wanted ISO dates"),
+        ("page", "BYTES", "x" * 101, "got a text of 101 characters; wanted at most 100"),
+        ("position", "UINT64", 2**63 + 1, "input 'position': a value is above 9223372036854775807"),
+        ("price", "UINT64", 2**64 - 1, "input 'price': a value is above 9223372036854775807"),
+    ],
+)
+def test_what_a_log_does_not_take_a_request_does_not_either(
+    reader: InputReader, name: str, datatype: str, value: Any, sentence: str
+) -> None:
+    with pytest.raises(BadRequestError, match=sentence):
+        reader.read([tensor("item_id", "BYTES", ["a"]), tensor(name, datatype, [value])], 0)
+
+
+def test_sixty_four_bits_fit_into_a_column_of_hexadecimal_digits(reader: InputReader) -> None:
+    read = reader.read([tensor("item_id", "BYTES", ["a"]), tensor("code", "UINT64", [2**64 - 1])], 0)
+    assert np.asarray(read.columns["code"]).tolist() == [-1]

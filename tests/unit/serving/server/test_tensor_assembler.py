@@ -1,0 +1,103 @@
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.contracts import Columns
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.signature import NO_CODE, Signature
+from shortlist.serving.server.columns import TextCodes
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.snapshot import load_with_users
+from shortlist.serving.server.tensor_assembler import TensorAssembler
+
+FIRST = date(2026, 3, 6)
+
+
+def assert_same(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], signature: Signature) -> None:
+    """Compare every tensor; a difference names its column."""
+    assert got.keys() == wanted.keys()
+    for name, expected in wanted.items():
+        assert (got[name].dtype, got[name].shape) == (expected.dtype, expected.shape), name
+        places = getattr(signature, name, None)
+        for column, place in enumerate(places or [name]):
+            left, right = (tensor[:, column] if places else tensor for tensor in (got[name], expected))
+            np.testing.assert_array_equal(left, right, err_msg=place)
+
+
+@pytest.mark.parametrize("day", [0, 1, 2, 3])  # the first has no day before it, the third is an hour short
+def test_every_row_of_a_log_gets_the_tensors_of_the_training_table(shop: Any, day: int) -> None:
+    moment = FIRST + timedelta(days=day)
+    rows = shop.rows(moment)
+    assembler = DayAssembler(shop.plan, shop.signature, shop.views)
+    wanted = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
+    assert_same(assembler.tensors(rows, moment), wanted, shop.signature)
+
+
+def test_days_may_come_in_any_order(shop: Any) -> None:
+    assembler = DayAssembler(shop.plan, shop.signature, shop.views)
+    for number in (3, 1, 3):
+        moment = FIRST + timedelta(days=number)
+        rows = shop.rows(moment).head(20)
+        wanted = encode(shop.looked_up(rows, moment), shop.signature, shop.plan.declared)
+        assert_same(assembler.tensors(rows, moment), wanted, shop.signature)
+
+
+@pytest.mark.parametrize("user", [1, 2, 2**40, -5, 77, 4711, None])
+@pytest.mark.parametrize("count", [1, 11, 64])
+def test_a_user_and_many_items_get_what_as_many_rows_would(shop: Any, user: int | None, count: int) -> None:
+    day = FIRST + timedelta(days=3)
+    names = [*(f"item {number}" for number in range(9)), "never shown", "nowhere"]
+    items = [names[number % len(names)] for number in range(count)]
+    moment = pl.Series([shop.views.start_of(day) + timedelta(hours=5)] * count, dtype=pl.Datetime("us", "UTC"))
+    template = shop.rows(day).head(1).drop("user_id", "item_id", Columns.TIME)
+    rows = pl.concat([template] * count).with_columns(
+        pl.lit(user, pl.Int64).alias("user_id"), pl.Series("item_id", items), moment.alias(Columns.TIME)
+    )
+    wanted = encode(shop.looked_up(rows, day), shop.signature, shop.plan.declared)
+
+    whole = DayAssembler(shop.plan, shop.signature, shop.views)
+    assert_same(whole.tensors(rows, day), wanted, shop.signature)
+
+    assembler = TensorAssembler(shop.plan, shop.signature)
+    columns = whole.columns(rows.head(1))  # one row each ...
+    columns["item_id"] = TextCodes().of(items)  # ... but for the items
+    tables = load_with_users(assembler, shop.views, shop.views.start_of(day)).tables
+    assert_same(assembler.tensors(columns, tables, count), wanted, shop.signature)
+
+
+def test_only_what_a_signature_reads_is_looked_up(shop: Any) -> None:
+    few = Signature(model="m", kind="k", numbers=("by_maker:rows", "price"))
+    assembler = TensorAssembler(shop.plan, few)
+    assert [step.name for step in assembler.needs.steps] == ["items", "by_maker"]
+    assert set(assembler.needs.columns) == {"item_id", "price"}
+    assert assembler.user is None
+    assert assembler.item is not None
+    assert assembler.item.numbers == ("by_maker:rows",)  # the maker itself is read by nobody else
+    assert assembler.item.codes == ()
+
+
+def test_the_newest_tag_is_known_even_when_its_time_is_not_asked_for(shop: Any) -> None:
+    few = Signature(model="m", kind="k", numbers=("by_topics:last_seconds",))
+    day = FIRST + timedelta(days=3)
+    rows = shop.rows(day)
+    wanted = encode(shop.looked_up(rows, day), few, shop.plan.declared)
+    assert_same(DayAssembler(shop.plan, few, shop.views).tensors(rows, day), wanted, few)
+    assert np.isfinite(wanted["numbers"]).any()
+
+
+def test_a_signature_without_look_ups_needs_no_tables(shop: Any) -> None:
+    plain = Signature(model="m", kind="k", numbers=("price", "day"), codes=("page",))
+    assembler = TensorAssembler(shop.plan, plain)
+    assert assembler.steps == ()
+    columns = {
+        "price": np.array([np.nan, 2.0]),
+        "page": np.array([NO_CODE]),
+        Columns.TIME: np.array([0, 86_400_000_000]),
+    }
+    tensors = assembler.tensors(columns, {}, 2)
+    # The first moment of 1970 in UTC is the evening before in New York.
+    np.testing.assert_array_equal(tensors["numbers"], [[np.nan, -1.0], [2.0, 0.0]])
+    np.testing.assert_array_equal(tensors["codes"], [[NO_CODE], [NO_CODE]])

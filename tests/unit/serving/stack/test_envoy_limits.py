@@ -1,0 +1,181 @@
+"""What clients may take of a real Envoy: bytes of a request, time, connections, streams."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc as services
+
+from benchmarks.fuzz.cases import INFER, MODEL
+from benchmarks.fuzz.running import free_ports, running_envoy
+from shortlist.spec.serving import Limits
+
+LONGEST = 100_000
+TOO_LONG = {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
+ECHO = Path(__file__).with_name("echo_server.py")
+STREAMS = 8
+FRAME_SETTINGS, FRAME_HEADERS, FRAME_RESET = 4, 1, 3
+
+
+@pytest.fixture(scope="module")
+def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """An Envoy with low limits, in front of a stand-in for a server."""
+    folder = tmp_path_factory.mktemp("envoy")
+    http_port, grpc_port, health_port = free_ports(3)
+    ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
+    (folder / "echo.json").write_text(json.dumps({"version": 1, **ports}))
+    limits = Limits(
+        max_request_bytes=LONGEST, max_buffered_bytes=2**25, body_seconds=2, idle_seconds=3, max_streams=STREAMS
+    )
+    process = subprocess.Popen([sys.executable, str(ECHO), str(folder / "echo.json")])
+    try:
+        with running_envoy(folder / "envoy", http_port, grpc_port, limits) as port:
+            deadline = time.monotonic() + 60
+            while ask(port)[0] != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(port: int, body: bytes = b"{}") -> tuple[int, object]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("POST", INFER, body)
+        answer = connection.getresponse()
+        return answer.status, json.load(answer)
+
+
+def answer_to(port: int, sent: bytes) -> tuple[int, object]:
+    """Send bytes, and nothing after them; return the status and the JSON of the answer."""
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as line:
+        line.sendall(sent)
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        return answer.status, json.load(answer)
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join((f"POST {INFER} HTTP/1.1", "Host: here", *lines, "", "")).encode()
+
+
+def test_a_body_of_the_longest_length_passes(envoy: int) -> None:
+    assert ask(envoy, b" " * LONGEST)[0] == 200
+
+
+def test_who_says_that_a_body_will_be_too_long_is_refused_before_it_comes(envoy: int) -> None:
+    assert answer_to(envoy, head(f"Content-Length: {LONGEST + 1}")) == (413, TOO_LONG)
+
+
+def test_a_slow_body_is_given_up(envoy: int) -> None:
+    status, said = answer_to(envoy, head("Content-Length: 1000") + b"{")
+    assert (status, said) == (
+        408, {"error": "the request: wanted all of it within 2 s (serving.limits.body_seconds)"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["odd", "gzip, chunked"])
+def test_an_encoding_that_nobody_knows_is_the_clients_mistake(envoy: int, encoding: str) -> None:
+    assert answer_to(envoy, head(f"Transfer-Encoding: {encoding}") + b"hello")[0] == 400
+
+
+def test_a_silent_connection_is_closed(envoy: int) -> None:
+    with closing(socket.create_connection(("127.0.0.1", envoy), timeout=60)) as line:
+        assert line.recv(1) == b""
+
+
+def test_over_grpc_refusals_have_the_codes_of_the_clients_mistakes(envoy: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{envoy}") as channel:
+        stub = services.GRPCInferenceServiceStub(channel)
+        long = messages.ModelInferRequest(model_name=MODEL, raw_input_contents=[b" " * LONGEST])
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(long, timeout=60)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == TOO_LONG["error"]
+        silent = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as slow:
+            silent(_never(), timeout=60)
+        assert slow.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "within 2 s" in slow.value.details()
+        assert stub.ModelInfer(messages.ModelInferRequest(model_name=MODEL), timeout=60).model_name == MODEL
+
+
+def _never() -> Iterator[bytes]:
+    time.sleep(30)
+    yield b""
+
+
+class HTTP2:
+    """A client that sends whole requests and takes no byte of their answers' bodies."""
+
+    def __init__(self, port: int) -> None:
+        self.line = socket.create_connection(("127.0.0.1", port), timeout=60)
+        no_window = struct.pack(">HI", 4, 0)
+        self.line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(FRAME_SETTINGS, 0, 0, no_window))
+
+    def ask(self, stream: int) -> None:
+        """Ask for metadata."""
+        fields = ((":method", "GET"), (":scheme", "http"), (":path", "/v2"), (":authority", "here"))
+        block = b"".join(b"\x00" + self._text(name) + self._text(value) for name, value in fields)
+        self.line.sendall(self._frame(FRAME_HEADERS, 0x5, stream, block))  # the end of headers, and of the request
+
+    def frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """Give what comes, kind, stream and content, until the connection ends."""
+        with self.line.makefile("rb") as reader:
+            while len(start := reader.read(9)) == 9:
+                length = int.from_bytes(start[:3])
+                yield start[3], int.from_bytes(start[5:9]), reader.read(length)
+
+    @staticmethod
+    def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+        return len(content).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + content
+
+    @staticmethod
+    def _text(text: str) -> bytes:
+        return bytes((len(text),)) + text.encode()  # literal, not compressed
+
+
+def test_a_client_that_takes_no_answer_has_few_streams_and_they_end(envoy: int) -> None:
+    client = HTTP2(envoy)
+    with closing(client.line):
+        for number in range(STREAMS):
+            client.ask(2 * number + 1)
+        announced, ended = {}, set()
+        for kind, stream, content in client.frames():
+            if kind == FRAME_SETTINGS:
+                announced |= dict(struct.iter_unpack(">HI", content))
+            if kind == FRAME_RESET:
+                ended.add(stream)
+            if len(ended) == STREAMS:
+                break
+        assert announced[3] == STREAMS  # SETTINGS_MAX_CONCURRENT_STREAMS
+        assert ended == {2 * number + 1 for number in range(STREAMS)}
+
+
+def test_clients_that_take_no_answers_cost_others_nothing(envoy: int) -> None:
+    clients = [HTTP2(envoy) for _ in range(10)]
+    try:
+        for number in range(200):
+            for client in clients:
+                client.ask(2 * number + 1)
+            if number % 10 == 0:
+                assert ask(envoy)[0] == 200
+    except (BrokenPipeError, ConnectionResetError):  # who goes on asking beyond the limit is cut off
+        pass
+    finally:
+        for client in clients:
+            client.line.close()
+    assert [ask(envoy)[0] for _ in range(20)] == [200] * 20

@@ -1,0 +1,158 @@
+"""Every spec in tests/specs/invalid fails with the message in its first line; every valid one parses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import jsonschema
+import pytest
+import yaml
+
+from shortlist.contracts import ShortlistError
+from shortlist.spec.base import Section
+from shortlist.spec.data import Data
+from shortlist.spec.load import SpecError, canonical_json, digest, load_spec, parse_spec
+from shortlist.spec.models import model_sections
+from shortlist.spec.spec import Spec
+
+ROOT = Path(__file__).parents[3]
+INVALID = sorted((ROOT / "tests/specs/invalid").glob("*.yaml"))
+VALID = sorted([*(ROOT / "pipelines/specs").glob("*.yaml"), *(ROOT / "tests/specs/valid").glob("*.yaml")])
+
+
+@pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem)
+def test_an_invalid_spec_says_what_is_wrong(path: Path) -> None:
+    expected = path.read_text().splitlines()[0].removeprefix("# ")
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert expected in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_a_valid_spec_parses_and_agrees_with_the_schema(path: Path) -> None:
+    spec = load_spec(path)
+    jsonschema.validate(spec.model_dump(mode="json"), Spec.model_json_schema())
+
+
+def test_a_missing_spec_names_the_near_one(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_text("")
+    with pytest.raises(SpecError, match=r"no such spec; did you mean 'demo\.yaml'"):
+        load_spec(tmp_path / "dem.yaml")
+
+
+def test_every_field_has_a_sentence() -> None:
+    def sections(section: type[Section]) -> set[type[Section]]:
+        return {section}.union(*(sections(below) for below in section.__subclasses__()))
+
+    bare = [
+        f"{section.__name__}.{name}"
+        for section in sections(Section)
+        for name, field in section.model_json_schema()["properties"].items()
+        if not field.get("description", "").strip()
+    ]
+    assert bare == []
+
+
+def test_the_schema_says_what_stands_below_a_field() -> None:
+    class Below(Section):
+        first: int = 1
+        """One line."""
+        second: Literal["a"] = "a"
+        third: int = 3
+        """Two lines,
+        of which this is the second."""
+
+    class Further(Below):
+        third: int = 4
+        fourth: Below = Below()
+        """A section."""
+
+    said = {name: field.get("description") for name, field in Further.model_json_schema()["properties"].items()}
+    two = "Two lines,\nof which this is the second."
+    assert said == {"first": "One line.", "second": None, "third": two, "fourth": "A section."}
+
+
+def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    reordered = yaml.safe_dump(yaml.safe_load(text), sort_keys=True)
+    changed = text.replace("log: true", "log: false")
+    assert digest(parse_spec(text)) == digest(parse_spec(reordered))
+    assert digest(parse_spec(text)) != digest(parse_spec(changed))
+
+
+def test_a_section_survives_its_canonical_json() -> None:
+    spec = load_spec(ROOT / "tests/specs/valid/minimal.yaml")
+    assert Data.model_validate_json(canonical_json(spec.data)) == spec.data
+
+
+def test_a_range_of_names_stands_for_each() -> None:
+    text = (
+        (ROOT / "tests/specs/valid/minimal.yaml")
+        .read_text()
+        .replace("name: price", "name: 'p{1..3}'")
+        .replace("each: price", "each: 'p{1..3}'")
+    )
+    spec = parse_spec(text)
+    assert [name for name in spec.features.names if name.startswith("p")] == ["p1_number", "p2_number", "p3_number"]
+
+
+def test_single_values_of_a_spec_can_be_changed_from_outside() -> None:
+    path = ROOT / "tests/specs/valid/minimal.yaml"
+    changed = load_spec(path, ["gates.min_auc=0.6", "serving.canary.steps=[50, 100]"])
+    assert changed.gates.min_auc == 0.6
+    assert changed.serving.canary.steps == (50, 100)
+    assert changed.data == load_spec(path).data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("gates.min_auc", "wanted key.of.section=value"),
+        ("gates.min_ac=0.6", "unknown key; did you mean 'min_auc'"),
+        ("name.of=3", "'name' is no section"),
+        ("gates.min_auc=[", "is not a YAML value"),
+        ("gates.min_auc=7", "less than or equal to 1"),
+    ],
+)
+def test_a_wrong_change_says_what_is_wrong(change: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(ROOT / "tests/specs/valid/minimal.yaml", [change])
+    assert message in str(caught.value)
+
+
+def test_baselines_are_added_where_none_of_their_kind_is_declared() -> None:
+    models = load_spec(ROOT / "tests/specs/valid/minimal.yaml").models
+    assert {name: (model.kind, model.role) for name, model in models.items()} == {
+        "xgboost": ("xgboost", "candidate"),
+        "logistic": ("logistic", "baseline"),
+        "popularity": ("popularity", "baseline"),
+    }
+    assert models["logistic"].reads == models["xgboost"].reads
+
+
+def test_several_models_of_a_kind_have_names_of_their_own() -> None:
+    spec = load_spec(ROOT / "tests/specs/valid/several_of_a_kind.yaml")
+    kinds = {name: model.kind for name, model in spec.models.items()}
+    assert kinds == {
+        "shallow": "xgboost", "deep": "xgboost", "earlier": "xgboost", "popular": "popularity", "logistic": "logistic",
+    }  # fmt: skip
+    assert spec.reference_baseline == "earlier"
+    usual = parse_spec((ROOT / "tests/specs/valid/several_of_a_kind.yaml").read_text(), changes=["gates={}"])
+    assert usual.reference_baseline == "popular"
+
+
+def test_the_schema_asks_for_the_kind_of_a_model() -> None:
+    schema = Spec.model_json_schema()["$defs"]["XGBoostModel"]
+    declared = {"kind": "xgboost", "features": ["*"]}
+    jsonschema.validate(declared, schema)
+    with pytest.raises(jsonschema.ValidationError, match="'kind' is a required property"):
+        jsonschema.validate({"features": ["*"]}, schema)
+
+
+def test_without_the_projects_registry_the_user_is_told_where_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "models.registry", None)
+    with pytest.raises(ShortlistError, match=r"no module models\.registry on Python's path; run from the root"):
+        model_sections()
