@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[1]
 def test_what_stays_together_is_there(pytestconfig: pytest.Config) -> None:
     conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
     named = {place for places in conftest._TOGETHER.values() for place in places}
-    assert [place for place in (*named, *conftest._REAL) if not (TESTS / place).exists()] == []
+    assert [place for place in named if not (TESTS / place).exists()] == []
 
 
 def test_tests_that_look_at_one_run_stay_together(pytestconfig: pytest.Config) -> None:
