@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import below
-from monitoring.drift_simulation import Shift, SimulatedTraffic, Simulation
+from monitoring.drift.drift_simulation import Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
 
 FINE = DriftLimits(max_index=0.05)

@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from models.deployment import Deployer
+from shortlist.deployment.deployment import Deployer
 from shortlist.rollout.local.health import ReplicaHealth
 from shortlist.rollout.local.stack import Stack
 

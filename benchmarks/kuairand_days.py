@@ -29,21 +29,18 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from models.continued_training import PreviousModel
 from models.dlrm.section import DLRMModel
-from models.packing import pack
 from models.ranker import IncompatibleModelError
 from models.record import read_record
-from models.train import load_ranker, ranker_class, train
 from models.xgboost.section import XGBoostModel
 from monitoring.checks import check_window
-from monitoring.drift import find_drift
-from monitoring.known_columns import with_side_columns
+from monitoring.drift.drift import find_drift
 from monitoring.live_quality import measure_quality
-from monitoring.live_window import LiveWindow
 from monitoring.records import WindowReport
-from monitoring.reference import build_reference
-from monitoring.retrain_policy import decide
+from monitoring.reference.reference import build_reference
+from monitoring.retraining.retrain_policy import decide
+from monitoring.windows.known_columns import with_side_columns
+from monitoring.windows.live_window import LiveWindow
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -57,6 +54,9 @@ from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
+from shortlist.training.continued_training import PreviousModel
+from shortlist.training.packing import pack
+from shortlist.training.train import load_ranker, ranker_class, train
 
 LIST = 20
 """Rows of what a user is shown at once, as a replay has it."""

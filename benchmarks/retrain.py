@@ -19,11 +19,8 @@ import polars as pl
 
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import below
-from models.continued_training import PreviousModel
 from models.dlrm.section import DLRMModel
-from models.packing import pack
 from models.record import read_record
-from models.train import ranker_class, train
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
@@ -36,6 +33,9 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
+from shortlist.training.continued_training import PreviousModel
+from shortlist.training.packing import pack
+from shortlist.training.train import ranker_class, train
 
 ROWS, DAYS, ROUNDS = 200_000, 15, 3
 TOLERANCE = 0.005

@@ -11,9 +11,6 @@ import numpy as np
 import polars as pl
 
 from benchmarks.criteo import write_tsv
-from models.export import export
-from models.packing import pack
-from models.train import train
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -27,6 +24,9 @@ from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
+from shortlist.training.export import export
+from shortlist.training.packing import pack
+from shortlist.training.train import train
 
 SPECS: Final = Path(__file__).parents[1] / "pipelines" / "specs"
 CANDIDATES: Final = 1_024

@@ -28,8 +28,7 @@ from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import below
-from models.deployment import Deployer
-from models.training import RunContext
+from shortlist.deployment.deployment import Deployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.phases import Phase
@@ -45,6 +44,7 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
+from shortlist.training.training import RunContext
 
 REQUESTS = 200_000
 WORKERS = 16

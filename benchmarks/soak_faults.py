@@ -30,8 +30,7 @@ import yaml
 from benchmarks.bench import RESULTS, Line, console, record, show
 from benchmarks.harm import Fault, Harm, Rollouts, do_harm
 from benchmarks.soak import ROWS, small_spec
-from models.deployment import Deployer
-from models.training import RunContext
+from shortlist.deployment.deployment import Deployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.stack import Stack
 from shortlist.runs.runs_folder import existing
@@ -42,6 +41,7 @@ from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.sessions import Sessions
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
+from shortlist.training.training import RunContext
 
 _TRIES: Final = 3
 RATE: Final = 40.0

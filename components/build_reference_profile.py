@@ -22,7 +22,7 @@ def build_reference_profile(
     """Freeze the distributions of the training data, and every candidate's scores and quality on its test days."""
     from pathlib import Path
 
-    from monitoring.reference import build_reference
+    from monitoring.reference.reference import build_reference
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.spec.monitoring import Monitoring

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.moments: the schedule's training begins, where no other is running."""
+"""Kubeflow wrapper of monitoring.retraining.moments: the schedule's training begins, where no other is running."""
 
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ def claim_moment(
     """
     from datetime import UTC, datetime
 
-    from monitoring.moments import begin_moment
     from monitoring.monitoring_store import open_monitoring_store
+    from monitoring.retraining.moments import begin_moment
     from shortlist.tracking.steps import note, step
 
     with step("claim_moment"):

@@ -12,8 +12,8 @@ def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinal
 
     with step("finalize_run"):
         if status.state != "SUCCEEDED":
-            from models.training import RunContext
             from monitoring.monitoring_store import open_monitoring_store
+            from shortlist.training.training import RunContext
 
             RunContext(name=name, stores=stores).tracker.mark_killed_runs()
             if key:

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.run_baseline: whom a run has to beat and what else it builds on; its first task."""
+"""Kubeflow wrapper of shortlist.training.run_baseline: the champion and cached results that a run builds on."""
 
 from typing import NamedTuple
 
@@ -44,11 +44,11 @@ def find_champion(
     from datetime import UTC, datetime
 
     from models.base import DeclaredModel
-    from models.champion_cache import champion_cache_key
-    from models.run_baseline import find_run_baseline
-    from models.training import RunContext
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
+    from shortlist.training.champion_cache import champion_cache_key
+    from shortlist.training.run_baseline import find_run_baseline
+    from shortlist.training.training import RunContext
 
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with step("find_champion") as this:

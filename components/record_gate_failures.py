@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.registration: what is told when every candidate is held."""
+"""Kubeflow wrapper of shortlist.deployment.registration: what is told when every candidate is held."""
 
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ def record_gate_failures(
     import json
     from pathlib import Path
 
-    from models.registration import record_verdict
-    from models.training import RunContext
+    from shortlist.deployment.registration import record_verdict
     from shortlist.tracking.steps import step
+    from shortlist.training.training import RunContext
 
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}

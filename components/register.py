@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.registration: a blessed model gets a version."""
+"""Kubeflow wrapper of shortlist.deployment.registration: a blessed model gets a version."""
 
 from typing import NamedTuple
 
@@ -22,10 +22,10 @@ def register(
     import json
     from pathlib import Path
 
-    from models.champion_cache import ChampionCacheKey
-    from models.registration import register_blessed
-    from models.training import RunContext
+    from shortlist.deployment.registration import register_blessed
     from shortlist.tracking.steps import step
+    from shortlist.training.champion_cache import ChampionCacheKey
+    from shortlist.training.training import RunContext
 
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}

@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.deployment and its twin: the blessed version reaches traffic, where somebody serves it."""
+"""Kubeflow wrapper of shortlist.deployment.deployers: a canary rollout of the blessed version."""
 
 from kfp import dsl
 
@@ -18,14 +18,14 @@ def roll_out(
     code: str,
 ) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
-    from models.deployers import make_deployer
-    from models.training import RunContext
     from monitoring.monitoring_store import open_monitoring_store
+    from shortlist.deployment.deployers import make_deployer
     from shortlist.spec.cluster import Cluster
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
     from shortlist.tracking.steps import note, step
+    from shortlist.training.training import RunContext
 
     with step("roll_out"):
         where = Runtime.model_validate_json(runtime).model_copy(

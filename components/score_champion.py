@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.champion: the serving model on this run's rows."""
+"""Kubeflow wrapper of shortlist.training.champion: the serving model on this run's rows."""
 
 from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
 
@@ -25,15 +25,15 @@ def score_champion(
     """Score the validation and test rows with the champion; say so when there is none or it cannot.
 
     What was scored before is good for the same version to beat and the same models' files only; that is why both are
-    inputs. When this runs, whoever serves then is scored (see models.champion_cache).
+    inputs. When this runs, whoever serves then is scored (see shortlist.training.champion_cache).
     """
     from pathlib import Path
 
-    from models.champion import score_champion, serving_version
-    from models.training import RunContext
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import prepared
     from shortlist.tracking.steps import step
+    from shortlist.training.champion import score_champion, serving_version
+    from shortlist.training.training import RunContext
 
     with step("score_champion") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)

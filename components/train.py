@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of models.training; one task per declared model."""
+"""Kubeflow wrapper of shortlist.training.training; one task per declared model."""
 
 from kfp import dsl
 
@@ -30,10 +30,10 @@ def train(
     from pathlib import Path
 
     from models.base import DeclaredModel
-    from models.training import RunContext, train_and_track
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
+    from shortlist.training.training import RunContext, train_and_track
 
     wanted = DeclaredModel.read(declared)
     with step(f"train_{wanted.name}") as this:

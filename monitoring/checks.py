@@ -15,8 +15,8 @@ from monitoring.records import Problem, WindowReport
 from shortlist.spec.monitoring import Checks, Monitoring, Window
 
 if TYPE_CHECKING:
-    from monitoring.reference import ColumnReference, Reference
-    from monitoring.windows import LiveWindow
+    from monitoring.reference.reference import ColumnReference, Reference
+    from monitoring.windows.windows import LiveWindow
 
 MEDIAN_OF: Final = 14
 """Windows before that say how many requests are usual."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
+from monitoring.drift.sampling import clusters_of
 from monitoring.kpi import ROUNDS, SCORE, measure_rates
 from monitoring.records import Measure, Quality
-from monitoring.sampling import clusters_of
 from shortlist.contracts import Columns
 from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.intervals import bootstrap
@@ -21,8 +21,8 @@ from shortlist.evaluation.scores import ScoredRows
 from shortlist.spec.monitoring import QualityLimits
 
 if TYPE_CHECKING:
-    from monitoring.reference import ModelReference
-    from monitoring.windows import LiveWindow
+    from monitoring.reference.reference import ModelReference
+    from monitoring.windows.windows import LiveWindow
 
 Name = Literal["auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
 _Scale = Mapping[Name, tuple[float | None, float | None]]

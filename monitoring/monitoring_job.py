@@ -10,25 +10,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from monitoring.alerts import send_alerts
+from monitoring.alerts.alerts import send_alerts
+from monitoring.alerts.webhook import token_of
 from monitoring.checks import check_window
-from monitoring.distributions import compared_columns
-from monitoring.drift import find_drift
-from monitoring.evidently_pages import write_pages
+from monitoring.drift.distributions import compared_columns
+from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
-from monitoring.known_columns import log_columns
 from monitoring.live_quality import measure_quality, warnings
-from monitoring.live_window import LiveWindow
 from monitoring.log_mirror import live_logs
 from monitoring.monitoring_store import open_monitoring_store
+from monitoring.pages.evidently_pages import write_pages
+from monitoring.pages.status_page import PAGE, write_page
+from monitoring.pages.status_page_data import StatusPageData
 from monitoring.publishing import address_of, publish
 from monitoring.records import Finding, RetrainDecision, WindowReport
-from monitoring.retrain_policy import decide
-from monitoring.status_page import PAGE, write_page
-from monitoring.status_page_data import StatusPageData
+from monitoring.retraining.retrain_policy import decide
 from monitoring.versions import Versions, WatchedVersion
-from monitoring.webhook import token_of
-from monitoring.windows import Windows
+from monitoring.windows.known_columns import log_columns
+from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.windows import Windows
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.rollout.rollouts import open_rollouts

@@ -7,7 +7,7 @@ Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 - `retrainings/<key>.json`: a `Retraining`
 - `owners/<key>.json`: the process that answers for these two
 - `looked`: empty, as old as the last look
-- `outbox/`: alerts, see `monitoring.alert_queue`
+- `outbox/`: alerts, see `monitoring.alerts.alert_queue`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from monitoring import record_files
-from monitoring.alert_queue import AlertQueue
+from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.process_identity import START_TIMEOUT, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from monitoring.reference import ModelReference, Reference
+from monitoring.reference.reference import ModelReference, Reference
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.tracking.registry import Registry

@@ -16,8 +16,8 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
-from models.plan import PUBLISHED
-from models.plan_inputs import Shape, Table
+from models.planning.plan import PUBLISHED
+from models.planning.plan_inputs import Shape, Table
 from shortlist.contracts import Columns, Files
 from shortlist.storage.tables import DayTable, DayTableWriter
 

@@ -19,10 +19,10 @@ from benchmarks.bench import Line
 from benchmarks.gpu.published import published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import seconds
-from models.accelerators import ACCELERATORS
 from models.dlrm.precision import Precision, matmul_precision
-from models.plan import FLOAT, training_bytes, training_flops
-from models.plan_inputs import Shape
+from models.planning.accelerators import ACCELERATORS
+from models.planning.plan import FLOAT, training_bytes, training_flops
+from models.planning.plan_inputs import Shape
 
 TITLE: Final = "Roofs: gathered and scattered rows, products of the perceptrons"
 DTYPES: Final[dict[Precision, torch.dtype]] = {
@@ -106,12 +106,12 @@ def check(setting: Setting, findings: Findings) -> None:
 
 
 def device_name(setting: Setting) -> str:
-    """Return the key of the device in `models.accelerators`; empty when it is none of them, or a part of one."""
+    """Return the device's key in `models.planning.accelerators`; empty for any other device, or a part of one."""
     return known_device(torch.cuda.get_device_name()) if setting.on_gpu else ""
 
 
 def known_device(name: str) -> str:
-    """Return the key of a device's name in `models.accelerators`."""
+    """Return the key of a device's name in `models.planning.accelerators`."""
     words = re.split(r"[\s-]", name)
     for key in ACCELERATORS:
         chip, _, size = key.partition("-")

@@ -14,7 +14,7 @@ from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
-from models.plan import forward_bytes
+from models.planning.plan import forward_bytes
 
 
 def stages(world: World, batch: Batch, roofs: Roofs) -> list[Line]:

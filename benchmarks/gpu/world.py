@@ -20,7 +20,7 @@ from models.dlrm.loading import Loading
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.inputs import LearningTable, chosen
-from models.plan import FLOAT
+from models.planning.plan import FLOAT
 from shortlist.contracts import Files
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

@@ -11,6 +11,6 @@ KIND: Final = ModelKind(
     export="models.dlrm.export:add_network",
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
-    plan="models.plan_inputs:shape_of",
-    diagnosis="models.diagnosis:diagnose_table",
+    plan="models.planning.plan_inputs:shape_of",
+    diagnosis="models.dlrm.diagnosis:diagnose_table",
 )

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from models.accelerators import Precision
 from models.dlrm.layout import Layout
 from models.dlrm.section import DLRMModel
-from models.plan import FLOAT, step_bytes
-from models.plan_inputs import Shape, Table
-from models.sharding import RESERVED
+from models.planning.accelerators import Precision
+from models.planning.plan import FLOAT, step_bytes
+from models.planning.plan_inputs import Shape, Table
+from models.planning.sharding import RESERVED
 from shortlist.contracts import ShortlistError
 
 _LONGEST_LIST: Final = 64

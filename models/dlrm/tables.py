@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from models.accelerators import Precision
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.layout import Layout
 from models.dlrm.memory import free_memory
@@ -13,6 +12,7 @@ from models.dlrm.placement import cached_rows, memory_demand
 from models.dlrm.precision import precision_of
 from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
+from models.planning.accelerators import Precision
 from models.process_group import ProcessGroup
 
 _COUNTED: Final = 8

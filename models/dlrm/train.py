@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from models.allocation import keep_freed_memory
+from models.dlrm.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import WORTH_S, Checkpoint, CheckpointStorage, random_states, restore_random_states
 from models.dlrm.chunks import Batch

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from monitoring.alerts import ALARM
+from monitoring.alerts.alerts import ALARM
 from shortlist.contracts import ShortlistError
 
 _Text = Annotated[str, StringConstraints(max_length=4_096)]

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision
-from monitoring.retrain_policy import decide
+from monitoring.retraining.retrain_policy import decide
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.storage.storage_config import redact_passwords

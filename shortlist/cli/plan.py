@@ -30,7 +30,7 @@ def plan(
     change: SetOption = None,
 ) -> None:
     """Say what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
-    from models.accelerators import accelerator
+    from models.planning.accelerators import accelerator
     from models.registry import kind_of
     from shortlist.cli.plan_sizes import fitted_sizes, given_cardinalities
     from shortlist.cli.plan_view import show

@@ -8,10 +8,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from models import plan
-from models.accelerators import Accelerator, Precision
-from models.plan_inputs import Shape
-from models.sharding import TablePlacement, row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from models.planning import plan
+from models.planning.accelerators import Accelerator, Precision
+from models.planning.plan_inputs import Shape
+from models.planning.sharding import (
+    TablePlacement,
+    row_wise_devices,
+    smallest_sharding,
+    too_many_ids,
+    unplaceable_tables,
+)
 from shortlist.contracts import ShortlistError
 
 PRECISIONS: Sequence[Precision] = ("bf16", "tf32", "fp32")
@@ -173,7 +179,7 @@ def _together(shape: Shape, devices: Sequence[Accelerator], rows: int | None) ->
 
 
 def _torchrec(shape: Shape, devices: Sequence[Accelerator]) -> Grid:
-    from models.torchrec_plan import torchrec_placements
+    from models.planning.torchrec_plan import torchrec_placements
 
     grid = _grid("TorchRec's planner", "device", "devices", "how", "tables")
     for device in (one for one in devices if one.name != "cpu"):

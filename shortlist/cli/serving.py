@@ -11,11 +11,11 @@ from shortlist.cli.options import RunsOption, SpecArgument, find_spec
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
-    from models.cluster_deployment import ClusterDeployer
-    from models.deployment import Deployer
-    from models.training import RunContext
+    from shortlist.deployment.cluster_deployment import ClusterDeployer
+    from shortlist.deployment.deployment import Deployer
     from shortlist.rollout.record import RolloutRecord
     from shortlist.spec.spec import Spec
+    from shortlist.training.training import RunContext
 
 TargetOption = Annotated[
     str | None,
@@ -140,10 +140,10 @@ def export_(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Write a registered version as a model repository for a Triton of your own."""
-    from models.release import release, release_forms
-    from models.training import RunContext
+    from shortlist.deployment.release import release, release_forms
     from shortlist.runs.runs_folder import existing
     from shortlist.spec.load import load_spec
+    from shortlist.training.training import RunContext
 
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
@@ -153,7 +153,7 @@ def export_(
 
 
 def _deployer(spec: str, runs: Path) -> Deployer:
-    from models.deployment import Deployer
+    from shortlist.deployment.deployment import Deployer
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec))
@@ -162,7 +162,7 @@ def _deployer(spec: str, runs: Path) -> Deployer:
 
 def _on_target(spec: str, target: str | None, runs: Path) -> Deployer | ClusterDeployer:
     """Return what drives the servers that the spec names; refuse another target than the spec's."""
-    from models.deployers import make_deployer
+    from shortlist.deployment.deployers import make_deployer
     from shortlist.spec.load import load_spec
 
     if target is not None and target not in _TARGETS:
@@ -178,8 +178,8 @@ def _on_target(spec: str, target: str | None, runs: Path) -> Deployer | ClusterD
 
 
 def _origin(spec: Spec, runs: Path) -> RunContext:
-    from models.training import RunContext
     from shortlist.runs.runs_folder import existing
+    from shortlist.training.training import RunContext
 
     return RunContext(name=spec.name, stores=existing(runs).storage_parameter(spec.runtime))
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from models.deployment import Deployer
-from models.training import RunContext
-from monitoring.drill_page import Drill, drill_table, write_drill
 from monitoring.monitoring_job import MonitoringJob, MonitoringRun
+from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.records import RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
+from shortlist.deployment.deployment import Deployer
 from shortlist.drill.drill_report import Day, told
 from shortlist.drill.world import DrillWorld
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.runs.submit import run_locally
 from shortlist.spec.spec import Spec
+from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
 """Days that the first model learns from; the next one is the first that is live."""

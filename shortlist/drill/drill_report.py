@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from monitoring.drill_page import Drill, Kpi, Scenario, kpi_of
+from monitoring.pages.drill_page import Drill, Kpi, Scenario, kpi_of
 from monitoring.records import RetrainAction, RetrainDecision, WindowReport
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from monitoring.exposition import serve_metrics
-from monitoring.moments import begin_moment, newest_moment
+from monitoring.retraining.moments import begin_moment, newest_moment
 from monitoring.records import RetrainDecision
 from monitoring.monitoring_job import MonitoringJob
 from pipelines.compile import COMPILED, monitoring_pipeline

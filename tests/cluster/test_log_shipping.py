@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from monitoring.live_window import LiveWindow
 from monitoring.log_mirror import live_logs
 from monitoring.publishing import address_of, publish
-from monitoring.spans import Span
-from monitoring.windows import Windows
+from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.spans import Span
+from monitoring.windows.windows import Windows
 from shortlist.contracts import ShortlistError
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.rollout.local.lifecycle import stop_stack

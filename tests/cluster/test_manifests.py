@@ -16,7 +16,7 @@ import yaml
 from crd_schemas import has_schema, validator
 from jsonschema import Draft202012Validator
 
-from monitoring.alerts import ALARM
+from monitoring.alerts.alerts import ALARM
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service
 from shortlist.kubeflow.start import read_specs

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from models.registry import KINDS
-from models.training import RunContext
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.online_stores.redis import RedisOnline
@@ -23,6 +22,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.training.training import RunContext
 
 SECRET = "pa55-of-the-database"  # noqa: S105 - see conftest
 

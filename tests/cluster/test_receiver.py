@@ -18,15 +18,15 @@ import httpx
 import pytest
 import uvicorn
 
-from monitoring.alert import Alert
+from monitoring.alerts.alert import Alert
+from monitoring.alerts.webhook import Webhook
 from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.receiver import app as receiver_module
 from monitoring.receiver.app import receiver_app
 from monitoring.receiver.bearer import Bearer
 from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin
 from monitoring.records import Finding, RetrainDecision, WindowReport
-from monitoring.retrain_policy import decide
-from monitoring.webhook import Webhook
+from monitoring.retraining.retrain_policy import decide
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.trigger_service import SERVER
 from shortlist.spec.monitoring import RetrainPolicy

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from monitoring.alert import Alert
+from monitoring.alerts.alert import Alert
 from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.process_identity import RUN_ID_VARIABLE, ProcessIdentity
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, WindowReport
-from monitoring.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import key_of
 from shortlist.rollout.operator_commands import OperatorCommand
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from models.train import ranker_class
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
@@ -19,6 +18,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
+from shortlist.training.train import ranker_class
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from monitoring.moments import begin_moment
 from monitoring.monitoring_store import open_monitoring_store
+from monitoring.retraining.moments import begin_moment
 from pipelines.compile import COMPILED
 from shortlist.runs.display import Display
 from shortlist.runs.monitoring_runs import monitoring_arguments

@@ -15,12 +15,10 @@ import pytest
 import yaml
 
 from models.base import DeclaredModel
-from models.champion import score_champion
-from models.registration import register_blessed
-from models.training import RunContext, train_and_track
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
+from shortlist.deployment.registration import register_blessed
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.gate_report import GateReport
@@ -38,6 +36,8 @@ from shortlist.spec.spec import Spec
 from shortlist.storage import artefacts
 from shortlist.storage.artefacts import folder_digest, write_manifest
 from shortlist.tracking.lineage import Lineage
+from shortlist.training.champion import score_champion
+from shortlist.training.training import RunContext, train_and_track
 
 NAME = "small"
 DEMO = Path(__file__).parents[2] / "pipelines" / "specs" / "demo.yaml"

@@ -19,7 +19,7 @@ WHOLE, FEATURES, NETWORK, TREES = "model.onnx", "features.onnx", "network.onnx",
 Tensors = dict[str, np.ndarray]
 
 _SMALLEST = np.float32(1e-7)
-"""Scores stay this far from 0 and 1, as in the whole graph (`models.export`)."""
+"""Scores stay this far from 0 and 1, as in the whole graph (`shortlist.training.export`)."""
 _WARM_ROWS = 1_024
 """A request's worth of candidates."""
 

@@ -14,13 +14,12 @@ from kube_server import KubeServer
 from prometheus_server import PrometheusServer
 from test_judge_on_kserve import POLICY, Traffic, prometheus
 
-import models.cluster_deployment
-from models.cluster_deployment import ClusterDeployer
-from models.deployers import make_deployer
-from models.deployment import Deployer
-from models.training import RunContext
+import shortlist.deployment.cluster_deployment
 from shortlist.cli.serving import _on_target
 from shortlist.contracts import ShortlistError
+from shortlist.deployment.cluster_deployment import ClusterDeployer
+from shortlist.deployment.deployers import make_deployer
+from shortlist.deployment.deployment import Deployer
 from shortlist.rollout.kserve.api import TOKEN_VARIABLE, connect
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.observer import KubeObserver
@@ -30,6 +29,7 @@ from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.training.training import RunContext
 
 __all__ = ["prometheus"]  # a fixture
 BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")
@@ -42,13 +42,17 @@ def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.M
     cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url})
     runtime = Runtime(target="kserve", objects=BUCKET, cluster=cluster)
     objects = FolderObjectStore(tmp_path / "objects")
-    monkeypatch.setattr(models.cluster_deployment, "open_object_store", lambda _: objects)
+    monkeypatch.setattr(shortlist.deployment.cluster_deployment, "open_object_store", lambda _: objects)
     monkeypatch.setattr(
-        models.cluster_deployment, "spec_feast_store_location", lambda *_: SimpleNamespace(announced=lambda: None)
+        shortlist.deployment.cluster_deployment,
+        "spec_feast_store_location",
+        lambda *_: SimpleNamespace(announced=lambda: None),
     )
-    monkeypatch.setattr(models.cluster_deployment, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(shortlist.deployment.cluster_deployment, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(ClusterDeployer, "_prove", lambda *_: [])
-    monkeypatch.setattr(models.cluster_deployment, "KubeObserver", partial(KubeObserver, settled_seconds=0))
+    monkeypatch.setattr(
+        shortlist.deployment.cluster_deployment, "KubeObserver", partial(KubeObserver, settled_seconds=0)
+    )
     found = make_deployer(
         RunContext(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime
     )

@@ -22,7 +22,6 @@ from kserve_world import CLUSTER, Script, World
 from kubernetes.client.exceptions import ApiException
 from real_cluster import Gate, Object, PlayedControllers, RealCluster, eventually
 
-from models.train_job import train_job
 from shortlist.rollout.kserve.api import HTTP_ROUTE, INFERENCE_SERVICE
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
@@ -32,6 +31,7 @@ from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.cluster import Secret, Task, Toleration, Workers
+from shortlist.training.train_job import train_job
 
 ROOT = Path(__file__).parents[3]
 K8S = ROOT / "deploy" / "k8s"

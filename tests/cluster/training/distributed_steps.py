@@ -19,8 +19,8 @@ from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable
 from models.inputs import LearningTable, chosen
-from models.job import Job
 from models.process_group import joined
+from shortlist.training.job import Job
 
 
 def record_steps() -> list[float]:

@@ -26,13 +26,13 @@ from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.dlrm.train import Loaders, Training
 from models.inputs import LearningTable, chosen
-from models.job import Job
-from models.local_workers import train_locally
 from models.moments import standardisation
-from models.train import DistributedLaunch, load_ranker, train
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
+from shortlist.training.job import Job
+from shortlist.training.local_workers import train_locally
+from shortlist.training.train import DistributedLaunch, load_ranker, train
 
 SECTION = DLRMModel(
     features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),
@@ -166,7 +166,7 @@ def _is_worker(folder: Path, job: Path) -> bool:
         command = (folder / "cmdline").read_bytes()
     except OSError:
         return False
-    return b"models.worker" in command and str(job).encode() in command
+    return b"shortlist.training.worker" in command and str(job).encode() in command
 
 
 def _is_rank_1(folder: Path, job: Path) -> list[int]:

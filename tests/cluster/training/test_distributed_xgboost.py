@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.job import Job
-from models.local_workers import train_locally
-from models.train import load_ranker, ranker_class
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
+from shortlist.training.job import Job
+from shortlist.training.local_workers import train_locally
+from shortlist.training.train import load_ranker, ranker_class
 
 RUNTIME = Runtime(engine="cpu", seed=3)
 

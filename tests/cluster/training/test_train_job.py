@@ -14,12 +14,7 @@ from crd_schemas import problems
 from kubernetes import client
 from train_job_server import Object, TrainJobs, condition, running
 
-from models.cluster_workers import TrainJobContext, job_name, train_on_cluster
-from models.distributed_launch import distributed_launch_for
-from models.job import Job
 from models.ranker import IncompatibleModelError
-from models.train import load_ranker
-from models.train_job import train_job
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.kserve.api import KubernetesAPI
@@ -29,6 +24,11 @@ from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import EVENTS_VARIABLE
+from shortlist.training.cluster_workers import TrainJobContext, job_name, train_on_cluster
+from shortlist.training.distributed_launch import distributed_launch_for
+from shortlist.training.job import Job
+from shortlist.training.train import load_ranker
+from shortlist.training.train_job import train_job
 
 IMAGE = "registry.example/shortlist@sha256:" + "a" * 64
 CLUSTER = Cluster.model_validate(

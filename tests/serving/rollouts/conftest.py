@@ -22,7 +22,7 @@ import polars as pl
 import psutil
 import pytest
 
-from models.deployment import Deployer
+from shortlist.deployment.deployment import Deployer
 from shortlist.rollout.evidence_access import SCHEMA
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.local.stack import Stack

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.deployment import Deployer
 from shortlist.contracts import ShortlistError
+from shortlist.deployment.deployment import Deployer
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError

@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from models.base import DeclaredModel
-from models.champion import serving_version
-from models.champion_cache import ChampionCacheKey, champion_cache_key
-from models.run_baseline import RunBaseline
-from models.training import RunContext
 from pipelines.compile import COMPILED
 from shortlist.storage.artefacts import write_json, write_manifest
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
+from shortlist.training.champion import serving_version
+from shortlist.training.champion_cache import ChampionCacheKey, champion_cache_key
+from shortlist.training.run_baseline import RunBaseline
+from shortlist.training.training import RunContext
 
 DECLARED = ("data", "features", "serving", "gates", "code")
 MODELS = tuple(DeclaredModel(name=name, section={"kind": "xgboost", "role": "candidate"}) for name in ("deep", "flat"))

@@ -18,14 +18,10 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from models.base import DeclaredModel
-from models.continued_training import PreviousModel, find_earlier
 from models.dlrm.layout import Layout
 from models.dlrm.section import DLRMModel
 from models.ranker import IncompatibleModelError
 from models.record import read_record
-from models.run_baseline import find_run_baseline
-from models.train import ranker_class, train
-from models.training import RunContext, TrackedRun, train_and_track
 from models.xgboost.section import XGBoostModel
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -39,6 +35,10 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage, TrainingTrigger
+from shortlist.training.continued_training import PreviousModel, find_earlier
+from shortlist.training.run_baseline import find_run_baseline
+from shortlist.training.train import ranker_class, train
+from shortlist.training.training import RunContext, TrackedRun, train_and_track
 
 ROOT = Path(__file__).parents[3]
 DAYS = 9

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from models.diagnosis import Diagnosis, diagnose, diagnose_table
 from models.dlrm.chunks import Batch, Chunk
+from models.dlrm.diagnosis import Diagnosis, diagnose, diagnose_table
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime

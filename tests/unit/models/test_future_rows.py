@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 import yaml
 
-from models.train import train
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -24,6 +23,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest, sha256
 from shortlist.storage.tables import DayTable
+from shortlist.training.train import train
 
 ROOT = Path(__file__).parents[3]
 FIRST = 1_760_054_400  # 2025-10-10T00:00:00Z

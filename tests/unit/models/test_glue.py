@@ -14,14 +14,12 @@ import pytest
 import yaml
 
 from models.base import DeclaredModel
-from models.champion import score_champion
-from models.registration import promote, record_verdict, register_blessed
-from models.release import release
-from models.training import RunContext, train_and_track
 from monitoring.versions import Versions
 from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
+from shortlist.deployment.registration import promote, record_verdict, register_blessed
+from shortlist.deployment.release import release
 from shortlist.evaluation.blessing import verify_blessing
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.features.fit import fit
@@ -35,6 +33,8 @@ from shortlist.spec.load import parse_spec
 from shortlist.spec.serving import Serving
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import IntegrityError, folder_digest
+from shortlist.training.champion import score_champion
+from shortlist.training.training import RunContext, train_and_track
 
 ROOT = Path(__file__).parents[3]
 

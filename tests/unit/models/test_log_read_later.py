@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.continued_training import _is_of_log
+from shortlist.training.continued_training import _is_of_log
 
 
 def test_it_never_takes_an_earlier_model_for_one_of_the_same_log() -> None:

@@ -14,15 +14,15 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from models.accelerators import ACCELERATORS, accelerator
 from models.dlrm.chunks import Lookups
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
-from models.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roofline, step_bytes
-from models.plan_inputs import Shape, Table, shape_of
-from models.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
+from models.planning.accelerators import ACCELERATORS, accelerator
+from models.planning.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roofline, step_bytes
+from models.planning.plan_inputs import Shape, Table, shape_of
+from models.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
 from shortlist.cli.commands import app
 from shortlist.cli.plan import plan
 from shortlist.cli.plan_sizes import fitted_sizes, given_cardinalities
@@ -203,7 +203,7 @@ def test_what_is_exchanged_is_what_is_not_at_hand() -> None:
 @pytest.mark.filterwarnings("ignore")  # its packages warn of each other when they are imported
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="TorchRec is not installed")
 def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
-    from models.torchrec_plan import torchrec_placements
+    from models.planning.torchrec_plan import torchrec_placements
 
     found = {one.table.name: one for one in torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)}
     assert len(found) == 26
@@ -215,7 +215,7 @@ def test_torchrec_cuts_the_large_tables_and_leaves_the_others_whole() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="TorchRec is installed")
 def test_without_torchrec_its_planner_cannot_be_asked() -> None:
-    from models.torchrec_plan import torchrec_placements
+    from models.planning.torchrec_plan import torchrec_placements
 
     with pytest.raises(ShortlistError, match=r"TorchRec cannot be imported .* requirements/torchrec\.txt"):
         torchrec_placements(terabyte(), ACCELERATORS["L4"], "bf16", 8)

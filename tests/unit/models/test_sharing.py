@@ -10,7 +10,6 @@ import pytest
 
 from models.dlrm.section import DLRMModel
 from models.inputs import LearningTable, chosen
-from models.job import Failure, Job, first_failure
 from models.moments import merged, moments, scaling, standardisation
 from models.process_group import current
 from models.ranker import IncompatibleModelError
@@ -18,6 +17,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
+from shortlist.training.job import Failure, Job, first_failure
 
 SECTION = DLRMModel(features=("*",))
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from monitoring.alert import Alert
-from monitoring.alert_queue import AlertQueue
-from monitoring.alert_sender import AlertSender, Delivery
-from monitoring.alerts import send_alerts
+from monitoring.alerts.alert import Alert
+from monitoring.alerts.alert_queue import AlertQueue
+from monitoring.alerts.alert_sender import AlertSender, Delivery
+from monitoring.alerts.alerts import send_alerts
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision
-from monitoring.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import key_of
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import Alerts
 from shortlist.storage.records.folder import FolderRecordStore
@@ -33,9 +33,9 @@ TOKEN = "SHORTLIST_TEST_TOKEN"  # noqa: S105 - the name of a variable
 DELIVER = """
 import sys, time
 from pathlib import Path
-from monitoring.alert import Alert
-from monitoring.alert_sender import AlertSender
-from monitoring.alert_queue import AlertQueue
+from monitoring.alerts.alert import Alert
+from monitoring.alerts.alert_sender import AlertSender
+from monitoring.alerts.alert_queue import AlertQueue
 from shortlist.spec.monitoring import Alerts
 from shortlist.storage.records.folder import FolderRecordStore
 queue = AlertQueue(FolderRecordStore(Path(sys.argv[1]).parent))
@@ -340,7 +340,7 @@ print(courier.deliver().sent)
 def test_who_finds_another_process_delivering_leaves_it_to_that(
     outbox: FolderOutbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monitoring.alert_sender._PATIENCE", 0.0)
+    monkeypatch.setattr("monitoring.alerts.alert_sender._PATIENCE", 0.0)
     receiver.up()
     sender = courier(outbox, receiver.url)
     sender.put([alert()])

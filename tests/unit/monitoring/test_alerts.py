@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitoring.alert import Alert
-from monitoring.alerts import decision_alerts, retraining_alerts
+from monitoring.alerts.alert import Alert
+from monitoring.alerts.alerts import decision_alerts, retraining_alerts
 from monitoring.records import RetrainDecision, Retraining
-from monitoring.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import key_of
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from monitoring.checks import check_window
-from monitoring.distributions import Bins, Kind
-from monitoring.live_window import LiveWindow
+from monitoring.drift.distributions import Bins, Kind
 from monitoring.records import Problem, WindowReport
-from monitoring.reference import ColumnReference, Reference
+from monitoring.reference.reference import ColumnReference, Reference
+from monitoring.windows.live_window import LiveWindow
 from shortlist.spec.monitoring import Checks, Monitoring
 
 START = datetime(2026, 1, 19, tzinfo=UTC)

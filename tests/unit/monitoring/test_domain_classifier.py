@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.distributions import Bins, bins_of
-from monitoring.domain_classifier import domain_finding
+from monitoring.drift.distributions import Bins, bins_of
+from monitoring.drift.domain_classifier import domain_finding
 from monitoring.records import Finding
 from shortlist.spec.monitoring import DriftLimits
 

@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.distributions import Bins
-from monitoring.drift import find_drift
+from monitoring.drift.distributions import Bins
+from monitoring.drift.drift import find_drift
 from monitoring.records import Finding
-from monitoring.reference import ColumnReference, Reference
+from monitoring.reference.reference import ColumnReference, Reference
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ValueIds

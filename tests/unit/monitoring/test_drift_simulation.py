@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitoring.drift_simulation import KINDS, Shift, SimulatedTraffic, Simulation
+from monitoring.drift.drift_simulation import KINDS, Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
 
 Build = Callable[..., Simulation]

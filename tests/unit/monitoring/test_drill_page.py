@@ -12,8 +12,17 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from monitoring.drill_page import Drill, Kpi, Scenario, drill_table, headline, render_drill, time_to_alarm, write_drill
-from monitoring.drill_plot import drill_plot
+from monitoring.pages.drill_page import (
+    Drill,
+    Kpi,
+    Scenario,
+    drill_table,
+    headline,
+    render_drill,
+    time_to_alarm,
+    write_drill,
+)
+from monitoring.pages.drill_plot import drill_plot
 from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
 from shortlist.rollout.page import NOTHING
 

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitoring.alert import Alert
+from monitoring.alerts.alert import Alert
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
-from monitoring.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import key_of
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)

@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.group_sample import GroupSample
+from monitoring.windows.group_sample import GroupSample
 
 
 def rows(keys: list[int]) -> pl.DataFrame:

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from monitoring.moments import begin_moment, newest_moment
 from monitoring.monitoring_store import MonitoringStore
+from monitoring.retraining.moments import begin_moment, newest_moment
 
 CRON = "0 3 * * *"
 FOUR = datetime(2026, 11, 21, 4, tzinfo=UTC)

@@ -18,7 +18,7 @@ from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.process_identity import RUN_PROCESS_VARIABLE
 from monitoring.record_files import RecordError
 from monitoring.records import Finding, Problem, RetrainDecision, WindowReport
-from monitoring.retrain_policy import key_of
+from monitoring.retraining.retrain_policy import key_of
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)

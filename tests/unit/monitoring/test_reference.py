@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from monitoring import model_quality, reference_log
-from monitoring.reference import Reference, build_reference
+from monitoring.reference import model_quality, reference_log
+from monitoring.reference.reference import Reference, build_reference
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.fit import fit
 from shortlist.serving.traffic.sessions import Sessions

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
-from monitoring.retrain_policy import decide, key_of, scheduled
+from monitoring.retraining.retrain_policy import decide, key_of, scheduled
 from shortlist.spec.monitoring import RetrainPolicy
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)

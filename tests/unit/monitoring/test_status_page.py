@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.drift_heatmap import MOST_ROWS, MOST_WINDOWS, heat_map, slots
-from monitoring.loop_status import loop_state
+from monitoring.pages.drift_heatmap import MOST_ROWS, MOST_WINDOWS, heat_map, slots
+from monitoring.pages.loop_status import loop_state
+from monitoring.pages.status_page import PAGE, StatusPageData, render, write_page
+from monitoring.pages.status_plots import kpi_plots
 from monitoring.records import (
     Finding,
     Measure,
@@ -23,8 +25,6 @@ from monitoring.records import (
     Retraining,
     WindowReport,
 )
-from monitoring.status_page import PAGE, StatusPageData, render, write_page
-from monitoring.status_plots import kpi_plots
 from shortlist.report.figures import GRID, INK, MUTED, SERIES
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord

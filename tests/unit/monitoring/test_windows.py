@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from monitoring.live_window import LiveWindow
-from monitoring.spans import Span
-from monitoring.windows import Windows
+from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.spans import Span
+from monitoring.windows.windows import Windows
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.serving.log.log_writer import is_sampled
 from shortlist.serving.log.logs import PART, item_type, outcome_schema, prediction_schema

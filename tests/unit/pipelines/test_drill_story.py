@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from monitoring.drill_page import Drill
+from monitoring.pages.drill_page import Drill
 from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
 from shortlist.drill.drill_report import Day, told
 from shortlist.drill.world import DrillWorld

@@ -19,7 +19,7 @@ from benchmarks.gpu import cached, features, inference, loading, machine, roofs,
 from benchmarks.gpu.published import CARDINALITIES, drawn_batch, published
 from benchmarks.gpu.setting import Findings, Setting
 from models.dlrm.cached_embeddings import CachedTable
-from models.plan import FLOAT, PUBLISHED, training_bytes, training_flops
+from models.planning.plan import FLOAT, PUBLISHED, training_bytes, training_flops
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable, DayTableWriter
 

@@ -14,8 +14,6 @@ from polars.testing import assert_frame_equal
 
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.export import export
-from models.packing import pack
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
@@ -27,6 +25,8 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
+from shortlist.training.export import export
+from shortlist.training.packing import pack
 
 DAYS = [date(2026, 3, 1) + timedelta(number) for number in range(5)]
 ROWS, USERS = 1_500, 400

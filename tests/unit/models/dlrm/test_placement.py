@@ -10,7 +10,7 @@ from models.dlrm.layout import Layout
 from models.dlrm.placement import Memory, MemoryDemand, PlacementError, cached_rows, memory_demand
 from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
-from models.plan import PUBLISHED, step_bytes
+from models.planning.plan import PUBLISHED, step_bytes
 
 GB = 10**9
 SECTION = DLRMModel(features=("*",), embedding_dim=16, bottom_mlp=(64,), top_mlp=(128,), batch_size=1_000)

@@ -17,8 +17,6 @@ import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once
 from models.dlrm.section import DLRMModel
-from models.packing import pack
-from models.train import train
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
@@ -31,6 +29,8 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.runtime import Runtime
 from shortlist.storage import artefacts
 from shortlist.storage.tables import DayTable, DayTableWriter
+from shortlist.training.packing import pack
+from shortlist.training.train import train
 
 DAYS = [date(2026, 3, 5) + timedelta(days=number) for number in range(5)]  # a change to summer time among them
 ROWS = 300

@@ -10,7 +10,6 @@ import onnxruntime
 import pytest
 import xgboost as xgb
 
-from models.export import export
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.kserve.owner import ObjectOwner
@@ -25,6 +24,7 @@ from shortlist.serving.export.triton_config import from_text
 from shortlist.spec.serving import Batching, Serving, TritonPlacement
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_json
 from shortlist.storage.objects_folder import FolderObjectStore
+from shortlist.training.export import export
 
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=200, preferred_rows=(128, 256), threads=1)
 

@@ -14,7 +14,6 @@ from tritonclient import grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from models.dlrm.section import DLRMModel
-from models.export import export
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.encoding import encode
@@ -27,6 +26,7 @@ from shortlist.serving.triton.triton import running_triton
 from shortlist.spec.serving import Batching, Scoring
 from shortlist.storage import artefacts
 from shortlist.storage.artefacts import IntegrityError
+from shortlist.training.export import export
 
 WHOLE = Scoring(runtime="onnxruntime")
 BATCHING = Batching(max_batch_rows=512, max_queue_delay_us=40_000, threads=1)

@@ -12,8 +12,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.dlrm.section import DLRMModel
-from models.export import export
-from models.train import load_ranker
 from models.xgboost.section import XGBoostModel
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.encoding import encode
@@ -28,6 +26,8 @@ from shortlist.storage.artefacts import (
     write_json,
     write_manifest,
 )
+from shortlist.training.export import export
+from shortlist.training.train import load_ranker
 
 DLRM = DLRMModel(
     features=("*",), embedding_dim=4, bottom_mlp=(8,), top_mlp=(8, 4), epochs=1, batch_size=64, dropout=0.1

@@ -12,9 +12,6 @@ import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once
 from models.dlrm.section import DLRMModel
-from models.export import export
-from models.packing import pack
-from models.train import train
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Files
 from shortlist.data.ingest import ingest
@@ -26,6 +23,9 @@ from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
+from shortlist.training.export import export
+from shortlist.training.packing import pack
+from shortlist.training.train import train
 
 DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"
 

@@ -1,0 +1,1 @@
+"""How much memory embedding tables need, and where they go."""

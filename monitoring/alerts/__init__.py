@@ -1,0 +1,1 @@
+"""Alerts: when they fire, how they are queued and sent."""

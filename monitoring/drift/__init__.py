@@ -1,0 +1,1 @@
+"""Whether live data is distributed as the training data was."""

@@ -1,0 +1,159 @@
+"""Bins: what of a column is told apart when its distribution is compared."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from monitoring.windows.known_columns import OWN
+from shortlist.spec.data import Column, Data
+from shortlist.spec.features import Features
+from shortlist.spec.monitoring import DriftLimits
+
+Kind = Literal["numeric", "categorical", "tags"]
+
+_KINDS: Final[dict[str, Kind]] = {"number": "numeric", "string": "categorical", "hex": "categorical", "tags": "tags"}
+
+
+class Bins(BaseModel):
+    """The ranges or values that a column's rows are counted by."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    edges: tuple[float, ...] = ()
+    """Numeric: inner edges, increasing; a value on an edge belongs to the bin above it."""
+    values: tuple[str | int, ...] = ()
+    """Categorical and tags: the values told apart, most frequent first; one more bin holds all others."""
+
+    @model_validator(mode="after")
+    def _fit_the_kind(self) -> Bins:
+        assert not (self.values if self.kind == "numeric" else self.edges), "edges are numeric, values are not"
+        assert all(low < high for low, high in pairwise(self.edges)), "edges increase"
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of bins."""
+        return len(self.edges if self.kind == "numeric" else self.values) + 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What a reader calls each bin: `'home'`, `12 to 30`, `other values`."""
+        if self.kind != "numeric":
+            return (*(f"'{value}'" for value in self.values), "other values")
+        if not self.edges:
+            return ("all values",)
+        shown = _distinct(self.edges)
+        between = (f"{low} to {high}" if low != high else low for low, high in pairwise(shown))
+        return (f"below {shown[0]}", *between, f"{shown[-1]} and more")
+
+    def codes(self, values: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the bin of every value, in order; nulls, NaN and infinity are no values.
+
+        Args:
+            values: The column; of tags, every value of a list counts.
+        """
+        rows, known = known_values(values, self.kind)
+        if self.kind == "numeric":
+            return rows, np.searchsorted(self.edges, known.to_numpy(), side="right").astype(np.int64)
+        if not self.values or known.is_empty():
+            return rows, np.full(rows.size, len(self.values), dtype=np.int64)
+        places = pl.Series(range(len(self.values)), dtype=pl.Int64)
+        # Only the told-apart values are looked up, so that it takes as long with 100 000 values as with 100.
+        told = pl.Series(self.values, dtype=known.dtype)
+        return rows, known.replace_strict(told, places, default=len(self.values), return_dtype=pl.Int64).to_numpy()
+
+    def count(self, values: pl.Series) -> NDArray[np.int64]:
+        """Return how many values each bin holds, shape (size,).
+
+        >>> Bins(kind="categorical", values=("home", "search")).count(pl.Series(["home", None, "home", "new"])).tolist()
+        [2, 0, 1]
+        """
+        return np.bincount(self.codes(values)[1], minlength=self.size).astype(np.int64)
+
+
+def bins_of(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
+    """Return the bins that fit a column's values.
+
+    Numeric: bins of equal count; a value with more rows than a bin should have gets one of its own, so there may be
+    fewer bins than declared. Of a constant column that value is told from what is below and above it. Others: the most
+    frequent values.
+
+    Args:
+        values: The reference's rows.
+        kind: How they are read.
+        limits: How many bins.
+    """
+    _, known = known_values(values, kind)
+    if kind == "numeric":
+        return Bins(kind=kind, edges=_equal_count_edges(known.to_numpy(), limits.bins))
+    counted = known.rename("value").value_counts(name="rows").sort(["rows", "value"], descending=[True, False])
+    return Bins(kind=kind, values=tuple(counted["value"].head(limits.top_values).to_list()))
+
+
+def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dict[str, Kind]:
+    """Return how each column that is known before the impression is compared, in declared order.
+
+    Left out are the label, the impression's id, dates and vectors, what the limits ignore, and names that rows of a
+    window have themselves. An integer is a category when it is a key or becomes an id or the key of a statistic, and a
+    number otherwise.
+    """
+    read_as_keys = (name for feature in features.columns for name in feature.read_as_keys)
+    categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
+    left_out = {data.label, data.impression, *limits.ignore, *OWN}
+    kinds: dict[str, Kind] = {}
+    for column in (*data.columns, *(column for table in data.side_tables for column in table.columns)):
+        if column.known == "before" and column.name not in left_out:
+            kind = _kind(column, categories)
+            if kind is not None:
+                kinds.setdefault(column.name, kind)  # a side table's key is the log's column
+    return kinds
+
+
+def _kind(column: Column, categories: set[str | None]) -> Kind | None:
+    if column.type == "integer":
+        return "categorical" if column.name in categories else "numeric"
+    return _KINDS.get(column.type)
+
+
+def known_values(values: pl.Series, kind: Kind) -> tuple[NDArray[np.int64], pl.Series]:
+    """Return the row of every value that is there, and the values themselves."""
+    frame = pl.DataFrame({"row": np.arange(len(values)), "value": values})
+    if kind == "tags" and isinstance(values.dtype, pl.List):
+        frame = frame.explode("value")
+    if kind == "numeric":
+        number = pl.col("value").cast(pl.Float64)
+        frame = frame.with_columns(number).filter(number.is_finite())
+    else:
+        frame = frame.drop_nulls("value")
+    return frame["row"].to_numpy(), frame["value"]
+
+
+def _distinct(edges: tuple[float, ...]) -> list[str]:
+    """Return the edges with as few digits as tell them apart, four at least."""
+    for digits in (4, 6, 9, 12):
+        shown = [np.format_float_positional(edge, digits, fractional=False, trim="-") for edge in edges]
+        if len(set(shown)) == len(shown):
+            break
+    return shown
+
+
+def _equal_count_edges(values: NDArray[np.float64], bins: int) -> tuple[float, ...]:
+    if not values.size:
+        return ()
+    ordered = np.sort(values)
+    if ordered[0] == ordered[-1]:
+        return (float(ordered[0]), float(np.nextafter(ordered[0], np.inf)))
+    places = np.arange(1, bins) * ordered.size // bins
+    cuts = ordered[places]
+    edges = set(cuts.tolist())
+    # Of a value that several cuts fall on, the bin ends right above it.
+    for value in set(cuts[1:][cuts[1:] == cuts[:-1]].tolist()) | ({cuts[0]} & {ordered[0]}):
+        edges.add(float(ordered[min(np.searchsorted(ordered, value, side="right"), ordered.size - 1)]))
+    return tuple(sorted(edge for edge in edges if edge > ordered[0]))

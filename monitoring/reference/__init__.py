@@ -1,0 +1,1 @@
+"""The profile of the training data that live traffic is compared with."""

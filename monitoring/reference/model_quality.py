@@ -1,0 +1,98 @@
+"""What models were on their test days, from the scores that training wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from monitoring.drift.distributions import bins_of
+from monitoring.kpi import REQUEST, ROW, SCORE, hit_rate
+from monitoring.reference.reference_parts import ColumnReference, ModelReference
+from shortlist.contracts import Columns
+from shortlist.evaluation.measure import scores_file
+from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
+from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.serving.traffic.sessions import in_session_order, session_bounds
+from shortlist.spec.data import Data
+from shortlist.spec.monitoring import Monitoring
+from shortlist.storage.tables import DayTable
+from shortlist.tracking.steps import note
+
+LIST_ROWS: Final = 20
+"""Most rows of a list, as of a replay's request."""
+
+
+def measure_models(
+    scores: Mapping[str, Path], table: DayTable, data: Data, settings: Monitoring
+) -> dict[str, ModelReference]:
+    """Return what every model was; one whose scores cannot be measured is left out, and the user is told.
+
+    Args:
+        scores: File of scores, or its folder, by model.
+        table: The valid log.
+        data: Its declaration.
+        settings: How scores are binned, and how many rows of a list count.
+    """
+    found: dict[str, ModelReference] = {}
+    lists: pl.DataFrame | None = None
+    for model, path in scores.items():
+        try:
+            rows = read_scores(scores_file(path), "test")
+            if lists is None:
+                lists = _lists(table, data, set(rows.frame[Columns.DAY].unique()))
+            found[model] = _measured(model, rows, scores_file(path), lists, settings)
+        except UnmeasurableError as reason:
+            note(f"Live traffic of {model} cannot be compared with its test days: {reason}")
+    return found
+
+
+def scores_by_impression(path: Path) -> pl.DataFrame:
+    """Return impression_id, day and score of every validation and test row in a file of scores, or its folder."""
+    return pl.read_parquet(scores_file(path), columns=[Columns.IMPRESSION, Columns.DAY, SCORE])
+
+
+def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
+    scored = test.frame.select(Columns.IMPRESSION, Columns.LABEL).with_columns(pl.Series(SCORE, test.scores))
+    return ModelReference(
+        model=model,
+        scores=_distribution(scores_by_impression(path), settings),
+        mean_score=float(test.scores.mean()),
+        label_rate=float(test.labels.mean()),
+        auc=auc(test.labels, test.scores),
+        log_loss=log_loss(test.labels, test.scores),
+        hit_rate=hit_rate(lists.join(scored, on=Columns.IMPRESSION), settings.quality.hit_rate_at),
+        rows=test.rows,
+    )
+
+
+def _distribution(scored: pl.DataFrame, settings: Monitoring) -> ColumnReference:
+    bins = bins_of(scored[SCORE], "numeric", settings.drift)
+    days = scored.sort(Columns.DAY).partition_by(Columns.DAY, maintain_order=True)
+    counts = tuple(tuple(bins.count(day[SCORE]).tolist()) for day in days)
+    values = sum(map(sum, counts))
+    return ColumnReference(bins=bins, counts=counts, nulls=1 - values / scored.height, rows=scored.height)
+
+
+def _lists(table: DayTable, data: Data, days: set[date]) -> pl.DataFrame:
+    """Return the list, as request_id, and the row in it of every impression of some days."""
+    return pl.concat(_lists_of_files(table, data, days))
+
+
+def _lists_of_files(table: DayTable, data: Data, days: set[date]) -> Iterator[pl.DataFrame]:
+    columns = [Columns.TIME, Columns.IMPRESSION, *([data.user] if data.user else [])]
+    first = 0
+    yield pl.DataFrame(schema={Columns.IMPRESSION: pl.Int64, REQUEST: pl.Int64, ROW: pl.Int64})
+    for path in table.paths(days):
+        frame = in_session_order(pl.read_parquet(path, columns=columns, hive_partitioning=False), data.user)
+        bounds = session_bounds(frame, data.user, LIST_ROWS)
+        cut = pl.DataFrame(bounds, schema=["start", "stop"], orient="row").sort("start")
+        place = pl.int_range(pl.len(), dtype=pl.Int64)
+        # Lists lie one after another: a row is of the newest one that has begun.
+        number = cut["start"].search_sorted(pl.select(pl.int_range(frame.height)).to_series(), side="right") - 1
+        own = frame.select(Columns.IMPRESSION, number.cast(pl.Int64).alias(REQUEST))
+        yield own.with_columns(pl.col(REQUEST) + first, place.over(REQUEST).alias(ROW))
+        first += len(bounds)

@@ -1,0 +1,1 @@
+"""When drift, a schedule or a person may start a retraining."""

@@ -1,0 +1,1 @@
+"""Windows of live traffic, read from the prediction and outcome logs."""

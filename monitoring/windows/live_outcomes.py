@@ -1,0 +1,94 @@
+"""The outcomes of a window's requests, joined piece by piece, whatever their order and however often they come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import polars as pl
+
+from monitoring.windows.answered import MOMENT, REQUEST, ROWS, hashed
+from monitoring.windows.group_sample import GroupSample
+
+READ: Final = ("time", "request_id", "row", "label")
+"""Columns of the outcome log that are needed."""
+_PAIR: Final = "pair"
+_KEPT: Final = pl.Schema(
+    {REQUEST: pl.UInt64(), "row": pl.Int32(), "time": pl.Datetime("us", "UTC"), "label": pl.Int8()}
+)
+
+
+class LiveOutcomes:
+    """What became of requests."""
+
+    def __init__(self, requests: pl.DataFrame, mature: datetime, most: int) -> None:
+        """Begin with no outcome.
+
+        Args:
+            requests: request, time, moment, rows; each request once.
+            mature: When the window is.
+            most: Rows whose outcomes are kept: those of a sample of whole requests.
+        """
+        # Late is told on the answer's clock, which is not that of the moments when a log is replayed.
+        allowed = pl.lit(mature) - pl.col(MOMENT)
+        self._requests = requests.select(REQUEST, ROWS, answer="time", allowed=allowed)
+        self._began, self._ended = requests["time"].min(), requests["time"].max()
+        self._sample = GroupSample(REQUEST, most, _last_ones)
+        self._sample.add(pl.DataFrame(schema=_KEPT))
+        self._pairs = pl.Series(_PAIR, dtype=pl.UInt64)
+        self._with_outcomes = pl.Series(REQUEST, dtype=pl.UInt64)
+        self._strangers = pl.DataFrame(schema={"request_id": pl.String, "outcomes": pl.Int64})
+        self._outside = 0
+        self._known = 0
+        self.late = 0
+        """Outcomes that came after the window was mature."""
+
+    def add(self, outcomes: pl.DataFrame) -> None:
+        """Take a piece of the outcome log; an outcome without a label is none."""
+        told = outcomes.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
+        joined = told.with_columns(hashed()).join(self._requests, on=REQUEST, how="left", maintain_order="left")
+        ours = joined.filter(pl.col("answer").is_not_null())
+        inside = ours.filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
+        self._outside += ours.height - inside.height
+        self._note_strangers(joined.filter(pl.col("answer").is_null()))
+        self._known += inside.height
+        self.late += inside.filter(pl.col("time") - pl.col("answer") > pl.col("allowed")).height
+        self._pairs = pl.concat([self._pairs, inside.select(pl.struct(REQUEST, "row").hash(seed=0)).to_series()])
+        self._with_outcomes = pl.concat([self._with_outcomes, inside[REQUEST]]).unique()
+        self._sample.add(inside.select(REQUEST, "row", "time", (pl.col("label") > 0).cast(pl.Int8).alias("label")))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the requests, those with rows, that have an outcome; 0 without requests."""
+        asked = self._requests.filter(pl.col(ROWS) > 0).height
+        return self._with_outcomes.len() / asked if asked else 0.0
+
+    @property
+    def duplicates(self) -> int:
+        """Outcomes of a row that had one already."""
+        return self._known - self._pairs.n_unique()
+
+    @property
+    def unmatched_outcomes(self) -> pl.DataFrame:
+        """Outcomes, by request_id, of requests that are not the window's, written while the window's were answered."""
+        return self._strangers
+
+    @property
+    def out_of_range_outcomes(self) -> int:
+        """Outcomes of a row that the request does not have."""
+        return self._outside
+
+    def shown(self) -> pl.DataFrame:
+        """Return request, row, label (0 or 1) of the sample; of several outcomes of a row, the last one."""
+        return self._sample.rows().select(REQUEST, "row", "label")
+
+    def _note_strangers(self, outcomes: pl.DataFrame) -> None:
+        now = outcomes.filter(pl.col("time").is_between(self._began, self._ended))
+        counted = now.group_by("request_id").agg(pl.len().cast(pl.Int64).alias("outcomes"))
+        both = pl.concat([self._strangers, counted])
+        self._strangers = both.group_by("request_id").agg(pl.col("outcomes").sum())
+
+
+def _last_ones(outcomes: pl.DataFrame) -> pl.DataFrame:
+    ordered = outcomes.sort("time", maintain_order=True, nulls_last=False)
+    return ordered.unique([REQUEST, "row"], keep="last", maintain_order=True)

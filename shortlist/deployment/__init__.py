@@ -1,0 +1,1 @@
+"""What happens to a trained model after its gates: registration, release and deployment."""

@@ -1,0 +1,84 @@
+"""What a verdict means for MLflow: a version for the blessed model, reasons for every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.blessing import read_blessing, verify_blessing
+from shortlist.evaluation.verdict import Verdict
+from shortlist.report.figures import write_plots
+from shortlist.report.report import model_plots
+from shortlist.training.training import RunContext
+
+
+def register_blessed(
+    origin: RunContext,
+    verdict: Path,
+    runs: Mapping[str, str],
+    reference: Path | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    """Verify the blessing, register the blessed model as candidate, and return its version.
+
+    The first model of a spec becomes the champion too: there is nothing it could be compared with.
+
+    Args:
+        origin: Spec and stores.
+        verdict: Folder of `blessing.json`.
+        runs: Ids of the candidates' MLflow runs by name; the files of the blessed one are verified there.
+        reference: Folder of the distributions that live traffic is compared with; without it the version can be
+            served, and not watched.
+        tags: What else the version is told; see `shortlist.training.champion_cache`.
+
+    Raises:
+        IntegrityError: The files are not those that were judged.
+    """
+    blessing = read_blessing(verdict / Files.BLESSING)
+    assert blessing.blessed is not None
+    run = runs[blessing.blessed.model]
+    with TemporaryDirectory(prefix="shortlist-blessed-") as files:
+        verify_blessing(verdict / Files.BLESSING, origin.tracker.fetch_model(run, Path(files)))
+    record_verdict(origin, verdict, runs)
+    origin.tracker.log_blessing(run, verdict / Files.BLESSING)  # before there is a version
+    if reference is not None:
+        origin.tracker.log_reference(run, reference)
+    registry = origin.tracker.registry
+    version = registry.register(run, {**(tags or {}), "blessed": "true"})
+    registry.set_alias("candidate", version)
+    if registry.version_of("champion") is None:
+        registry.set_alias("champion", version)
+    return str(version)
+
+
+def record_verdict(origin: RunContext, verdict: Path, runs: Mapping[str, str]) -> None:
+    """Write every candidate's gates, and the plots that compare the models, to its MLflow run.
+
+    Args:
+        origin: Spec and stores.
+        verdict: Folder of `blessing.json`.
+        runs: Ids of the candidates' MLflow runs by name.
+    """
+    tracker = origin.tracker
+    heard = Verdict.read(verdict)
+    with TemporaryDirectory() as folder:
+        write_plots(model_plots(heard.models, heard.best_possible), Path(folder))
+        for report in read_blessing(verdict / Files.BLESSING).gates:
+            tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
+            tracker.log_files(runs[report.model], Path(folder), "plots")
+
+
+def promote(origin: RunContext, version: int | None = None) -> int:
+    """Make a version (the candidate by default) the champion; return it.
+
+    Raises:
+        ShortlistError: There is no candidate.
+    """
+    registry = origin.tracker.registry
+    chosen = version if version is not None else registry.version_of("candidate")
+    if chosen is None:
+        raise ShortlistError(f"spec '{origin.name}' has no candidate yet; make run SPEC={origin.name}")
+    registry.set_alias("champion", chosen)
+    return chosen

@@ -1,0 +1,71 @@
+"""The serving model on a new run's rows, read through the preprocessing it was trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.fit import fit
+from shortlist.features.split import split_days
+from shortlist.features.table import build_table
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
+from shortlist.storage.tables import DayTable
+from shortlist.training.scores import score
+from shortlist.training.train import load_ranker
+from shortlist.training.training import RunContext
+
+
+def serving_version(origin: RunContext) -> str:
+    """Return the registered version that serves now; empty when there is none."""
+    return str(origin.tracker.registry.version_of("champion") or "")
+
+
+def score_champion(
+    version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path
+) -> None:  # fmt: skip
+    """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
+
+    A champion that cannot be scored is not an error here: the gate that needs its scores holds, and says why.
+
+    Args:
+        version: Registered version of the champion; empty when there is none.
+        origin: Spec and stores.
+        declared: The log, the features and the slices that this run declares.
+        runtime: Engine and memory.
+        log: The valid log.
+        fitted: What this run's features were fitted to.
+        out: Folder to write.
+    """
+    # Files of a remote store are gone when this ends: only scores and digest go on.
+    with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
+        record = {"version": version, "problem": ""}
+        if version:
+            found = origin.tracker.registry.find("champion", Path(files))
+            assert found is not None and str(found.version) == version, "the champion changed during the run"
+            record |= {"model": found.name or found.kind, "kind": found.kind, "digest": folder_digest(found.folder)}
+            try:
+                _score(found.folder, declared, runtime, log, fitted, staging)
+            except ShortlistError as problem:
+                record["problem"] = str(problem)
+        write_json(staging / Files.CHAMPION, record)
+
+
+def _score(model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
+    own = model / Files.PREPROCESSING
+    features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
+    days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
+    with TemporaryDirectory(dir=out) as scratch:
+        counted = fitted
+        if features != declared.features:  # the spec moved on: count what the champion reads
+            counted = Path(scratch) / "fitted"
+            fit(declared.data, features, declared.gates, runtime, log, counted)
+        table = build_table(
+            declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
+            preprocessing=own, only=frozenset((*days.validation, *days.test)),
+        )  # fmt: skip
+        scores = score(load_ranker(model), table, Path(scratch) / "scores")
+        scores.rename(out / Files.SCORES)

@@ -1,0 +1,88 @@
+"""Several processes on this machine that train one model together, and what becomes of it when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from shortlist.contracts import ShortlistError
+from shortlist.training.job import MODEL, Job, first_failure
+
+_LOG = "workers.log"
+_LAUNCHERS = re.compile(r"^[EW]\d{4} ", re.MULTILINE)
+"""How the launcher's own lines begin."""
+_DEAD = re.compile(r"rank\s*:\s*(?P<rank>\d+).*?exitcode\s*:\s*(?P<code>-?\d+)", re.DOTALL)
+
+
+def train_locally(job: Job, out_model: Path) -> None:
+    """Train a job's model by as many processes as it has shares; the model's folder appears whole or not at all.
+
+    Args:
+        job: What to train.
+        out_model: Folder to write.
+
+    Raises:
+        MisfitError: The champion does not fit.
+        ShortlistError: A process stopped for the user's mistake, or died; the others were stopped too.
+    """
+    folder = out_model.with_name(out_model.name + ".job")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        _run(job.write(folder), len(job.shares))
+        shutil.rmtree(out_model, ignore_errors=True)
+        (folder / MODEL).rename(out_model)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(job: Path, world: int) -> None:
+    """Run the processes to their end; torchrun ends them all when one ends badly."""
+    # Nothing listens beyond this machine, and the cores are shared fairly.
+    threads = str(max(1, (os.cpu_count() or 1) // world))
+    own = {"OMP_NUM_THREADS": threads, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(world),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "localhost",
+        "-m", "shortlist.training.worker", str(job),
+    ]  # fmt: skip
+    with (job.parent / _LOG).open("wb") as log:
+        process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)  # noqa: S603 - our own
+        try:
+            code = process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGTERM)  # torchrun takes its processes along
+            process.wait()
+            raise
+    if code:
+        raise _why(job.parent, world)
+
+
+def _why(folder: Path, world: int) -> ShortlistError:
+    failure = first_failure(folder)
+    if failure is not None:
+        return failure.error()
+    log = (folder / _LOG).read_text(errors="replace")
+    # torchrun names the process that ended first under "Root Cause"; the others ended because of it.
+    dead = _DEAD.search(log.rpartition("Root Cause")[2])
+    who = f"process {dead['rank']} of {world}" if dead else f"one of {world} processes"
+    code = int(dead["code"]) if dead else 1
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}" + (
+            ", most often for want of memory. Declare fewer processes, a smaller batch_size or a smaller"
+            " runtime.memory_budget_mib" if -code == signal.SIGKILL else ""
+        )  # fmt: skip
+    else:
+        how = f"ended with exit code {code}:\n{_traceback(log)}"
+    return ShortlistError(f"training by {world} processes stopped: {who} {how}. All were stopped; nothing was written.")
+
+
+def _traceback(log: str) -> str:
+    """Return the last lines that a process wrote before torchrun's own."""
+    own = _LAUNCHERS.split(log)[0]
+    return "\n".join([line for line in own.splitlines() if line.strip()][-15:])

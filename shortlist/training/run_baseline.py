@@ -1,0 +1,53 @@
+"""What a run builds on: the serving version, for each model the one to go on from, the earlier features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from models.base import DeclaredModel
+from models.registry import kind_of
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.previous_fit import NEWEST, newest_fit
+from shortlist.storage.identity import claim
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.steps import note
+from shortlist.training.continued_training import find_earlier
+from shortlist.training.training import RunContext
+
+
+class RunBaseline(NamedTuple):
+    """What there is before a run, as its steps are told it; empty where there is nothing."""
+
+    version: str
+    """Registered version that serves now."""
+    models: tuple[DeclaredModel, ...]
+    """The declared models, each with the MLflow run of the model that it goes on from."""
+    previous: str
+    """Path or address of the earlier fitted features."""
+
+
+def find_run_baseline(origin: RunContext, models: Sequence[DeclaredModel], previous: str) -> RunBaseline:
+    """Return what a run builds on; tell the user what is wanted and not there.
+
+    Args:
+        origin: Spec, stores, log and cause.
+        models: What is declared.
+        previous: Path of the earlier features; `newest` for those that the store was last filled from; empty: none.
+
+    Raises:
+        ShortlistError: A store cannot be reached, or belongs to another cluster: said before anything is written.
+    """
+    claim(StorageConfig.parse(origin.stores))
+    tracker, log = origin.tracker, (origin.input_digest, origin.cause.until)
+    if previous == NEWEST:
+        previous = newest_fit(spec_feast_store_location(StorageConfig.parse(origin.stores), origin.name))
+        if not previous:
+            note("Every day is counted: there are no earlier features yet.")
+    sections = [kind_of(model.kind).section.model_validate(model.section) for model in models]
+    runs = [find_earlier(one.name, section, tracker, *log) for one, section in zip(models, sections, strict=True)]
+    return RunBaseline(
+        version=str(tracker.registry.version_of("champion") or ""),
+        models=tuple(one.model_copy(update={"earlier": run}) for one, run in zip(models, runs, strict=True)),
+        previous=previous,
+    )

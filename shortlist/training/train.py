@@ -1,0 +1,84 @@
+"""One declared model trained, saved and scored: what a pipeline step calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.ranker import Ranker
+from models.record import TrainedModel, read_record
+from models.registry import kind_of
+from shortlist.contracts import ShortlistError
+from shortlist.spec.base import Section
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
+from shortlist.training.job import Job
+from shortlist.training.scores import score
+
+
+class DistributedLaunch(NamedTuple):
+    """Several processes that train a model together."""
+
+    world: int
+    """How many."""
+    run: Callable[[Job, Path], None]
+    """run(job, out_model) has them train and writes the model's folder, whole or not at all."""
+
+
+def ranker_class(kind: str) -> type[Ranker[Any]]:
+    """Return the class of a kind of model.
+
+    Raises:
+        ShortlistError: There is no such kind.
+    """
+    found: type[Ranker[Any]] = kind_of(kind).load("ranker")
+    return found
+
+
+def load_ranker(folder: Path) -> Ranker[Any]:
+    """Return the model in a folder, whatever its kind.
+
+    Raises:
+        IntegrityError: A file is missing or was changed after training, or the kind is unknown.
+    """
+    kind = read_record(folder).kind
+    try:
+        ranker = ranker_class(kind)
+    except ShortlistError as error:
+        raise IntegrityError(f"{folder}: {error}") from None
+    return ranker.load(folder)
+
+
+def train(  # noqa: PLR0913, PLR0917 - what a training needs
+    kind: str, section: Section | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
+    champion: Path | None = None, spread: DistributedLaunch | None = None, name: str = "",
+) -> TrainedModel:  # fmt: skip
+    """Train a model, write its folder, and write the scores of validation and test days into another.
+
+    Args:
+        kind: As the registry names it.
+        section: The model's section of the spec; None: the kind's defaults.
+        table: The feature table.
+        runtime: Engine, memory budget and seed.
+        out_model: Model folder to write.
+        out_scores: Folder that gets `scores.parquet`.
+        champion: Folder of a model of the same kind and features to start from.
+        spread: The processes that train it together; None: this one does.
+        name: What the user calls it; empty: as its kind.
+
+    Raises:
+        ShortlistError: The table, the section and the champion do not go together, or training went astray.
+    """
+    found = ranker_class(kind)
+    section = section or found.section_type()
+    if spread is None:
+        ranker = found(section, name)
+        ranker.fit(table, runtime, champion=champion)
+        ranker.save(out_model)
+    else:
+        spread.run(Job.of(kind, section, table, runtime, champion, spread.world, name), out_model)
+        ranker = load_ranker(out_model)
+    score(ranker, table, out_scores)
+    return ranker.record

@@ -1,0 +1,202 @@
+"""One training as a pipeline step: trained or not declared, packed with its preprocessing, tracked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from models.base import DeclaredModel
+from models.checkpoints import CheckpointLocation, checkpoint_to
+from models.inputs import split_of
+from models.ranker import DivergedError, IncompatibleModelError
+from models.record import TrainedModel
+from models.registry import kind_of
+from shortlist.contracts import Files
+from shortlist.report.figures import write_plots
+from shortlist.report.report import training_plots
+from shortlist.spec.load import digest
+from shortlist.spec.models import ModelSection
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json, write_manifest
+from shortlist.storage.objects import open_object_store
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.storage.tables import DayTable
+from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, git_commit
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.steps import note
+from shortlist.tracking.store_access import tracking_location
+from shortlist.training.continued_training import PreviousModel
+from shortlist.training.distributed_launch import distributed_launch_for
+from shortlist.training.export import export
+from shortlist.training.packing import pack
+from shortlist.training.train import ranker_class, train
+
+
+class RunContext(BaseModel):
+    """Where a training belongs, as the graph's parameters say it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Name of the spec."""
+    stores: str
+    """Where everything is that outlives a run; see `shortlist.storage.storage_config`."""
+    input_digest: str = ""
+    """Of the raw log."""
+    code: str = ""
+    """Of this package."""
+    cause: TrainingTrigger = TrainingTrigger()
+    """Why it was started."""
+
+    @property
+    def tracker(self) -> Tracker:
+        """The spec's MLflow store."""
+        place = tracking_location(StorageConfig.parse(self.stores), self.name)
+        return Tracker(place.uri, self.name, place.files)
+
+
+class TrackedRun(NamedTuple):
+    """What a training leaves besides its files."""
+
+    rows: int
+    """Rows visited."""
+    run: str
+    """Id of its MLflow run."""
+    begun: str
+    """What it went on from; empty: it started from scratch."""
+
+
+class FeatureArtifacts(NamedTuple):
+    """What features were made of a log."""
+
+    table: DayTable
+    fitted: Path
+    table_digest: str
+
+
+def train_and_track(
+    model: DeclaredModel, runtime: Runtime, origin: RunContext,
+    fitted: Path, table: Path, out_model: Path, out_scores: Path,
+) -> TrackedRun:  # fmt: skip
+    """Train, score, pack and track a declared model; export it when it is a candidate.
+
+    When the earlier model does not fit, training starts from scratch, and the user is told why.
+
+    Args:
+        model: What is declared, and the model to go on from.
+        runtime: Engine, memory budget and seed.
+        origin: Spec, stores, log, code and cause.
+        fitted: What the features were fitted to; its preprocessing travels with the model.
+        table: The feature table.
+        out_model: Model folder to write.
+        out_scores: Folder that gets the scores of validation and test days.
+    """
+    section = kind_of(model.kind).section.model_validate(model.section)
+    made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, folder_digest(table))
+    try:
+        record, continued = _train(model, section, runtime, origin, made, out_model, out_scores)
+    except DivergedError as reason:
+        note(f"{model.name} is held: {reason}")
+        record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
+        return TrackedRun(0, _track(model, section, origin, made, record, None, out_model), "")
+    for feature, found in record.hashed.items():
+        if (warning := found.warning(feature)) is not None:
+            note(warning)
+    pack(out_model, fitted)
+    if section.role == "candidate":
+        export(out_model, origin.name)
+    run = _track(model, section, origin, made, record, continued, out_model)
+    rows = round(record.train_rows_per_s * record.train_seconds)
+    return TrackedRun(rows, run, str(continued) if continued else "")
+
+
+def _track(
+    model: DeclaredModel, section: ModelSection, origin: RunContext, made: FeatureArtifacts, record: TrainedModel,
+    continued: ContinuedFrom | None, out_model: Path,
+) -> str:  # fmt: skip
+    """Write a training and its files to MLflow; return the run's id."""
+    lineage = Lineage(
+        spec_digest=digest(section),
+        data_digest=f"{origin.input_digest}/{made.table_digest}",
+        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(made.table).model_dump().items() if days},
+        code_version=origin.code,
+        git_commit=git_commit(),
+        cause=origin.cause,
+        continued=continued,
+    )
+    with TemporaryDirectory() as plots:
+        write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
+        return origin.tracker.log_training(
+            out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name
+        )
+
+
+def _leave_unusable(
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, made: FeatureArtifacts, reason: str,
+    out_model: Path, out_scores: Path,
+) -> TrainedModel:  # fmt: skip
+    """Leave a candidate without weights and scores: the gates hold it for the reason, and the run goes on."""
+    split = split_of(made.table)
+    record = TrainedModel(
+        kind=model.kind, name=model.name, features=(), params=section.model_dump(mode="json"), base_rate=0.0,
+        train_days=tuple(map(str, split.train)), validation_days=tuple(map(str, split.validation)),
+        train_rows=0, validation_rows=0, train_seconds=0.0, train_rows_per_s=0.0, seed=runtime.seed,
+    )  # fmt: skip
+    shutil.rmtree(out_model, ignore_errors=True)  # weights that were saved before they gave NaN
+    with atomic_folder(out_model) as staging:
+        write_json(staging / Files.MODEL, record.model_dump(mode="json"))
+        write_manifest(staging)
+    with atomic_folder(out_scores) as staging:
+        write_json(staging / Files.PROBLEM, {"problem": reason})
+    return record
+
+
+def _train(
+    model: DeclaredModel,
+    section: ModelSection,
+    runtime: Runtime,
+    origin: RunContext,
+    made: FeatureArtifacts,
+    out_model: Path,
+    out_scores: Path,
+) -> tuple[TrainedModel, ContinuedFrom | None]:
+    """Go on from the earlier model where it fits, else start from scratch and say why."""
+    kind, name, outputs = model.kind, model.name, (out_model, out_scores)
+    spread = distributed_launch_for(name, model.cluster, origin.stores)
+    if model.earlier and section.continuation is not None:
+        try:
+            with PreviousModel.fetched(model.earlier, origin.tracker) as begun:
+                days_left_to_train = begun.days_left_to_train(section, ranker_class(kind), made.table, made.fitted)
+                with checkpoint_to(_place(model, section, runtime, origin, made, model.earlier)):
+                    record = train(kind, section, days_left_to_train, runtime, *outputs, begun.folder, spread, name)
+                return record, begun.told(section, record)
+        except IncompatibleModelError as reason:
+            note(f"{name} was trained from scratch: {reason}")
+    with checkpoint_to(_place(model, section, runtime, origin, made, "")):
+        return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name), None
+
+
+def _place(
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, origin: RunContext, made: FeatureArtifacts,
+    earlier: str,
+) -> CheckpointLocation:  # fmt: skip
+    """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
+    means = [
+        model.kind,
+        section.model_dump_json(),
+        runtime.seed,
+        runtime.engine,
+        made.table_digest,
+        origin.code,
+        earlier,
+    ]
+    name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
+    return CheckpointLocation(
+        open_object_store(StorageConfig.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors"
+    )

@@ -1,0 +1,49 @@
+"""One of several processes that train a model; torchrun starts it (`python -m shortlist.training.worker JOB`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from models.devices import torch_device
+from models.process_group import joined
+from shortlist.contracts import ShortlistError
+from shortlist.system.progress import EVENTS_VARIABLE
+from shortlist.training.job import MODEL, Failure, Job
+from shortlist.training.train import ranker_class
+
+
+def work(path: Path, rank: int) -> None:
+    """Train a job's model with the others; rank 0 writes it, whole, beside the job.
+
+    Raises:
+        ShortlistError: The table, the section and the champion do not go together, or training went astray.
+    """
+    job = Job.read(path)
+    # The processes of a machine share its memory.
+    budget = max(64, job.runtime.memory_budget_mib // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    runtime = job.runtime.model_copy(update={"memory_budget_mib": budget})
+    ranker_type = ranker_class(job.kind)
+    ranker = ranker_type(ranker_type.section_type.model_validate(job.section), job.name)
+    if rank:
+        os.environ.pop(EVENTS_VARIABLE, None)  # one progress bar is enough
+    cuda = torch_device(job.runtime.engine) == "cuda"
+    with joined(job.files(rank), cuda):
+        ranker.fit(job.opened, runtime, champion=Path(job.champion) if job.champion else None)
+        if rank == 0:
+            ranker.save(path.parent / MODEL)
+
+
+def main() -> None:
+    """Run one process; a user's mistake is a message in a file and an exit code."""
+    path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    try:
+        work(path, rank)
+    except ShortlistError as error:
+        Failure.of(error).write(path.parent, rank)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()
