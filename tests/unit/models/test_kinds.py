@@ -23,8 +23,7 @@ from shortlist.spec.models import ModelSection
 ROOT = Path(__file__).parents[3]
 ALLOWED = {
     "models/registry.py": "it is where they are named",
-    "models/dlrm/diagnosis.py": "belongs to dlrm, whose ModelKind names it",
-    "models/planning/plan_inputs.py": "likewise",
+    "models/planning/plan_inputs.py": "the plan of a DLRM's tables, which its ModelKind names",
     "shortlist/serving/export/fil.py": "Triton's FIL backend looks for a file called xgboost.ubj",
     "shortlist/serving/export/triton_config.py": "the same backend calls that format xgboost_ubj",
 }
