@@ -8,8 +8,10 @@ SPEC ?= demo
 DATA ?=
 RUNS ?= runs
 PORT ?= 0
-# Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"
+# Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"; text with spaces in quotes,
+# elements of lists by position or name: SET='features.item_rate.prior=50 data.clock.format="%d/%m/%Y %H:%M"'
 SET ?=
+export SET
 # Where stores are: PROFILE=cluster OBJECTS=s3://bucket/prefix, their addresses in the environment (docs/adr/0013).
 PROFILE ?=
 OBJECTS ?=
@@ -33,7 +35,7 @@ NAMES ?=
 CASES ?= 10000
 # Of the cluster that make test-cluster tries: said with the command, never taken from the environment.
 NAMED_CLUSTER = $(if $(findstring command,$(origin KUBECONFIG)),$(KUBECONFIG))
-ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
   $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
 VENV := .venv
 # Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
@@ -56,7 +58,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
-	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
@@ -107,7 +109,7 @@ rollback: $(READY) ## abort the rollout under way; with none, go back to the cha
 	@$(BIN)/shortlist rollback $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
-	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data $(DATA)) $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
+	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
 
 drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
 	@rm -rf $(RUNS)/drill

@@ -108,7 +108,8 @@ def check_time_unit(raw: pl.Series, times: pl.Series, clock: EventClock, file: s
         advice = "declare how it is written: format: '%d/%m/%Y %H:%M:%S'"
     else:
         advice = "check clock.column, unit, earliest and latest"
-    wrong = "format" if isinstance(value, str) and not _is_count(value) else "unit"
+    as_text = isinstance(value, str) and not _is_count(value)
+    wrong = "format" if as_text and (clock.is_text or notations[:1] != ["unit: iso"]) else "unit"
     raise DataError(
         f"{file}: the {wrong} of clock column '{clock.column}' is probably wrong: got e.g. {_plain(value)}"
         f"{_read_as(value, clock)}, wanted {wanted_time(clock) if wrong == 'format' else _span(clock)}; {advice}"

@@ -231,11 +231,11 @@ class Rules(Section):
     min_rows: int = Field(default=1_000, ge=1)
     """Fewer valid rows stop the run."""
     min_volume_ratio: Share = 0.2
-    """A day with fewer rows than this share of the median of the days before it stops the run."""
+    """A day with fewer rows than this share of the median day before stops the run, beyond chance and usual spread."""
     max_volume_ratio: float = Field(default=5.0, ge=1.0)
-    """A day with more rows than this multiple of the median of the days before it stops the run."""
+    """A day with more rows than this multiple of the median day before stops the run; chance and spread as above."""
     max_label_rate_change: Share = 0.5
-    """Largest relative change of a day's label rate against the median of the days before it, beyond chance."""
+    """Largest relative change of a day's label rate against the median day before; chance and spread as above."""
     undeclared_columns: Literal["refuse", "ignore"] = "refuse"
     """What to do with a column in the file that the spec does not name."""
     max_column_auc: float = Field(default=0.95, gt=0.5, le=1.0)

@@ -31,7 +31,7 @@ def _checked(pattern: str) -> str:
         if not dated & set(names)
     ]
     if lacking:
-        raise ValueError(f"'{pattern}' has no {' and no '.join(lacking)}; wanted e.g. %d/%m/%Y %H:%M:%S")
+        raise ValueError(f"'{pattern}' lacks {' and '.join(lacking)}; wanted e.g. %d/%m/%Y %H:%M:%S")
     hours, minutes = bool({*used} & set("HITR")), bool({*used} & set("MTR"))
     if hours != minutes or ("I" in used) != ("p" in used):
         raise ValueError(f"'{pattern}': hours and minutes come together (%H:%M), and so do %I and %p")
