@@ -20,6 +20,8 @@ _GAP_ADVICE = (
 # Two-sided 1 in 1 000: a day further off than this is not chance.
 _CHANCE_Z = 3.29
 _MAD_TO_SIGMA = 1.4826
+_FEWEST_STEPS = 7
+"""From one day to the next, before they tell what is usual: a single odd day makes two of them."""
 
 
 def enough_days(facts: LogFacts, data: Data) -> Problems:
@@ -96,7 +98,7 @@ def _with_gaps(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
 def _spread(values: Sequence[float]) -> float:
     """Return the standard deviation of days that always differ; a step from one level to another leaves it near 0."""
     steps = [abs(later - earlier) for earlier, later in pairwise(values)]
-    return _MAD_TO_SIGMA / sqrt(2) * median(steps) if steps else 0.0
+    return _MAD_TO_SIGMA / sqrt(2) * median(steps) if len(steps) >= _FEWEST_STEPS else 0.0
 
 
 def _is_unusual(rows: int, usual: float, spread: float) -> bool:
