@@ -142,6 +142,9 @@ def _words(source: str, name: str, known: pl.Series, odd: tuple[str, ...]) -> Co
 
 def _is_list(sample: pl.Series, separator: str) -> bool:
     """Whether values look like lists of a few keys: many hold the separator, and the parts come again and again."""
+    within = sample.filter(sample.str.contains(separator, literal=True))
+    if separator in ",|" and len(within) and within.str.contains(rf"^\d+( *\{separator} *\d+)+$").all():
+        return True
     holds = int(sample.str.contains(separator, literal=True).sum()) / len(sample)
     if holds < (0.2 if separator == "|" else 0.5 if separator == " " else 0.25):
         return False

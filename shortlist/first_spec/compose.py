@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from math import ceil, sqrt
 from typing import Final
@@ -17,7 +18,7 @@ from shortlist.system.project import project_root
 
 _PLAIN: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_./-]*$")
 _YAML_WORDS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
-_WIDTH: Final = 110
+_WIDTH: Final = 90
 _FEW_VALUES: Final = 500
 _MOST_VALUES: Final = 20_000
 _LOG_FROM: Final = 100
@@ -34,8 +35,8 @@ def compose(draft: Draft, name: str) -> str:
 
 def _head(draft: Draft, name: str) -> Iterator[str]:
     yield f"# make run SPEC={name}.yaml DATA={draft.location}"
-    yield "# Written by `shortlist init`. Every choice has its reason beside it; what it could not know is yours to change:"
-    yield "# which columns are known only after the impression (`known: after`), and what counts as a success (`label`)."
+    yield "# Written by `shortlist init`. What it could not know is yours to change: which columns are known only after"
+    yield "# the impression (`known: after`), and what counts as a success (`label`)."
     yield "# `shortlist check` says what is wrong, `shortlist schema` what else can be declared."
     yield "version: 1"
     yield f"name: {name}"
@@ -49,7 +50,8 @@ def _data(draft: Draft) -> Iterator[str]:
         source["path"] = log.path
     yield "data:"
     settings = ", ".join(f"{key}: {_text(value)}" for key, value in source.items())
-    yield f"  source: {{{settings}{_reading(log.format if log.declared_format else '', log.header, _nulls(log.columns))}}}"
+    told = log.format if log.declared_format else ""
+    yield f"  source: {{{settings}{_reading(told, log.header, _nulls(log.columns))}}}"
     yield "  columns:"
     for column in draft.columns:
         yield from _log_column(column, draft)
@@ -57,7 +59,7 @@ def _data(draft: Draft) -> Iterator[str]:
     yield f"  label: {label}"
     if draft.positive is not None:
         given = {key: value for key, value in draft.positive.model_dump(mode="json").items() if value is not None}
-        shown = ", ".join(f"{key}: {json.dumps(value)}" for key, value in given.items())
+        shown = ", ".join(f"{key}: {_number(value)}" for key, value in given.items())
         yield f"  positive: {{{shown}}}   # these values count as 1, all others as 0"
     if draft.paired:
         yield f'  explode: {{columns: [{SHOWN_ITEM}, {IS_POSITIVE}], separator: " ", within: "-"}}'
@@ -74,7 +76,8 @@ def _data(draft: Draft) -> Iterator[str]:
         yield from _side(side, draft)
     yield from _rules(draft)
     warmup, validation, test = draft.split
-    yield f"  # The last {test} of {len(draft.day_rows)} days hold {draft.test_rows:,} of the {log.rows.height:,} rows looked at."
+    looked_at = f"{draft.test_rows:,} of the {log.rows.height:,} rows looked at"
+    yield f"  # The last {test} of {len(draft.day_rows)} days hold {looked_at}."
     yield f"  split: {{warmup_days: {warmup}, validation_days: {validation}, test_days: {test}}}"
     yield ""
 
@@ -124,7 +127,8 @@ def _clock(draft: Draft) -> Iterator[str]:
     parts.append(f"unit: {clock.unit}" if clock.unit is not None else f"format: {json.dumps(clock.format)}")
     first = draft.day_rows[0][0]
     parts += [f"earliest: {first}"] if first.year < 2000 else []
-    yield f"  clock: {{kind: column, {', '.join(parts)}}}   # days begin at midnight UTC; set `timezone` where they do not"
+    yield "  # Days begin at midnight UTC; set `timezone` where they do not."
+    yield f"  clock: {{kind: column, {', '.join(parts)}}}"
 
 
 def _side(side: Side, draft: Draft) -> Iterator[str]:
@@ -207,14 +211,19 @@ class _Features:
             yield from self._add("*_seen", f"{{kind: count, key: {key}, name: {key}_seen}}")
             yield from self._add("*_away", f"{{kind: time_since, key: {key}, name: {key}_away}}")
         categories = [(name, column) for name, column in before if _is_category(column)]
-        for name, _ in categories:
+        histories = {column.source for column in self._histories()}
+        for name, column in categories:
+            if column.source in histories:
+                continue
             yield from self._add("*_rate", f"{{kind: target, key: {name}, name: {name}_rate}}")
         few = sorted((c for c in categories if c[1].distinct <= _FEW_VALUES), key=lambda c: -c[1].distinct)
         for name, _ in few[:_MOST_CROSSES] if self._user else ():
             yield from self._add(
                 "*_rate", f"{{kind: target, key: [{self._user}, {name}], name: {self._user}_{name}_rate, prior: 5}}"
             )
-        yield from self._histories()
+        for column in self._histories():
+            listed = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
+            yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {listed}}}")
         logs = [name for name, column in before if _is_number(column) and _is_long(column)]
         numbers = [name for name, column in before if _is_number(column) and not _is_long(column)]
         if logs:
@@ -259,19 +268,19 @@ class _Features:
                 if column.source != side.key and _is_useful(column):
                     yield draft.name_of(column, side), column
 
-    def _histories(self) -> Iterator[str]:
-        """Give how often an item occurs in lists of items that a table of users holds."""
+    def _histories(self) -> list[ColumnLook]:
+        """Return the lists of items that a table of users holds."""
         draft = self._draft
         if draft.user is None or draft.item is None:
-            return
+            return []
         item = draft.log.column(draft.item)
-        for side in draft.sides:
-            for column in side.table.columns if side.key == draft.user else ():
-                if column.type == "tags" and column.tag_type == item.type and _share_items(column, item):
-                    name = draft.name_of(column, side)
-                    yield from self._add(
-                        "*_listed", f"{{kind: count, key: {self._item}, of: {name}, name: {name}_listed}}"
-                    )
+        lists = [column for side in draft.sides if side.key == draft.user for column in side.table.columns]
+        lists = [column for column in lists if column.type == "tags" and column.tag_type == item.type]
+        return [column for column in lists if _share_items(column, item)]
+
+    def _name_of_side(self, column: ColumnLook) -> str:
+        draft = self._draft
+        return next(draft.name_of(column, side) for side in draft.sides if column in side.table.columns)
 
     def _has_hours(self) -> bool:
         draft = self._draft
@@ -318,9 +327,13 @@ def _nulls(columns: tuple[ColumnLook, ...]) -> list[str]:
     )
 
 
+def _number(value: object) -> str:
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def _list(names: list[str]) -> str:
     text = f"[{', '.join(names)}]"
-    return text if len(text) <= _WIDTH else text.replace(", ", ",\n        ")
+    return textwrap.fill(text, _WIDTH, subsequent_indent=" " * 8, break_long_words=False)
 
 
 def _text(value: str) -> str:

@@ -15,7 +15,6 @@ from shortlist.first_spec.draft import Draft, Side
 from shortlist.first_spec.roles import Choice
 from shortlist.first_spec.tables import Table, find_tables
 from shortlist.spec.load import parse_spec
-from shortlist.spec.log_shape import Positive
 
 Ask = Callable[[str, Choice], str | None]
 """Gets what is asked for and the likeliest answer; returns the source name of a column, or None."""
@@ -41,7 +40,7 @@ def draft_spec(location: Path, ask: Ask) -> Draft:
     label = ask("label: what to predict", found)
     if label is None:
         raise DataError(
-            f"{log.path or location}: {found.reason}; a log needs a column of 0 and 1, of ratings, or of names of events."
+            f"{log.path or location}: {found.reason}; a log needs a column of 0 and 1, ratings, or names of events."
             f" It has {', '.join(column.source for column in log.columns)}"
         )
     column = log.column(label)
@@ -60,14 +59,15 @@ def draft_spec(location: Path, ask: Ask) -> Draft:
 def write_spec(draft: Draft, name: str) -> tuple[str, list[str]]:
     """Return the spec's text, and what is still wrong with the log under it.
 
-    Rules that the log breaks as a whole are loosened by what was measured, each with the figure beside it; a column that
-    alone orders the labels is declared an outcome.
+    Rules that the log breaks as a whole are loosened by what was measured, each with the figure beside it; a column
+    that alone orders the labels is declared an outcome.
     """
     problems: list[str] = []
     for _ in range(_MOST_TRIES):
         text = compose(draft, name)
         problems = list(check_sample(parse_spec(text, name).data, draft.location).problems)
-        if not problems or not any([_loosened(problem, draft) for problem in problems]):
+        loosened = [_loosened(problem, draft) for problem in problems]
+        if not any(loosened):
             break
     return text, problems
 
@@ -137,9 +137,3 @@ def _rule(draft: Draft, name: str, value: str, why: str) -> bool:
     new = name not in draft.rules
     draft.rules[name] = (value, why)
     return new
-
-
-def with_positive(draft: Draft, at_least: float) -> Draft:
-    """Return the draft with another threshold of its label."""
-    draft.positive = Positive(at_least=at_least)
-    return draft
