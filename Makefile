@@ -30,6 +30,8 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
+# YES=1: make init asks nothing.
+YES ?=
 NAMES ?=
 # How many random specs or logs are tried.
 CASES ?= 10000
@@ -60,6 +62,9 @@ help: ## list the targets
 run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
 	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
+
+init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
+	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
 	@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4
@@ -266,6 +271,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
+.PHONY: help run init test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

@@ -22,7 +22,7 @@ _MOST_WRONG: Final = 0.02
 _FEW: Final = 2_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ColumnLook:
     """A column of a file."""
 

@@ -217,10 +217,11 @@ class _Features:
                 continue
             yield from self._add("*_rate", f"{{kind: target, key: {name}, name: {name}_rate}}")
         few = sorted((c for c in categories if c[1].distinct <= _FEW_VALUES), key=lambda c: -c[1].distinct)
-        for name, _ in few[:_MOST_CROSSES] if self._user else ():
-            yield from self._add(
-                "*_rate", f"{{kind: target, key: [{self._user}, {name}], name: {self._user}_{name}_rate, prior: 5}}"
-            )
+        # What a table of users says of the user tells no two items apart.
+        own = {column.source for side in draft.sides if side.key == draft.user for column in side.table.columns}
+        for name in [name for name, column in few if column.source not in own][:_MOST_CROSSES] if self._user else ():
+            pair = f"key: [{self._user}, {name}], name: {self._user}_{name}_rate"
+            yield from self._add("*_rate", f"{{kind: target, {pair}, prior: 5}}")
         for column in self._histories():
             listed = f"of: {self._name_of_side(column)}, name: {self._name_of_side(column)}_listed"
             yield from self._add("*_listed", f"{{kind: count, key: {self._item}, {listed}}}")

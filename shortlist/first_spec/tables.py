@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_FILES: Final = 400
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """Files of the same columns."""
 
