@@ -55,6 +55,9 @@ READY_TEST := $(VENV)/.ready-test
 READY_CLUSTER := $(VENV)/.ready-cluster
 READY_GPU := $(VENV)/.ready-gpu
 READY_TRITON := $(TRITON_VENV)/.ready
+# The site's own: nothing that runs needs its generator.
+DOCS_VENV := .venv-docs
+READY_DOCS := $(DOCS_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -131,6 +134,10 @@ submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submi
 
 schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedule says: make schedule HOST=http://... [DATA=s3://...] [DRY_RUN=1]
 	@$(BIN)/shortlist schedule $(ON_CLUSTER)
+
+docs: $(READY_DOCS) ## build the documentation site in build/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo "Documentation: build/site/index.html"
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
@@ -250,6 +257,11 @@ $(READY_TRITON): $(LOCK)/triton.txt | $(UV)
 	$(call install,Triton,$(TRITON_VENV),$(LOCK)/triton.txt)
 	@touch $@
 
+$(READY_DOCS): $(LOCK)/docs.txt | $(UV)
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	$(call install,the documentation generator,$(DOCS_VENV),$(LOCK)/docs.txt)
+	@touch $@
+
 $(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
 	$(call install,what the cluster profile needs,$(VENV),$(LOCK)/cluster.txt)
 	@touch $@
@@ -266,11 +278,11 @@ $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 	@touch $@
 
 lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
-	@for name in run cluster test triton; do \
+	@for name in run cluster test triton docs; do \
 	  grep -vE '^(-r |torch==)' requirements/$$name.txt \
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
+.PHONY: help run init docs test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
