@@ -55,7 +55,8 @@ def test_commands_in_the_documentation_exist() -> None:
         if page.name == "CHANGELOG.md":
             continue
         text = page.read_text(encoding="utf-8")
-        named = set(re.findall(r"(?:^|`|; )make ([a-z][a-z-]*)", text, re.MULTILINE))
+        code = "\n".join([*(found[0] for found in _FENCE.finditer(text)), *re.findall(r"`[^`\n]+`", text)])
+        named = set(re.findall(r"(?:^|`|; )make ([a-z][a-z-]*)", code, re.MULTILINE))
         assert named <= targets, f"{page.name}: no such target {named - targets}"
         called = set(re.findall(r"\.venv/bin/shortlist ([a-z][a-z-]*)", text))
         assert called <= commands, f"{page.name}: no such command {called - commands}"
