@@ -207,32 +207,18 @@ def test_models_that_go_on_from_a_champion_are_blessed(tmp_path: Path) -> None:
     """Trees grown anew on all days have no validation day of their own, and are chosen all the same."""
     spec = small_file_spec()
     spec["features"]["columns"].append({"kind": "vocabulary", "each": "item_id"})
-    trees = {"kind": "xgboost", "features": ["*"], "rounds": 20}
-    small = {"embedding_dim": 4, "bottom_mlp": [8], "top_mlp": [8], "epochs": 2, "batch_size": 512}
-    network = {"kind": "dlrm", "features": ["*"], **small}
-    spec["models"] = {"xgboost": {**trees, "refit": True}, "longer": trees, "network": network}
+    spec["models"] = {"xgboost": {"kind": "xgboost", "features": ["*"], "rounds": 20, "refit": True}}
     # What is tested is how a version comes about; on so few rows a successor need not be better than its champion.
     spec["gates"] |= {"max_auc_drop": 0.1, "max_slice_auc_drop": 0.5, "max_calibration_error": 0.5, "max_rate_error": 1}
     data, runs = clicks(tmp_path, price_effect=0.5), tmp_path / "runs"
     last = int((data / "log.csv").read_text().splitlines()[-1].rsplit(",", 1)[1])
     until = datetime.fromtimestamp(last, UTC).replace(hour=0, minute=0, second=0)
     assert run_locally(parse_spec(yaml.safe_dump(spec)), data, runs, until=until) == 0
-    tracker = Tracker(tracking_uri(runs / "stores"), spec["name"])
-    before = {name: tracker.passed_runs(name, "dlrm" if name == "network" else "xgboost") for name in spec["models"]}
-    assert {name: len(passed) for name, passed in before.items()} == {"xgboost": 1, "longer": 1, "network": 1}
-    spec["models"] = {"xgboost": {**trees, "refit": True, "retrain": "refit"}}
+    spec["models"]["xgboost"] |= {"retrain": "refit"}
     second = run(spec, runs, data)
     assert (second.code, second.summary["blessed"]) == (0, {"model": "xgboost", "version": "2"})
-    newest, *_ = tracker.passed_runs("xgboost", "xgboost")
-    assert newest.tags["continued_from.run"] == before["xgboost"][0].run_id
-    spec["models"] = {"longer": {**trees, "retrain": "continue"}, "network": {**network, "retrain": "warm"}}
-    third = run(spec, runs, data)
-    assert (third.code, third.summary["blessed"]["version"]) == (0, "3")
-    for name, kind in (("longer", "xgboost"), ("network", "dlrm")):
-        newest, *_ = tracker.passed_runs(name, kind)
-        assert newest.tags["continued_from.run"] == before[name][0].run_id
-        # One is blessed and the other one could have been: their validation log losses are compared.
-        assert all("unknown" not in reason for reason in third.summary["reasons"][name])
+    newest, *_ = Tracker(tracking_uri(runs / "stores"), spec["name"]).passed_runs("xgboost", "xgboost")
+    assert newest.tags["continued_from.version"] == "1"
 
 
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
