@@ -41,7 +41,7 @@ def begin_moment(
     moment, before = newest_moment(cron, now), book.retrainings()
     key = key_of(book.spec, "retrain", moment, "schedule")
     decision = scheduled(book.spec, moment, before, policy, now)
-    has_begun = any(one.key == key for one in before)
+    has_begun = any(one.key == key and one.state != "running" for one in before)
     if decision.action != "retrain" and not has_begun:
         return False, decision
     if not has_begun and book.claim(decision) and book.start(decision, ""):
