@@ -17,6 +17,7 @@ from shortlist.spec.models import ModelSection
 
 KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
+    "lightgbm": "models.lightgbm:KIND",
     "dlrm": "models.dlrm:KIND",
     "logistic": "models.logistic:KIND",
     "popularity": "models.popularity:KIND",

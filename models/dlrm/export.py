@@ -15,7 +15,9 @@ from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM, InteractionNetwork
 from models.dlrm.section import DLRMModel
 from models.record import TrainedModel, read_record
+from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
+from shortlist.serving.export.graph_builder import ExportError
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError
 
@@ -174,6 +176,11 @@ def export_torchscript(folder: Path, out: Path) -> None:
         folder: A model folder.
         out: File to write.
     """
+    if Calibration.read(folder) is not None:
+        raise ExportError(
+            f"{folder}: the model is calibrated, which its TorchScript form does not compute; serve its ONNX form, or"
+            " declare calibration: none"
+        )
     layout, model = _read(read_record(folder), folder)
     scoring = _Scoring(layout, model).eval()
     example = (

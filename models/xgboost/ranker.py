@@ -12,6 +12,7 @@ import xgboost as xgb
 
 from models.inputs import FeatureColumn, LearningTable, chosen
 from models.matrix import float_matrix, float_names
+from models.process_group import current
 from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
 from models.record import TrainedModel, read_record
 from models.validation import quality
@@ -26,11 +27,11 @@ from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
 _OURS = {
-    "kind", "role", "features", "rounds", "early_stopping_rounds", "refit", "bin_sample_rows", "retrain",
+    "kind", "role", "calibration", "features", "rounds", "early_stopping_rounds", "refit", "bin_sample_rows", "retrain",
     "retrain_rounds", "retrain_days",
 }  # fmt: skip
 """Keys of the section that are ours to follow; the others are parameters of XGBoost."""
-_MAY_CHANGE = {"role", "rounds", "early_stopping_rounds", "retrain", "retrain_rounds", "retrain_days"}
+_MAY_CHANGE = {"role", "calibration", "rounds", "early_stopping_rounds", "retrain", "retrain_rounds", "retrain_days"}
 """Keys that do not change how a tree is grown."""
 
 
@@ -82,6 +83,8 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         with xgboost_collective(), matrices as matrix:
             history = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
+                if current() is None:  # several workers may not declare both
+                    self._calibrate(learning)  # before the validation days are learnt
                 self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
         importance = _importance(self._booster, learning.features)
         trees = self._booster.num_boosted_rounds()
@@ -132,8 +135,12 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             self._booster = _released(xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before))
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        matrix = float_matrix(frame, self.record.features)
+        matrix = float_matrix(frame, self.features)
         return np.asarray(self._booster.inplace_predict(matrix, validate_features=False))
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        matrix = float_matrix(frame, self.features)
+        return np.asarray(self._booster.inplace_predict(matrix, predict_type="margin", validate_features=False))
 
     def _write(self, folder: Path) -> None:
         self._booster.save_model(folder / _WEIGHTS)
