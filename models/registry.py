@@ -19,6 +19,9 @@ KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
     "lightgbm": "models.lightgbm:KIND",
     "dlrm": "models.dlrm:KIND",
+    "dcn": "models.dcn:KIND",
+    "wide_deep": "models.wide_deep:KIND",
+    "finalnet": "models.finalnet:KIND",
     "logistic": "models.logistic:KIND",
     "popularity": "models.popularity:KIND",
 }

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.layout import Layout
-from models.dlrm.network import DLRM
 from models.ranker import IncompatibleModelError
 
 
 @torch.no_grad()
-def copy_champion_weights(model: DLRM, layout: Layout, before: Layout, weights: Path) -> None:
+def copy_champion_weights(model: EmbeddingModel, layout: Layout, before: Layout, weights: Path) -> None:
     """Copy the champion's networks, standardisation, embedding rows and accumulators into a fresh model.
 
     Args:

@@ -113,7 +113,9 @@ def test_a_changed_or_missing_file_is_named(dlrm: Path, tmp_path: Path, name: st
 
 def test_the_graph_of_a_network_is_cut_where_its_features_end(dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "cut", scoring=Scoring(precision="auto"))
-    version = {f"shop/12/{name}" for name in ("features.onnx", "network.onnx", "model.py", "scorers.py", "calibrated.py")}
+    version = {
+        f"shop/12/{name}" for name in ("features.onnx", "network.onnx", "model.py", "scorers.py", "calibrated.py")
+    }
     assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
     assert config_of(tmp_path / "cut" / "shop").parameters["precision"].string_value == "auto"
     features, network = (onnx.load(tmp_path / "cut/shop/12" / f"{name}.onnx") for name in ("features", "network"))
