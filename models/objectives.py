@@ -103,3 +103,27 @@ def file_lists(learning: LearningTable, path: Path) -> pl.DataFrame:
     """Return the rows of a file in the order of its lists, where order is learnt; else as they lie."""
     frame = learning.read(path)
     return sorted_by_list(frame) if Columns.USER in learning.columns else frame
+
+
+class ListNumbers:
+    """Numbers the lists of files, one file after another, as XGBoost wants them: rising.
+
+    Attributes:
+        wanted: Whether order is learnt.
+    """
+
+    def __init__(self, learning: LearningTable) -> None:
+        self.wanted = Columns.USER in learning.columns
+        self._next = 0
+
+    def of(self, frame: pl.DataFrame) -> np.ndarray | None:
+        """Return the number of every row's list, int64; None where no order is learnt.
+
+        Args:
+            frame: The next file, in the order of its lists.
+        """
+        if not self.wanted:
+            return None
+        lengths = list_lengths(frame)
+        first, self._next = self._next, self._next + len(lengths)
+        return np.repeat(np.arange(first, self._next), lengths)

@@ -25,13 +25,14 @@ from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
 from models.dlrm.step import step_options
 from models.dlrm.tables import drawn_table, rows_on_device
-from models.dlrm.train import Loaders, Training, score_batch
+from models.dlrm.train import Loaders, Training, batch_log_odds
 from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.process_group import current
 from models.ranker import OnEpoch, Outcome, Ranker
 from models.record import read_record
+from models.validation import probabilities
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
@@ -112,10 +113,13 @@ class EmbeddingRanker(Ranker[SectionT]):
         return model
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        chunk = Chunk.decoded(frame.select(one.name for one in self.record.features), self._layout)
+        return probabilities(self._log_odds(frame))
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        chunk = Chunk.decoded(frame.select(one.name for one in self.features), self._layout)
         edges = range(0, chunk.rows, _SCORING_ROWS)
         batches = (chunk.batch(first, min(first + _SCORING_ROWS, chunk.rows)) for first in edges)
-        return np.concatenate([score_batch(self._model, batch.to(self._device)) for batch in batches])
+        return np.concatenate([batch_log_odds(self._model, batch.to(self._device)) for batch in batches])
 
     def _write(self, folder: Path) -> None:
         save_file({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, folder / _WEIGHTS)

@@ -183,9 +183,15 @@ class Training:
 
 
 @torch.no_grad()
-def score_batch(model: EmbeddingModel, batch: Batch) -> np.ndarray:
-    """Return the probabilities of a batch, shape (B,), float32."""
+def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
+    """Return the log-odds of a batch, shape (B,), float32."""
     model.eval()
     table = model.table
     pooled = table.look_up(batch.lookups) if isinstance(table, HostBackedTable) else table(batch.lookups)
-    return probabilities(model.network(batch.dense_BF, pooled).cpu().numpy())
+    found: np.ndarray = model.network(batch.dense_BF, pooled).cpu().numpy()
+    return found
+
+
+def score_batch(model: EmbeddingModel, batch: Batch) -> np.ndarray:
+    """Return the probabilities of a batch, shape (B,), float32."""
+    return probabilities(batch_log_odds(model, batch))

@@ -6,12 +6,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.objectives import ObjectiveSection
 from shortlist.spec.base import Names
 from shortlist.spec.features import Features
-from shortlist.spec.models import Continuation, ModelSection, check_continued
+from shortlist.spec.models import Continuation, check_continued
 
 
-class XGBoostModel(ModelSection):
+class XGBoostModel(ObjectiveSection):
     """Gradient-boosted trees."""
 
     kind: Literal["xgboost"] = "xgboost"
@@ -21,7 +22,8 @@ class XGBoostModel(ModelSection):
     rounds: int = Field(default=400, ge=1)
     """Most trees."""
     early_stopping_rounds: int = Field(default=30, ge=1)
-    """Stop when the validation log loss has not improved for this many trees."""
+    """Stop when the validation days have not improved for this many trees: their log loss, or nDCG@10 where order is
+    learnt."""
     refit: bool = False
     """After early stopping, train once more on training and validation days with the rounds found."""
     learning_rate: float = Field(default=0.08, gt=0, le=1)
