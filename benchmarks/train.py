@@ -278,9 +278,7 @@ def main(names: Any = tuple(SECTIONS)) -> int:
             checked += said
         kinds = compare_kinds(str(Path(scratch) / "table"), status.update)
     show(f"DLRM training, medians of {ROUNDS} x {STEPS} steps; ours with its loader, the peer without one", lines)
-    show(
-        f"Kinds of networks of equal widths, medians of {ROUNDS} x {STEPS} steps with their loader, not compiled", kinds
-    )
+    show(f"Networks of equal widths, medians of {ROUNDS} x {STEPS} steps, loader included, not compiled", kinds)
     for line in checked:
         console.print(line)
     record([*lines, *kinds])

@@ -28,7 +28,9 @@ def copy_champion_weights(model: EmbeddingModel, layout: Layout, before: Layout,
     _check_features(layout, before, weights)
     tensors = load_file(weights)
     for name, own in model.network.state_dict().items():
-        theirs = tensors[f"network.{name}"]
+        theirs = tensors.get(f"network.{name}")
+        if theirs is None:
+            raise _misfit(weights, f"it has no '{name}', of which the spec makes shape {tuple(own.shape)}")
         if theirs.shape != own.shape:
             raise _misfit(weights, f"'{name}' has shape {tuple(theirs.shape)}, the spec makes it {tuple(own.shape)}")
         own.copy_(theirs)

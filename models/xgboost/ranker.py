@@ -29,8 +29,8 @@ from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
 _OURS = {
-    "kind", "role", "calibration", "objective", "features", "rounds", "early_stopping_rounds", "refit", "bin_sample_rows", "retrain",
-    "retrain_rounds", "retrain_days",
+    "kind", "role", "calibration", "objective", "features", "rounds", "early_stopping_rounds", "refit",
+    "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
 }  # fmt: skip
 """Keys of the section that are ours to follow; the others are parameters of XGBoost."""
 _LOSSES = {"pointwise": "binary:logistic", "pairwise": "rank:pairwise", "listwise": "rank:ndcg"}
