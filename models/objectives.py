@@ -1,58 +1,23 @@
-"""What a model is trained for: every label by itself, or the order of a user's rows."""
+"""The lists that a model learns the order of: a user's rows in a file of the feature table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Final
 
 import numpy as np
 import polars as pl
-from pydantic import model_validator
 
-from models.inputs import LearningTable, Part
+from models.inputs import FeatureColumn, LearningTable, Part
+from models.objective_section import ObjectiveSection
 from shortlist.contracts import Columns, DataError
-from shortlist.spec.data import Data
-from shortlist.spec.models import ModelSection
-
-Objective = Literal["pointwise", "pairwise", "listwise"]
+from shortlist.storage.tables import DayTable
 
 LIST_COLUMNS: Final = (Columns.USER,)
 """What else of a table is read where order is learnt."""
 
 
-class ObjectiveSection(ModelSection):
-    """The section of a kind that can be trained for the order of a user's rows."""
-
-    objective: Objective = "pointwise"
-    """What is learnt. `pointwise`: the log loss of every row. `pairwise` and `listwise`: the order of a user's rows in
-    a file of the feature table (a day, where it is small), by pairs of a positive and a negative or by the list as a
-    whole; scores are then no probabilities, so declare calibration: platt or isotonic."""
-
-    @model_validator(mode="after")
-    def _order_is_calibrated(self) -> Self:
-        if self.objective != "pointwise" and self.calibration == "none":
-            raise ValueError(
-                f"objective: {self.objective} learns an order, and its scores are no probabilities; declare"
-                " calibration: platt or isotonic too"
-            )
-        return self
-
-    @property
-    def learns_order(self) -> bool:
-        """Whether rows are compared with others of their user."""
-        return self.objective != "pointwise"
-
-    def check_data(self, name: str, data: Data) -> None:
-        """Refuse to learn the order of a user's rows in a log without users."""
-        if self.learns_order and data.user is None:
-            raise ValueError(
-                f"models.{name}.objective: {self.objective} compares the rows of a user, and data.user is not declared;"
-                " declare it, or objective: pointwise"
-            )
-
-
-def learning_lists(table: Any, features: Any, section: ObjectiveSection) -> LearningTable:
+def learning_lists(table: DayTable, features: tuple[FeatureColumn, ...], section: ObjectiveSection) -> LearningTable:
     """Return the columns and days to learn from, with the users where order is learnt."""
     return LearningTable(table, features, LIST_COLUMNS if section.learns_order else ())
 
@@ -91,12 +56,9 @@ def _tells_order(frame: pl.DataFrame) -> bool:
 
 
 def _longest(learning: LearningTable, part: Part) -> str:
-    longest = max((int(list_lengths(sorted_by_list(frame)).max()) for frame in _frames(learning, part)), default=0)
+    frames = map(sorted_by_list, learning.frames(part))
+    longest = max((int(list_lengths(frame).max(initial=0)) for frame in frames), default=0)
     return "every list has one row" if longest == 1 else f"the longest list has {longest} rows"
-
-
-def _frames(learning: LearningTable, part: Part) -> Iterator[pl.DataFrame]:
-    yield from learning.frames(part)
 
 
 def file_lists(learning: LearningTable, path: Path) -> pl.DataFrame:

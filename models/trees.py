@@ -9,7 +9,8 @@ import polars as pl
 
 from models.inputs import FeatureColumn, LearningTable, chosen
 from models.matrix import float_names
-from models.objectives import ObjectiveSection, learning_lists
+from models.objective_section import ObjectiveSection
+from models.objectives import learning_lists
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.storage.tables import DayTable
 

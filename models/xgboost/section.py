@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.objectives import ObjectiveSection
+from models.objective_section import ObjectiveSection
 from shortlist.spec.base import Names
 from shortlist.spec.features import Features
 from shortlist.spec.models import Continuation, check_continued
