@@ -61,6 +61,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                     f"models.{earlier.name}: {', '.join(changed)} changed, so the earlier number of trees says nothing"
                 )
         else:
+            if earlier.params.get("objective", "pointwise") != section.objective:
+                raise IncompatibleModelError(
+                    f"models.{earlier.name}.objective changed, so the earlier trees learnt something else"
+                )
             trees, more = earlier.rounds or 0, section.retrain_rounds or 0
             if trees + more > section.rounds:
                 raise IncompatibleModelError(

@@ -8,7 +8,7 @@ from typing import Final, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shortlist.serving.export.calibrated import ARRAYS, CALIBRATION, calibrated
+from shortlist.serving.export.calibrated import CALIBRATION, calibrated
 from shortlist.serving.export.graph_builder import GraphBuilder
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
@@ -63,7 +63,8 @@ class Calibration(BaseModel):
 
     def write_arrays(self, folder: Path) -> None:
         """Write it into the folder of a version whose scores a program of ours computes."""
-        np.savez(folder / CALIBRATION, **dict(zip(ARRAYS, self.arrays(), strict=True)))
+        offsets, lows, highs, slopes, base = self.arrays()
+        np.savez(folder / CALIBRATION, offsets=offsets, lows=lows, highs=highs, slopes=slopes, base=base)
 
     def applied(self, log_odds: np.ndarray) -> np.ndarray:
         """Return the calibrated log-odds, float32."""
