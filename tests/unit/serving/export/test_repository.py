@@ -174,7 +174,7 @@ def test_a_broken_graph_is_not_cut(dlrm: Path, tmp_path: Path) -> None:
 def test_another_models_files_swapped_in_are_found(repository: Path, dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 13, BATCHING, tmp_path / "other")
     (tmp_path / "other" / "shop" / "13").rename(repository / "shop" / "13")
-    with pytest.raises(IntegrityError, match=r"shop/13/features.onnx: not in the manifest"):
+    with pytest.raises(IntegrityError, match=r"shop/13/calibrated.py: not in the manifest"):
         verify_repository(repository)
 
 
