@@ -223,7 +223,7 @@ class Ranker(ABC, Generic[SectionT]):
         A kind that is exported overrides it where its probabilities are rounded: near 1, little of a score is left.
         """
         scores = np.clip(self._predict(frame), _SMALLEST, 1 - _SMALLEST).astype(np.float64)
-        return np.log(scores / (1 - scores))
+        return np.asarray(np.log(scores / (1 - scores)))
 
     @abstractmethod
     def _learning(self, table: DayTable) -> LearningTable:

@@ -72,7 +72,8 @@ def leaf_values(booster: Any) -> list[np.ndarray]:
 
 def _nodes(tree: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the nodes of a tree, numbered from the root on."""
-    number, rows = tree["tree_index"], []
+    number: int = tree["tree_index"]
+    rows: list[dict[str, Any]] = []
     waiting = [tree["tree_structure"]]
     for node in waiting:  # grows meanwhile
         row = {

@@ -176,7 +176,8 @@ class _File(lgb.Sequence):  # type: ignore[misc] # untyped
 
     def __init__(self, reader: _Reader, path: Path) -> None:
         self._reader, self._path = reader, path
-        self._rows = self.batch_size = pq.read_metadata(path).num_rows
+        self._rows: int = pq.read_metadata(path).num_rows
+        self.batch_size = self._rows
 
     def __len__(self) -> int:
         return self._rows

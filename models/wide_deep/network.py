@@ -28,7 +28,8 @@ class WideDeepNetwork(EmbeddingNetwork):
         embedded_BSD = torch.cat(self._by_row(pooled, len(dense_BF)), dim=1)
         weights_BS, rest_BSD = torch.split(embedded_BSD, [1, embedded_BSD.shape[2] - 1], dim=2)
         wide_B = weights_BS.sum(dim=(1, 2)) + self.wide(standard_BF).squeeze(1)
-        return wide_B + self._through(self.deep, standard_BF, rest_BSD.flatten(1)).squeeze(1)
+        deep_B = self._through(self.deep, standard_BF, rest_BSD.flatten(1)).squeeze(1)
+        return torch.add(wide_B, deep_B)
 
     @property
     def last(self) -> nn.Linear:

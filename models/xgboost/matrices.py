@@ -94,7 +94,7 @@ def exact_matrices(learning: LearningTable, runtime: Runtime) -> Iterator[Matrix
             labels.append(frame[Columns.LABEL].to_numpy())
             numbers.append(lists.of(frame))
             filled += frame.height
-        qid = np.concatenate(numbers) if lists.wanted else None  # type: ignore[arg-type] # then none is None
+        qid = np.concatenate([one for one in numbers if one is not None]) if lists.wanted else None
         return xgb.DMatrix(values, np.concatenate(labels), feature_names=float_names(learning.features), qid=qid)
 
     yield matrix

@@ -72,7 +72,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         ShortlistError: The table, the section and the champion do not go together, or training went astray.
     """
     found = ranker_class(kind)
-    section = section or found.section_type()
+    section = section or found.section_type(kind=kind)
     if spread is None:
         ranker = found(section, name)
         ranker.fit(table, runtime, champion=champion)
