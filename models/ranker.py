@@ -168,7 +168,10 @@ class Ranker(ABC, Generic[SectionT]):
         check_columns(frame, self.record.features)
         if not frame.height:
             return np.empty(0, np.float32)
-        scores = self._scores(frame).astype(np.float32, copy=False)
+        if self._calibration is None:
+            scores = self._predict(frame).astype(np.float32, copy=False)
+        else:
+            scores = probabilities(self._calibration.applied(self._log_odds(frame)))
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
             raise DivergedError(
@@ -211,11 +214,6 @@ class Ranker(ABC, Generic[SectionT]):
         if not np.isfinite(log_odds).all():
             raise DivergedError(f"the {self.kind} model gives NaN on the validation days; it cannot be calibrated")
         self._calibration = fit_calibration(how, log_odds, labels, f"models.{self.name}")
-
-    def _scores(self, frame: pl.DataFrame) -> np.ndarray:
-        if self._calibration is None:
-            return self._predict(frame)
-        return probabilities(self._calibration.applied(self._log_odds(frame)))
 
     def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
         """Return what `_predict` gives the probabilities of, shape (rows,), as the exported graph computes it.
