@@ -18,7 +18,7 @@ from models.matrix import check_columns
 from models.process_group import current
 from models.record import TrainedModel, read_record
 from models.validation import probabilities
-from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.contracts import Columns, DataError, Files, ShortlistError
 from shortlist.serving.export.calibration import Calibration
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
@@ -119,6 +119,7 @@ class Ranker(ABC, Generic[SectionT]):
 
         Raises:
             DataError: There is nothing to learn from.
+            DivergedError: It gives NaN, or its scores cannot be calibrated.
             MisfitError: The champion does not fit.
             ShortlistError: A feature is not there or not of a kind the model reads.
         """
@@ -213,7 +214,10 @@ class Ranker(ABC, Generic[SectionT]):
         labels, log_odds = (np.concatenate(part) for part in zip(*frames, strict=True))
         if not np.isfinite(log_odds).all():
             raise DivergedError(f"the {self.kind} model gives NaN on the validation days; it cannot be calibrated")
-        self._calibration = fit_calibration(how, log_odds, labels, f"models.{self.name}")
+        try:
+            self._calibration = fit_calibration(how, log_odds, labels, f"models.{self.name}")
+        except DataError as problem:  # the candidate is held, and the run goes on
+            raise DivergedError(str(problem)) from None
 
     def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
         """Return what `_predict` gives the probabilities of, shape (rows,), as the exported graph computes it.

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from models.calibration import fit_calibration
+from models.ranker import DivergedError
 from models.validation import probabilities
 from models.xgboost.ranker import XGBoostRanker
 from models.xgboost.section import XGBoostModel
@@ -126,3 +127,17 @@ def test_a_refit_is_calibrated_on_rows_it_has_not_seen(table: DayTable, runtime:
 
 def table_frames(table: DayTable) -> list[pl.DataFrame]:
     return [frame for day, frame in table.frames() if day == table.days[-2].day and Columns.LABEL in frame.columns]
+
+
+class Reversed(XGBoostRanker):
+    """A model whose scores fall where labels rise."""
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        return -super()._log_odds(frame)
+
+
+def test_a_model_that_cannot_be_calibrated_is_held_as_one_without_scores(table: DayTable, runtime: Runtime) -> None:
+    with pytest.raises(
+        DivergedError, match=r"models.xgboost.calibration: platt: on the validation days, higher scores"
+    ):
+        Reversed(section("platt", rounds=5)).fit(table, runtime)
