@@ -92,7 +92,7 @@ class Ranker(ABC, Generic[SectionT]):
     @property
     def features(self) -> tuple[FeatureColumn, ...]:
         """What it reads, as soon as it has begun to learn."""
-        return self._features
+        return self._features if self._record is None else self._record.features
 
     @classmethod
     def check_earlier(cls, earlier: TrainedModel, section: SectionT) -> None:
@@ -127,7 +127,7 @@ class Ranker(ABC, Generic[SectionT]):
         learning = self._learning(table)
         if (group := current()) is not None:
             learning = learning.only(group.files)
-        self._features = learning.features
+        self._record, self._features = None, learning.features
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
@@ -200,7 +200,7 @@ class Ranker(ABC, Generic[SectionT]):
         if record.kind != cls.kind:
             raise IntegrityError(f"{folder}: holds a model of kind '{record.kind}'; wanted '{cls.kind}'")
         ranker = cls(cls.section_type.model_validate(record.params), record.name)  # type: ignore[arg-type] # its own section
-        ranker._record, ranker._features = record, record.features
+        ranker._record = record
         ranker._calibration = Calibration.read(folder)
         ranker._read(folder)
         return ranker
