@@ -127,7 +127,7 @@ class Ranker(ABC, Generic[SectionT]):
         learning = self._learning(table)
         if (group := current()) is not None:
             learning = learning.only(group.files)
-        self._record, self._features = None, learning.features
+        self._record, self._calibration, self._features = None, None, learning.features
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
