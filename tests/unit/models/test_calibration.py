@@ -137,7 +137,5 @@ class Reversed(XGBoostRanker):
 
 
 def test_a_model_that_cannot_be_calibrated_is_held_as_one_without_scores(table: DayTable, runtime: Runtime) -> None:
-    with pytest.raises(
-        DivergedError, match=r"models.xgboost.calibration: platt: on the validation days, higher"
-    ):
+    with pytest.raises(DivergedError, match=r"models.xgboost.calibration: platt: on the validation days, higher"):
         Reversed(section("platt", rounds=5)).fit(table, runtime)
