@@ -23,6 +23,7 @@ _FEW_VALUES: Final = 500
 _MOST_VALUES: Final = 20_000
 _LOG_FROM: Final = 100
 _MOST_CROSSES: Final = 3
+_FEW_CODES: Final = 10
 
 
 def compose(draft: Draft, name: str) -> str:
@@ -213,7 +214,8 @@ class _Features:
         categories = [(name, column) for name, column in before if _is_category(column)]
         histories = {column.source for column in self._histories()}
         for name, column in categories:
-            if column.source in histories:
+            # Of a few values, trees read the codes below; each rate is a view that Feast has to store.
+            if column.source in histories or column.distinct <= _FEW_CODES:
                 continue
             yield from self._add("*_rate", f"{{kind: target, key: {name}, name: {name}_rate}}")
         few = sorted((c for c in categories if c[1].distinct <= _FEW_VALUES), key=lambda c: -c[1].distinct)
