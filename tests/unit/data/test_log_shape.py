@@ -10,9 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from monitoring.windows.known_columns import log_columns
 from shortlist.contracts import DataError
 from shortlist.data.ingest import ingest
 from shortlist.data.sample_check import check_sample
+from shortlist.serving.log.logs import logged_inputs
+from shortlist.serving.traffic.inputs import sent_columns
 from shortlist.spec.runtime import Runtime
 
 Declare = Callable[..., Any]
@@ -153,3 +156,10 @@ def test_nothing_is_left_of_a_log_of_empty_lists(tmp_path: Path, declare: Declar
     explode = {"columns": ["news", "click"], "separator": " ", "within": "-"}
     with pytest.raises(DataError, match="the log has no rows"):
         ingest(declare(NEWS, explode=explode), tmp_path / "log.tsv", tmp_path / "raw", Runtime())
+
+
+def test_what_names_rows_and_outcomes_is_no_input_of_the_server(declare: Declare) -> None:
+    names = ("request", "imp", "click", "shop")
+    data = declare([{"name": name, "type": "integer"} for name in names], impression="imp", request="request")
+    assert set(sent_columns(data)) == {"shop", "event_time"}
+    assert set(logged_inputs(data)) == set(log_columns(data)) == {"shop"}
