@@ -17,6 +17,7 @@ from shortlist.spec.models import Models, ModelSection, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
+from shortlist.spec.tune import Tune
 
 
 class Spec(Section):
@@ -42,6 +43,8 @@ class Spec(Section):
     """How it is watched there, and when it is trained again."""
     schedule: Schedule = Schedule()
     """What runs by the clock."""
+    tune: Tune = Tune()
+    """How better settings of the models are searched for."""
     runtime: Runtime = Runtime()
     """Where it runs."""
 
@@ -69,6 +72,7 @@ class Spec(Section):
         for name in self.runtime.cluster.workers:
             _check_workers(name, self.models)
         _check_baseline(self.gates.baseline, self.models)
+        self.tune.check(self.models)
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
