@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -18,8 +18,7 @@ from models.registry import kind_of
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.spec import Spec
-from shortlist.spec.tune import Dimension, Metric, changed
+from shortlist.spec.tune import Dimension, Metric, Tune, changed
 from shortlist.storage.artefacts import sha256
 from shortlist.system.progress import progress
 from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
@@ -82,6 +81,19 @@ class Result(BaseModel):
         return max(measured, key=lambda trial: (sign * (trial.value or 0), trial.shipped), default=None)
 
 
+def joined(results: Sequence[Result]) -> Result:
+    """Return the trials of several searches for one model as one result, numbered anew.
+
+    Args:
+        results: At least one.
+    """
+    if len(results) == 1:
+        return results[0]
+    trials = [trial for result in results for trial in result.trials]
+    numbered = (trial.model_copy(update={"number": number}) for number, trial in enumerate(trials))
+    return results[0].model_copy(update={"trials": tuple(numbered), "importance": {}})
+
+
 class Search(NamedTuple):
     """What is searched, where, and how long."""
 
@@ -102,15 +114,14 @@ class Search(NamedTuple):
     """Whether the section is tried as it is declared."""
 
     @classmethod
-    def of(cls, spec: Spec, model: str, table: Path) -> Search:
+    def of(cls, tune: Tune, model: str, section: ModelSection, runtime: Runtime, table: Path) -> Search:
         """Return the search that a spec declares for one of its models.
 
         Raises:
             ShortlistError: There is nothing to change.
         """
-        tune = spec.tune
-        space = space_of(spec, model)
-        return cls(model, spec.models[model], space, tune.metric, spec.runtime, table, tune.trials, tune.minutes)
+        space = space_of(tune, model, section)
+        return cls(model, section, space, tune.metric, runtime, table, tune.trials, tune.minutes)
 
     @property
     def key(self) -> str:
@@ -188,7 +199,8 @@ def _one_trial(what: Search, study: optuna.Study, deadline: float | None, run: R
         # Nothing is compared with a section that was not tried to its end.
         measured = run(job, (lambda step, loss: True) if first else watch.goes_on, None if first else deadline)
     except (TrialFailure, ValueError) as reason:
-        trial.set_user_attr("reason", str(reason))
+        trial.set_user_attr("reason", " ".join(str(reason).split()))
+        trial.set_user_attr("seconds", round(time.monotonic() - began, 1))
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
     except BaseException:
         study.tell(trial, state=optuna.trial.TrialState.FAIL)

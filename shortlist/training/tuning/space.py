@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from math import isclose
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from models.registry import kind_of
 from shortlist.contracts import ShortlistError
 from shortlist.spec.models import ModelSection
 from shortlist.spec.spec import Spec
-from shortlist.spec.tune import Dimension, changed, is_whole
+from shortlist.spec.tune import Dimension, Tune, changed, is_whole
 
 if TYPE_CHECKING:
     import optuna
@@ -19,19 +21,26 @@ if TYPE_CHECKING:
 _DIGITS: Final = 4
 """Of a fraction that a search proposes: what is trained is what the patch says."""
 
+_POINTS: Final = 6
+"""Of numbers between bounds, where they have to become choices."""
+
 Space = Mapping[str, Dimension]
 
 
-def space_of(spec: Spec, model: str) -> Space:
+def space_of(tune: Tune, model: str, section: ModelSection) -> Space:
     """Return what a search changes of a model: what the spec declares, else what is usual for the kind.
 
     The section's own values are in it, so that the search can compare with them.
 
+    Args:
+        tune: The spec's section.
+        model: Name of the model.
+        section: Its section.
+
     Raises:
         ShortlistError: There is nothing to change, or a section's own value cannot be in a declared space.
     """
-    section = spec.models[model]
-    space = spec.tune.models.get(model) or kind_of(section.kind).tuning.space
+    space = tune.models.get(model) or kind_of(section.kind).tuning.space
     if not space:
         raise ShortlistError(
             f"models.{model}: kind {section.kind} has no usual search space; declare one as tune.models.{model}"
@@ -99,11 +108,11 @@ def _widened(where: str, dimension: Dimension, section: ModelSection, key: str) 
         return dimension.model_copy(update={"choices": tuple(map(json.loads, texts))})
     low, high, step = dimension.low, dimension.high, dimension.step
     assert low is not None and high is not None
-    if own is None or (dimension.log and own <= 0):
-        raise ShortlistError(
-            f"{where}: numbers from {low} to {high}{' by logarithm' if dimension.log else ''} have no place for the"
-            f" section's own value, {own}; declare choices"
-        )
+    if own is None or (dimension.log and own <= 0):  # no place between the bounds: some numbers of them, and its own
+        spread = np.geomspace if dimension.log else np.linspace
+        numbers = dict.fromkeys(float(f"{number:.2g}") for number in spread(low, high, _POINTS))
+        within = [int(one) if is_whole(section, key) else one for one in numbers if low <= one <= high]
+        return Dimension(choices=(own, *dict.fromkeys(within)))
     if step is None:
         return dimension.model_copy(update={"low": min(low, own), "high": max(high, own)})
     steps = round((own - low) / step)
