@@ -79,6 +79,11 @@ class Spec(Section):
             declared_column(name, self.data, "gates.slices")
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
             raise ValueError("data.source.format: npz is for side tables only")
+        if self.data.slate is not None and self.serving.max_rows > self.data.slate.max_rows:
+            raise ValueError(
+                f"serving.max_rows {self.serving.max_rows} is above data.slate.max_rows {self.data.slate.max_rows}:"
+                " requests would be larger than any slate that was learnt from. Declare the same limit for both"
+            )
         _check_split(self.data)
         if self.runtime.target == "kserve":
             _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)

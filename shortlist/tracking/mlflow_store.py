@@ -239,6 +239,13 @@ class Tracker:
             self._client.set_terminated(run_id, status)
         return run_id
 
+    def nested_runs(self, parent: str) -> list[GatedRun]:
+        """Return the runs below another, in the order in which they were begun."""
+        with quiet_mlflow(self.uri):
+            runs = self._client.search_runs([self._experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
+        found = sorted(runs, key=lambda run: int(run.data.tags.get("trial", 0)))
+        return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in found]
+
     def close_run(self, run_id: str, metrics: Mapping[str, Any]) -> None:
         """End a run of `open_run`, and write numbers to it."""
         self.log_metrics(run_id, metrics)

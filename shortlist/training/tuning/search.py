@@ -156,21 +156,22 @@ def search(
     Raises:
         ShortlistError: Another process searches in this folder, or the study is damaged.
     """
-    started = time.monotonic()
-    deadline = None if what.minutes is None else started + 60 * what.minutes
     with _alone_in(folder), _quiet(folder):
         study = _study(what, folder)
         done = _settled(study)
         total = what.trials if what.trials is not None else 60 * (what.minutes or 0)
         unit = "trials" if what.trials is not None else "s"
         with progress(f"tuning {what.model}", total, unit) as advance:
-            last = started
+            last = time.monotonic()
+            deadline = None if what.minutes is None else last + 60 * what.minutes
+            late = False  # one trial is always made: without the shipped section nothing could be compared
             if what.trials is not None:
                 advance(min(done, what.trials), _standing(what, study))
-            while (what.trials is None or done < what.trials) and (deadline is None or time.monotonic() < deadline):
+            while not late and (what.trials is None or done < what.trials):
                 on_trial(_one_trial(what, study, deadline, run))
                 done += 1
                 now = time.monotonic()
+                late = deadline is not None and now >= deadline
                 advance(1 if what.trials is not None else now - last, _standing(what, study))
                 last = now
         return _result(what, study)
