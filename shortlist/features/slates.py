@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
     """Return where every row stands among the rows of its slate.
 
     Args:
-        values: NaN is null.
+        values: NaN and infinity are null.
         slates: Number of every row's slate; None: all rows are one slate.
 
     Returns:
@@ -58,6 +58,7 @@ def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
     rows = len(values)
     if not rows:
         return {what: np.zeros(0) for what in ("rank", "share", "difference", "size")}
+    values = np.where(np.isfinite(values), values, np.nan)
     numbers = np.zeros(rows, np.int64) if slates is None else slates
     order = np.lexsort((values, numbers))  # NaN last
     value, slate = values[order], numbers[order]
@@ -169,20 +170,18 @@ def _numbered(rows: pl.DataFrame, data: Data) -> Numbers:
     """Return the number of every row's slate; a row without key is a slate of its own."""
     assert data.slate is not None
     keys = slate_columns(data)
-    at = pl.int_range(pl.len(), dtype=pl.Int64)
+    rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("at"))
     if data.slate.column is not None:
-        first = at.min().over(keys[0])  # of a slate its first row's place
-        own = pl.when(pl.col(keys[0]).is_null()).then(at).otherwise(first)
-        return rows.select(own.rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
+        first = pl.col("at").min().over(keys[0])  # of a slate its first row's place
+        own = pl.when(pl.col(keys[0]).is_null()).then("at").otherwise(first)
+        return cast(Numbers, rows.select(own.rank("dense").cast(pl.Int64) - 1).to_series().to_numpy())
     assert data.slate.gap_seconds is not None
     user, time = keys
     gap = round(1e6 * data.slate.gap_seconds)
-    ordered = rows.select(pl.col(user), pl.col(time).dt.epoch("us").alias("time"), at.alias("at")).sort(
-        user, "time", "at"
-    )
+    ordered = rows.select(pl.col(user), pl.col(time).dt.epoch("us").alias("time"), "at").sort(user, "time", "at")
     same = (pl.col(user) == pl.col(user).shift()) & (pl.col("time") - pl.col("time").shift() <= gap)
     number = (~same.fill_null(value=False)).cast(pl.Int64).cum_sum() - 1
-    return ordered.with_columns(number.alias("number")).sort("at")["number"].to_numpy()
+    return cast(Numbers, ordered.with_columns(number.alias("number")).sort("at")["number"].to_numpy())
 
 
 def _check_sizes(numbers: Numbers, data: Data, day: DayPart) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STUDY: Final = "study.db"
 _SHIPPED: Final = "shipped"
-_PACE: Final = 0.5
+_PACE: Final = 2.0
 """Rounds times pace between two comparisons with other trials, where a kind has a pace."""
 _RANDOM_TRIALS: Final = 8
 """Before the sampler learns from earlier trials."""
@@ -247,7 +247,7 @@ def _study(what: Search, folder: Path) -> optuna.Study:
         direction="maximize" if what.metric == "auc" else "minimize",
         load_if_exists=True,
         # The worst quarter of those that got as far is stopped; the first epoch, or trees, say little.
-        pruner=optuna.pruners.PercentilePruner(75.0, n_startup_trials=5, n_warmup_steps=3 if _has_pace(what) else 0),
+        pruner=optuna.pruners.PercentilePruner(75.0, n_startup_trials=5, n_warmup_steps=2 if _has_pace(what) else 0),
     )
     for left in study.get_trials(deepcopy=False, states=(trial_state.RUNNING, trial_state.WAITING)):
         study.tell(left.number, state=trial_state.FAIL)  # of a search that was killed
@@ -325,7 +325,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def _quiet(folder: Path) -> Iterator[None]:
     """Keep Optuna's chatter from the user, and turn a damaged study into a message."""
     import optuna
-    from optuna.exceptions import StorageInternalError
 
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -333,9 +332,12 @@ def _quiet(folder: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except StorageInternalError as error:
+    except Exception as error:
+        if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
+            raise
+        reason = str(error).splitlines()[0]
         raise ShortlistError(
-            f"{folder / STUDY}: cannot be read or written ({error}). Delete it to search anew."
+            f"{folder / STUDY}: cannot be read or written: {reason}. Delete it to search anew."
         ) from None
     finally:
         optuna.logging.set_verbosity(before)

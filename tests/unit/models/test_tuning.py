@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from models.base import DeclaredModel
 from models.registry import KINDS, kind_of
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.load import SpecError, parse_spec
@@ -185,7 +186,7 @@ def test_a_study_goes_on_where_it_stopped(table: DayTable, tmp_path: Path) -> No
 
 
 def test_a_hopeless_trial_is_stopped_and_the_shipped_one_never(table: DayTable, tmp_path: Path) -> None:
-    good, bad = ([(step, loss) for step in range(1, 400)] for loss in (0.5, 0.9))
+    good, bad = ([(step, loss) for step in range(1, 100)] for loss in (0.5, 0.9))
     result = search(searched(table, trials=8), tmp_path, run=Trials(bad, *[good] * 6, bad))
     assert [trial.state for trial in result.trials] == ["finished"] * 7 + ["stopped early"]
 
@@ -214,7 +215,7 @@ def test_two_searches_in_one_folder_are_refused(table: DayTable, tmp_path: Path)
 
 def test_a_damaged_study_is_said(table: DayTable, tmp_path: Path) -> None:
     (tmp_path / STUDY).write_text("no database at all, and long enough to be looked at as one")
-    with pytest.raises(ShortlistError, match=r"study\.db: cannot be read or written .* Delete it"):
+    with pytest.raises(ShortlistError, match=r"study\.db: cannot be read or written: .* Delete it"):
         search(searched(table), tmp_path, run=Trials())
 
 
@@ -273,6 +274,11 @@ def test_a_trial_that_is_stopped_leaves_no_process(table: DayTable, tmp_path: Pa
 # --- what a search leaves -------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+    return Tracker(sqlite_uri(tmp_path_factory.mktemp("mlflow") / "mlflow.db"), "demo")
+
+
 @pytest.fixture
 def result() -> Result:
     shipped = Trial(number=0, state="finished", shipped=True, changes={}, value=0.7, auc=0.7, log_loss=0.5)
@@ -307,8 +313,7 @@ def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: Result,
     assert not (tmp_path / PATCH).exists()
 
 
-def test_every_trial_is_a_nested_run(result: Result, tmp_path: Path) -> None:
-    tracker = Tracker(sqlite_uri(tmp_path / "mlflow.db"), "demo")
+def test_every_trial_is_a_nested_run(result: Result, tracker: Tracker) -> None:
     tracked = TrackedSearch(tracker, "trees", section(), "study")
     for trial in result.trials:
         tracked.log(trial)
@@ -320,11 +325,11 @@ def test_every_trial_is_a_nested_run(result: Result, tmp_path: Path) -> None:
     assert below[1].tags["reason"] == "<no memory>"
 
 
-def test_batches_share_the_trials_and_are_put_together(table: DayTable, tmp_path: Path, result: Result) -> None:
-    from models.base import DeclaredModel
-
+def test_batches_share_the_trials_and_are_put_together(
+    table: DayTable, tmp_path: Path, result: Result, tracker: Tracker
+) -> None:
     declared = DeclaredModel(name="trees", section=section().model_dump(mode="json"))
-    tracker, runtime = Tracker(sqlite_uri(tmp_path / "mlflow.db"), "demo"), Runtime(engine="cpu")
+    runtime = Runtime(engine="cpu")
     tune = Tune(trials=5, minutes=None, batches=2)
     batches = [
         Batch.model_validate_json(text)
