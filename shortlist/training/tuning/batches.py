@@ -24,6 +24,8 @@ from shortlist.training.tuning.search import Result, Search, joined, search
 from shortlist.training.tuning.tracked import TrackedSearch
 
 RESULT: Final = "result.json"
+RUNS: Final = "runs.json"
+"""MLflow run of every model's search, beside the outcomes."""
 
 
 class Batch(BaseModel):
@@ -113,6 +115,7 @@ def choose(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> s
             for line in write_outcome(result, spec, staging / model):
                 note(line.replace(str(staging), str(out)))
             tracker.close_run(runs[model], {"trials": len(result.trials)})
+        write_json(staging / RUNS, runs)
     unmeasured = [model for model, result in results.items() if result.best is None]
     if unmeasured:
         raise ShortlistError(f"tune: no trial of {', '.join(unmeasured)} was measured; its page says why: {out}")

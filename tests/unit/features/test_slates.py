@@ -56,7 +56,7 @@ def test_a_slate_alone_and_in_any_order_gives_the_same_bits(rows: list[tuple[flo
             np.testing.assert_array_equal(column[shuffled], alone[what])
             known = value[own][~np.isnan(value[own])]
             if what == "rank":
-                expected = [1 + (known > one).sum() if one == one else np.nan for one in value[own]]
+                expected = [np.nan if np.isnan(one) else 1 + (known > one).sum() for one in value[own]]
                 np.testing.assert_array_equal(column[own], expected)
 
 
