@@ -103,7 +103,7 @@ def told(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Numbers | Non
         one.value.cast(pl.Float32).cast(pl.Float64).fill_null(np.nan).alias(str(at)) for at, one in enumerate(values)
     ]
     numbers = rows.select(asked)
-    found = {}
+    found: dict[str, Floats] = {}
     for at, one in enumerate(values):
         stands = standing(numbers[str(at)].to_numpy(), slates)
         found |= {place: stands[what] for place, what in one.gives}

@@ -104,8 +104,9 @@ class ServedRows:
             wanted = rows["score"].is_not_null()
             tensors = {name: tensor[wanted.to_numpy()] for name, tensor in self._assembler.tensors(rows, day).items()}
             own = rows.filter(wanted)
-            columns = (own[Columns.IMPRESSION], own["score"], own[_TRUTH])
-            batches.append(Batch(*(column.to_numpy() for column in columns), tensors))
+            batches.append(
+                Batch(own[Columns.IMPRESSION].to_numpy(), own["score"].to_numpy(), own[_TRUTH].to_numpy(), tensors)
+            )
         found = sum(batch.impressions.size for batch in batches)
         if found != self._reference.rows.height:
             raise DataError(
