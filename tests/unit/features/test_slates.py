@@ -14,9 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shortlist.contracts import DataError, Files
+from shortlist.features.columns import PlanError
+from shortlist.features.fit import fit
+from shortlist.features.plan import plan
+from shortlist.features.publish import publish
 from shortlist.features.slates import SLATE, standing, whole_slates
+from shortlist.features.table import build_table
 from shortlist.spec.data import Data
+from shortlist.spec.features import Features
 from shortlist.spec.load import SpecError, parse_spec
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json
 from shortlist.storage.tables import DayTable, DayTableWriter
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
@@ -169,9 +177,34 @@ def test_a_gap_needs_a_user() -> None:
     ],
 )
 def test_what_a_server_cannot_compare_is_refused(compared: str, why: str) -> None:
-    from shortlist.features.columns import PlanError
-    from shortlist.features.plan import plan
-
     found = parse_spec(spec({"feature": compared}, {"gap_seconds": 9}))
     with pytest.raises(PlanError, match=f"cannot compare '{compared}': {why}"):
         plan(found.data, found.features)
+
+
+def test_the_skew_report_makes_a_samples_features_again_from_whole_slates(world: Any) -> None:
+    declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
+    features = Features.model_validate({
+        "columns": [
+            {"kind": "target", "key": "user_id", "name": "rate"},
+            {"kind": "slate", "feature": "rate", "gives": ["rank", "size"]},
+        ]
+    })  # fmt: skip
+    rows = [
+        world.row(day, user_id=1 + at % 3, page=f"request {at % 2}", label=at % 2)
+        for day in range(3)
+        for at in range(6)
+    ]
+    log, fitted, table = world.log(rows, chunk_rows=2), world.folder / "fitted", world.folder / "table"
+    runtime = Runtime(engine="cpu", seed=1)
+    fit(declared, features, None, runtime, log, fitted)
+    build_table(declared, features, None, runtime, log, fitted, table)
+    publish("my-spec", world.folder / "store", runtime, 6, log, fitted, table, world.folder / "skew")
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert (report["historical_mismatches"], report["columns"]["rate_slate_size"]) == (0, 0)
+    for path in table.rglob("*.parquet"):  # as if slates had been cut in two
+        pl.read_parquet(path, hive_partitioning=False).with_columns(pl.col("rate_slate_size") - 1).write_parquet(path)
+    publish("my-spec", world.folder / "store", runtime, 6, log, fitted, table, world.folder / "skew")
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert report["columns"]["rate_slate_size"] > 0
+    assert report["columns"]["rate_slate_rank"] == 0
