@@ -13,7 +13,7 @@ KIND: Final = ModelKind(
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
     plan="models.planning.plan_inputs:shape_of",
-    diagnosis="models.dlrm.diagnosis:diagnose_table",
+    diagnosis="models.dlrm.ranker:diagnose",
     tuning=Tuning(
         space={
             "learning_rate": Dimension(low=1e-4, high=1e-2, log=True),

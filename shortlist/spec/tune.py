@@ -11,7 +11,7 @@ from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
 from shortlist.spec.models import ModelName, ModelSection
 
-FIXED: Final = ("kind", "role", "refit", "retrain")
+FIXED: Final = ("kind", "role", "calibration", "refit", "retrain")
 """Keys that a search does not change: they say what a model is for, or act beyond the validation days. The last two
 stand for every key that begins with them."""
 
