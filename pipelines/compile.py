@@ -22,6 +22,7 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         scheduled_retraining_wide,
     )
     from pipelines.training import training, training_wide
+    from pipelines.tuning import tuning
 
     return {
         "training": training,
@@ -30,6 +31,7 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         "monitoring_wide": monitoring_wide,
         "scheduled_retraining": scheduled_retraining,
         "scheduled_retraining_wide": scheduled_retraining_wide,
+        "tuning": tuning,
     }
 
 

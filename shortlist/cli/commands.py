@@ -23,6 +23,7 @@ from shortlist.cli.options import (
 )
 from shortlist.cli.plan import commands as planning
 from shortlist.cli.serving import commands as serving
+from shortlist.cli.tune import commands as tuning
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ app.registered_commands += (
     + initialising.registered_commands
     + planning.registered_commands
     + serving.registered_commands
+    + tuning.registered_commands
     + watching.registered_commands
 )
 

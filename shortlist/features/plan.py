@@ -10,6 +10,7 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
+from shortlist.features.slates import SlateValue, slate_columns
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
@@ -42,6 +43,8 @@ class Plan:
     """Keys to count; views are made of those with `looked_up`."""
     vocabularies: tuple[VocabularyLimits, ...]
     """One per column."""
+    slates: tuple[SlateValue, ...] = ()
+    """What is compared among the rows of a request."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -82,7 +85,8 @@ class Plan:
         data = self.declared.data
         own = (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION)
         keys = (data.user, data.item, *(key for view in self.statics for key in view.keys))
-        there = (self.declared.in_log(name) for name in read if self.declared.owner(name) is None)
+        there = [self.declared.in_log(name) for name in read if self.declared.owner(name) is None]
+        there += slate_columns(data) if self.slates else ()
         return tuple(dict.fromkeys(name for name in (*own, *keys, *there) if name))
 
     def counting(self) -> dict[str, Any]:
@@ -126,6 +130,9 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         means=tuple(dict.fromkeys(mean for feature in operations for mean in feature.means(declared))),
         counted=_counted(operations, declared, vocabularies),
         vocabularies=vocabularies,
+        slates=tuple(
+            value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
+        ),
     )
     _check_names(planned)
     return planned

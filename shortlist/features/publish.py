@@ -11,6 +11,7 @@ import polars as pl
 from shortlist.contracts import Columns, Files
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.skew import SkewReport, check_skew
+from shortlist.features.slates import SLATE, whole_slates
 from shortlist.features.store import apply
 from shortlist.features.transform import Transformer
 from shortlist.features.views import start_of
@@ -106,11 +107,14 @@ def _sample(transformer: Transformer, log: DayTable, table: Path, rows: int, see
 
 
 def _rows_of(transformer: Transformer, log: DayTable, table: Path, part: DayPart, rows: int, seed: int) -> _Compared:
-    """Rows of one day, from one of its files."""
-    file = part.files[seed % len(part.files)]
-    whole = pl.read_parquet(log.folder / file, hive_partitioning=False)
+    """Rows of one day, from one of its files; what is told of slates is made again from whole ones."""
+    whole = _piece(transformer, log, part, seed)
     chosen = whole.sample(min(rows, whole.height), seed=seed, shuffle=False)
-    looked_up = transformer.look_up(chosen, part.day)
+    beside = chosen
+    if SLATE in whole.columns:
+        beside = whole.join(chosen.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
+    own = pl.col(Columns.IMPRESSION).is_in(chosen[Columns.IMPRESSION].implode())
+    looked_up = transformer.look_up(beside, part.day).filter(own)
     again = transformer.compute(looked_up).with_columns(looked_up[Columns.IMPRESSION])
     built = DayTable.open(table, Files.TABLE).scan({part.day})
     stored = again.select(Columns.IMPRESSION).join(
@@ -121,6 +125,19 @@ def _rows_of(transformer: Transformer, log: DayTable, table: Path, part: DayPart
     )
     features = [name for name in again.columns if name != Columns.IMPRESSION]
     return _Compared(_keys(transformer, looked_up), {name: _unequal(again[name], stored[name]) for name in features})
+
+
+def _piece(transformer: Transformer, log: DayTable, part: DayPart, seed: int) -> pl.DataFrame:
+    """Return the rows of one of a day's files, or as many whole slates."""
+    number = seed % len(part.files)
+    if not transformer.plan.slates:
+        return pl.read_parquet(log.folder / part.files[number], hive_partitioning=False)
+    found = pl.DataFrame()
+    for at, rows in enumerate(whole_slates(log, part, transformer.plan.declared.data)):
+        found = rows if rows.height else found
+        if at >= number and found.height:
+            break
+    return found
 
 
 def _keys(transformer: Transformer, looked_up: pl.DataFrame) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.groups import check_all_days_grouped
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
+from shortlist.features.slates import whole_slates
 from shortlist.features.split import split_days
 from shortlist.features.transform import Transformer
 from shortlist.spec.data import Data
@@ -118,6 +119,11 @@ def _made(
 
 def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
+    if planned.slates:
+        there = pl.read_parquet_schema(table.folder / day.files[0])
+        wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+        yield from whole_slates(table, day, planned.declared.data, wanted)
+        return
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
         wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]

@@ -16,6 +16,7 @@ from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.slates import with_slates
 from shortlist.features.view_index import ViewIndex
 from shortlist.system.query_engine import Engine, collect
 
@@ -63,11 +64,14 @@ class Transformer:
         return self.preprocessing.columns()
 
     def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
-        """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start."""
+        """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start.
+
+        What is told of slates needs all rows of each: `shortlist.features.slates.whole_slates` gives them.
+        """
         for view in self.plan.views:
             asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
-        return rows
+        return with_slates(rows, self.plan.slates)
 
     def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
         """Return one view's features for each row of keys, in order, as of a day's start; null where unknown.

@@ -255,6 +255,23 @@ class Split(Section):
     """Last days, for gates and reports; no model sees them."""
 
 
+class Slates(Section):
+    """Which rows of the log were the candidates of one request; in serving, a request is a slate."""
+
+    column: str | None = None
+    """A column of the log with the same value in all rows of a request; within a day, other requests have others."""
+    gap_seconds: float | None = Field(default=None, gt=0)
+    """Where no column says it: rows of a user that follow each other within so many seconds are one slate."""
+    max_rows: int = Field(default=10_000, ge=2)
+    """Most rows of a slate. A log with a larger one stops the run; a request may not be larger (serving.max_rows)."""
+
+    @model_validator(mode="after")
+    def _says_it_in_one_way(self) -> Self:
+        if (self.column is None) == (self.gap_seconds is None):
+            raise ValueError("wanted either column or gap_seconds")
+        return self
+
+
 class Data(Section):
     """The log: its files, columns, side tables, rules and split."""
 
@@ -278,6 +295,8 @@ class Data(Section):
     """A column that names the request whose answer the row was part of; many rows share it. Never a feature."""
     explode: Explode | None = None
     """Columns that hold lists, whose elements become rows."""
+    slate: Slates | None = None
+    """Which rows were one request; features of kind `slate` need it."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()
@@ -315,6 +334,7 @@ class Data(Section):
         self._check_side_tables(names)
         self._check_label()
         self._check_keys_of_rows()
+        self._check_slate(names)
         return self
 
     def _check_label(self) -> None:
@@ -360,6 +380,25 @@ class Data(Section):
             )
         if isinstance(self.clock, RowClock):
             raise ValueError("explode needs a clock column; rows of one list have no order in time")
+
+    def _check_slate(self, names: list[str]) -> None:
+        if self.slate is None:
+            return
+        column = self.slate.column
+        if column is None:
+            if self.user is None:
+                raise ValueError("slate.gap_seconds: needs `user`; declare it, or the column that names a request")
+            if isinstance(self.clock, RowClock):
+                raise ValueError("slate.gap_seconds: this log has no time of its own; declare slate.column")
+            return
+        if column not in names:
+            raise ValueError(f"slate.column '{column}' is not a column of the log{did_you_mean(column, names)}")
+        if self.by_name[column].type not in ("integer", "hex", "string"):
+            raise ValueError(
+                f"slate.column '{column}' is of type {self.by_name[column].type}; wanted integer, hex or string"
+            )
+        if column in (self.label, self.impression):
+            raise ValueError(f"slate.column '{column}' is the label or the impression; each row would be a slate")
 
     def _check_side_tables(self, names: list[str]) -> None:
         taken = set(names)

@@ -34,6 +34,11 @@ class Feature(Section):
         raise NotImplementedError
 
     @property
+    def reads_features(self) -> tuple[str, ...]:
+        """Names of other features that it reads."""
+        return ()
+
+    @property
     def read_as_keys(self) -> tuple[str, ...]:
         """The inputs whose values are identifiers and not numbers; drift compares their frequent values."""
         return ()
@@ -150,6 +155,10 @@ class Features(Section):
             if name in (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.USER, Columns.ITEM):
                 raise ValueError(f"feature name '{name}' is Shortlist's own")
             seen.add(name)
+        for feature in self.columns:
+            for name in feature.reads_features:
+                if name not in seen:
+                    raise ValueError(f"{feature.title}: no feature is named '{name}'{did_you_mean(name, seen)}")
         return self
 
     @property

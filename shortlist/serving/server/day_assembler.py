@@ -11,6 +11,7 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.plan import Plan
+from shortlist.features.slates import SLATE
 from shortlist.features.vectors import matrix
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.signature import Signature
@@ -33,12 +34,13 @@ class DayAssembler:
         self._snapshot: Snapshot | None = None
 
     def tensors(self, rows: pl.DataFrame, day: date) -> Tensors:
-        """Return the inputs of the model for rows of one day.
+        """Return the inputs of the model for rows of one day; those of a slate all together, with its number.
 
         Raises:
             ShortlistError: A view cannot be read.
         """
-        return self._assembler.tensors(self.columns(rows), self._as_of(day).tables, rows.height)
+        slates = rows[SLATE].to_numpy() if SLATE in rows.columns else None
+        return self._assembler.tensors(self.columns(rows), self._as_of(day).tables, rows.height, slates)
 
     def requested(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
         """Return the inputs of the model for a request, every view as of the start of a day.
