@@ -12,6 +12,7 @@ import xgboost as xgb
 
 from models.inputs import FeatureColumn, LearningTable, chosen
 from models.matrix import float_matrix, float_names
+from models.process_group import current
 from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
 from models.record import TrainedModel, read_record
 from models.validation import quality
@@ -80,18 +81,21 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         before = _champion(champion, learning.features) if champion else None
         matrices = exact_matrices(learning, runtime) if before else self._binned(learning, runtime)
         with xgboost_collective(), matrices as matrix:
-            history = self._boost(params, matrix, before, on_epoch)
+            history, held_out = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
                 self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
         importance = _importance(self._booster, learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
-        return Outcome(tuple(history), passes=passes, best=trees, rounds=trees, importance=importance)
+        return Outcome(
+            tuple(history), passes=passes, best=trees, rounds=trees, importance=importance,
+            held_out=held_out if self.section.refit and current() is None else None,
+        )  # fmt: skip
 
     def _boost(
         self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
-    ) -> list[dict[str, Any]]:
-        """Grow trees on the training days until the validation days stop it; return the history."""
+    ) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """Grow trees on the training days until the validation days stop it; return the history and their scores."""
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
@@ -104,11 +108,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                 callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
-        history[kept - 1] |= quality(
-            all_gather_rows(validation.get_label()), all_gather_rows(booster.predict(validation))
-        )
+        scores = booster.predict(validation)
+        history[kept - 1] |= quality(all_gather_rows(validation.get_label()), all_gather_rows(scores))
         self._booster = _released(booster)
-        return history
+        return history, scores
 
     def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> Outcome:
         """Grow as many trees as the champion has, anew.

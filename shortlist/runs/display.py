@@ -165,16 +165,20 @@ def _bar(progress: dict[str, Any]) -> Group | Text | Table:
 def _results(summary: dict[str, Any]) -> Group:
     best = summary["best_possible"]
     table = Table(title=f"{summary['spec']}: {summary['rows']['test']:,} test rows", title_justify="left")
-    headings = "validation\nAUC", "validation\nlog loss", "test\nAUC", "95 %\ninterval", "test\nlog loss"
+    by_user = any(model.get("gauc") is not None for model in summary["models"].values())
+    headings = ["validation\nAUC", "validation\nlog loss", "test\nAUC", "95 %\ninterval", "test\nlog loss"]
+    headings += ["test\nGAUC", "95 %\ninterval", "test\nnDCG@10"] if by_user else []
     for heading in ("model", *headings):
         table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
     for name, model in sorted(summary["models"].items(), key=lambda item: -(item[1]["auc"] or 0)):
         interval = "\N{EN DASH}".join(_decimals(model[end]) for end in ("auc_low", "auc_high"))
         validation = (_decimals(model.get(f"validation_{name}"), "") for name in ("auc", "log_loss"))
-        table.add_row(name, *validation, _decimals(model["auc"]), interval, _decimals(model["log_loss"]))
+        gauc = "\N{EN DASH}".join(_decimals(model.get(f"gauc_{end}")) for end in ("low", "high"))
+        ranking = (_decimals(model.get("gauc")), gauc, _decimals(model.get("ndcg_at_10"))) if by_user else ()
+        table.add_row(name, *validation, _decimals(model["auc"]), interval, _decimals(model["log_loss"]), *ranking)
     if best:
         figures = _decimals(best["auc"]), "", _decimals(best["log_loss"])
-        table.add_row("best possible", "", "", *figures, style="dim")
+        table.add_row("best possible", "", "", *figures, *(("", "", "") if by_user else ()), style="dim")
     held = [
         Text(f"✗ {gate['model']}, gate {gate['name']}: {gate['reason']}", "red")
         for gate in summary["gates"]
@@ -190,7 +194,8 @@ def _results(summary: dict[str, Any]) -> Group:
         if blessed
         else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
     )
-    return Group(table, tuning, *held, *why, ending)
+    notice = [Text(summary["notice"], "bold yellow")] if summary.get("notice") else []
+    return Group(*notice, table, tuning, *held, *why, ending)
 
 
 def _decimals(number: float | None, missing: str = "n/a") -> str:

@@ -66,7 +66,8 @@ def test_a_model_as_good_as_it_was_keeps_every_limit() -> None:
     quality = quality_of(traffic(seed=1))
     assert (quality.version, quality.slice, quality.rows, quality.users) == (3, "all", 4_000, 267)
     found = by_name(quality)
-    assert set(found) == {"auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"}
+    ranking = {"gauc", "ndcg_at_10"}
+    assert set(found) == {"auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score", *ranking}
     assert not any(measure.breached for measure in quality.measures)
     assert all(one.low <= one.value <= one.high for one in quality.measures)
 
