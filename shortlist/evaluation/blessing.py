@@ -47,9 +47,9 @@ def bless(reports: Sequence[GateReport], measures: Sequence[Measures], choice: C
 
     The test rows only judge. Choosing by them would make their numbers look better than they are. Candidates whose
     paired interval with the best includes 0 are tied with it: of these the one with the lowest validation log loss is
-    chosen, and the reasons say that it was a coin toss. Without a choice the lowest validation log loss decides alone. A
-    candidate whose validation log loss is unknown (grown anew on all days from an earlier model that learnt the
-    validation days) is then chosen when no other passes.
+    chosen, and the reasons say that it was a coin toss. Without a choice the lowest validation log loss decides
+    alone. A candidate whose validation log loss is unknown (grown anew on all days from an earlier model that learnt
+    the validation days) is then chosen when no other passes.
 
     Args:
         reports: What the gates said.

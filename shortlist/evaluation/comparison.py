@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pydantic import Field
+
 from shortlist.contracts import Files
 from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import read_record
@@ -52,10 +54,10 @@ class ComparedModel(Record):
     """Of a real Triton with the exported model, under the load that `gates.infra` declares."""
     size_bytes: int | None = None
     """Of the model folder: weights, preprocessing and exported graph."""
-    against_best: dict[Metric, Gap] = {}
+    against_best: dict[Metric, Gap] = Field(default_factory=dict)
     """Of each metric, against the best model on the same rows; empty for the best one itself."""
     dominated_by: tuple[str, ...] = ()
-    """Models that are better by the deciding metric, beyond chance, and cost no more to train, to serve and to store."""
+    """Models that are better by the deciding metric, beyond chance, and cost no more to train, serve and store."""
     problem: str = ""
     """Why it could not be measured."""
 
