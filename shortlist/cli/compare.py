@@ -86,7 +86,7 @@ def table_of(found: ModelComparison) -> Table:
     for heading in (*(TITLES[name] for name in metrics), "calibration\nerror", "trained\ns", "p50\nms", "size\nMiB"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, line in found.models.items():
-        label = f"{name}\n{line.kind}, {line.role}"
+        label = f"{name}\n{line.kind}\n{line.role}"
         cells = [_metric(line, metric) for metric in metrics]
         costs = (_decimals(line.calibration_error, 4), _decimals(line.train_seconds, 1))
         size = None if line.size_bytes is None else line.size_bytes / 2**20
@@ -97,7 +97,7 @@ def table_of(found: ModelComparison) -> Table:
 def _metric(line: ComparedModel, metric: Metric) -> str:
     value = _decimals(getattr(line, metric), 4)
     gap = line.against_best.get(metric)
-    return value if gap is None else f"{value}\n{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+    return value if gap is None else f"{value}\n{gap.value:+.4f}\n[{gap.low:+.4f}, {gap.high:+.4f}]"
 
 
 def _decimals(number: float | None, digits: int) -> str:

@@ -275,9 +275,9 @@ def _no_gain(gain: Comparison, metric: Metric, limits: Gates) -> Iterator[str]:
     if missing := [TITLES[name] for name in floors if name not in gain.differences]:
         yield f"no {', '.join(missing)} to compare: too few users have rows of both classes"
     for name, one in _asked(gain, metric, limits):
-        if one.low < floors[name]:
+        if one.low <= floors[name]:  # a baseline that is copied is not beaten
             yield (
-                f"{TITLES[name]} gain {one.low:+.4f} < {floors[name]:.4f} ({one.candidate:.4f} against"
+                f"{TITLES[name]} gain {one.low:+.4f} <= {floors[name]:.4f} ({one.candidate:.4f} against"
                 f" {one.reference:.4f} of {gain.reference} on the same {rows(one.rows)} test rows; one-sided"
                 f" {limits.confidence:.0%} bound, {'min_gauc_gain' if name == 'gauc' else 'min_gain_over_baseline'})"
             )

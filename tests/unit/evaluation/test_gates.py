@@ -166,18 +166,18 @@ class TestAbsolute:
 
     def test_holds_a_model_that_is_not_shown_to_beat_popularity(self) -> None:
         assert _held(absolute_gate(measures(), gain(-0.001), "auc", LIMITS)) == (
-            "AUC gain -0.0010 < 0.0000 (0.8500 against 0.7500 of popularity on the same 4 000 test rows; one-sided 95%"
+            "AUC gain -0.0010 <= 0.0000 (0.8500 against 0.7500 of popularity on the same 4 000 test rows; one-sided 95%"
             " bound, min_gain_over_baseline)"
         )
 
     def test_holds_a_gain_below_the_declared_one(self) -> None:
         demanding = LIMITS.model_copy(update={"min_gain_over_baseline": 0.1})
-        assert "AUC gain +0.0900 < 0.1000" in _held(absolute_gate(measures(), GAIN, "auc", demanding))
+        assert "AUC gain +0.0900 <= 0.1000" in _held(absolute_gate(measures(), GAIN, "auc", demanding))
 
     def test_holds_a_model_that_tells_users_apart_but_not_the_items_of_one(self) -> None:
         """Its AUC is far above popularity's, its GAUC is not."""
         reason = _held(absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "gauc", LIMITS))
-        assert reason.startswith("GAUC gain -0.0040 < 0.0000 (0.7700 against 0.7500 of popularity")
+        assert reason.startswith("GAUC gain -0.0040 <= 0.0000 (0.7700 against 0.7500 of popularity")
         assert reason.endswith("min_gauc_gain)")
         assert absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "auc", LIMITS).passed
 
@@ -185,7 +185,7 @@ class TestAbsolute:
         shown = gain(0.09, gauc_low=0.004)
         assert absolute_gate(measures(), shown, "gauc", LIMITS).passed
         raised, without = (LIMITS.model_copy(update={"min_gauc_gain": floor}) for floor in (0.01, None))
-        assert "GAUC gain +0.0040 < 0.0100" in _held(absolute_gate(measures(), shown, "gauc", raised))
+        assert "GAUC gain +0.0040 <= 0.0100" in _held(absolute_gate(measures(), shown, "gauc", raised))
         assert absolute_gate(measures(), gain(0.09, gauc_low=-0.5), "gauc", without).passed
 
     def test_holds_where_gauc_decides_and_cannot_be_measured(self) -> None:
