@@ -156,6 +156,7 @@ def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, start
     if "report" in display.finished:
         shutil.copyfile(display.paths["page"], run / Files.REPORT)
         shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
+        shutil.copyfile(display.paths["comparison"], run / Files.COMPARISON)
     else:
         from shortlist.runs.failure import write_failure
 

@@ -74,6 +74,11 @@ class Spec(Section):
             _check_workers(name, self.models)
         _check_baseline(self.gates.baseline, self.models)
         self.tune.check(self.models)
+        if self.gates.metric == "gauc" and self.data.user is None:
+            raise ValueError(
+                "gates.metric: gauc is measured within each user, and data.user names no column; declare it, or metric:"
+                " auc"
+            )
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
