@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +13,6 @@ from shortlist.features.feast_store_location import FeastStoreLocation, feast_st
 from shortlist.features.skew import SkewReport, check_skew
 from shortlist.features.store import apply
 from shortlist.features.transform import Transformer
-from shortlist.features.views import start_of
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayPart, DayTable
@@ -24,10 +23,10 @@ def publish(
     project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path,
     out: Path,
 ) -> int:  # fmt: skip
-    """Bring Feast up to the day after the log's last one, and write what its answers differ in from the table.
+    """Bring Feast up to what is known after the log's last day, and write what its answers differ in from the table.
 
-    The online store is first filled to the start of the newest day: that is what the newest rows of the training table
-    were allowed to see, so there the two must agree. Then it is filled to the end, for serving.
+    The online store is first filled to the moment as of which the newest rows of the training table are: that is what
+    they were allowed to see, so there the two must agree. Then it is filled to the end, for serving.
 
     Args:
         project: Feast project.
@@ -46,20 +45,23 @@ def publish(
     declared = transformer.plan.declared
     days = DayTable.open(log, Files.LOG)
     newest = days.days[-1]
+    tiles = transformer.tiles
+    times = pl.scan_parquet(days.paths({newest.day}), hive_partitioning=False).select(pl.col(Columns.TIME).max())
+    seen = tiles.known_at(times.collect().item())
+    until = tiles.known_after(newest.day)
     with progress("feast", total=4, unit="steps") as advance:
         place, views = feast_store_location(store), fitted / "views"
         address = f"{place.publish(fitted, 'fits')}/views" if place.shares else ""
         feast = apply(views, place, project, runtime.online_store, declared.data.user, address)
         advance(1, "registered")
-        feast.materialize(start_of(newest.day, declared.timezone))
-        advance(1, "materialised to the newest day")
+        feast.materialize(seen)
+        advance(1, "materialised to the newest rows")
         sample = _sample(transformer, days, table, rows, runtime.seed)
         current = _rows_of(transformer, days, table, newest, rows, runtime.seed)
         report = check_skew(feast, sample.log, current.log, transformer.answer)
         advance(1, "compared")
-        feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
+        feast.materialize(until)
         advance(1, "materialised to the end")
-    until = start_of(newest.day + timedelta(days=1), declared.timezone)
     announce_views(views, place, until, log)
     with atomic_folder(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shortlist.contracts import RESERVED, did_you_mean
 from shortlist.spec.base import Section, expand_names
+from shortlist.spec.durations import Duration
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
@@ -253,6 +254,8 @@ class Data(Section):
     """The column that names the item, if there is one."""
     impression: str | None = None
     """An integer column that names the impression; the row's number by default."""
+    outcome_delay: Duration = "0"
+    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()
