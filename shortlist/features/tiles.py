@@ -33,6 +33,11 @@ def microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
+def moment_of(time: int) -> datetime:
+    """Return the moment that is so many microseconds after 1970-01-01 UTC."""
+    return _EPOCH + timedelta(microseconds=int(time))
+
+
 @dataclass(frozen=True)
 class Tiles:
     """How a log's time is cut.

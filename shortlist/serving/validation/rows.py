@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +87,9 @@ class ServedRows:
         self.signature = Signature.read(model / FOLDER)
         self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._paths = fitted, model / Files.PREPROCESSING
-        self._assembler = DayAssembler(self._plan, self.signature, ViewIndex.read(fitted / "views"))
+        views = ViewIndex.read(fitted / "views")
+        self._assembler = DayAssembler(self._plan, self.signature, views)
+        self._tiles = views.tiles
         self._table = DayTable.open(log, Files.LOG)
         self._reference = reference
 
@@ -138,5 +140,14 @@ class ServedRows:
         found = []
         for day, rows in self._table.frames(set(wanted[Columns.DAY].to_list())):
             theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")
-            found += [(day, theirs)] if theirs.height else []
+            found += [(day, some) for some in self._of_one_moment(theirs)] if theirs.height else []
         return found
+
+    def _of_one_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """Return the rows of a day, those together that see the same values."""
+        if not self._tiles.within_days:
+            return [rows]
+        together: dict[datetime, list[int]] = {}
+        for number, time in enumerate(rows[Columns.TIME].to_list()):
+            together.setdefault(self._tiles.known_at(time), []).append(number)
+        return [rows[numbers] for _, numbers in sorted(together.items())]
