@@ -21,6 +21,7 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         scheduled_retraining,
         scheduled_retraining_wide,
     )
+    from pipelines.refresh import refresh
     from pipelines.training import training, training_wide
 
     return {
@@ -30,6 +31,7 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         "monitoring_wide": monitoring_wide,
         "scheduled_retraining": scheduled_retraining,
         "scheduled_retraining_wide": scheduled_retraining_wide,
+        "refresh": refresh,
     }
 
 
