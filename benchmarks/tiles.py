@@ -36,7 +36,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.training.train import train
 
-WAYS: Final = (("1d", "0"), ("1h", "0"), ("1h", "1h"), ("10m", "0"))
+WAYS: Final = (("1d", "0s"), ("1h", "0s"), ("1h", "1h"), ("10m", "0s"))
 """Tile and outcome delay."""
 RESULTS: Final = Path(__file__).parent / "results" / "tiles.json"
 
@@ -99,7 +99,7 @@ def main() -> None:
     """Measure all ways, print them and write the results."""
     data, kinds = Path(sys.argv[1]), tuple(sys.argv[2:]) or ("xgboost", "dlrm")
     with TemporaryDirectory() as scratch:
-        folder, spec = Path(scratch), spec_of("1d", "0")
+        folder, spec = Path(scratch), spec_of("1d", "0s")
         ingest(spec.data, data, folder / "raw", spec.runtime)
         validate(spec.data, folder / "raw", folder / "log", folder / "bad", spec.runtime, datetime.now(UTC), None)
         rows = DayTable.open(folder / "log", Files.LOG).rows

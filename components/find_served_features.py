@@ -8,9 +8,7 @@ from components.image import PIPELINE_IMAGE
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def find_served_features(
-    name: str, data: str, features: str, stores: str, code: str
-) -> NamedTuple(  # type: ignore[valid-type]
+def find_served_features(name: str, data: str, features: str, stores: str, code: str) -> NamedTuple(  # type: ignore[valid-type]
     "Served", [("data", str), ("features", str), ("previous", str), ("version", str), ("step", str)]
 ):
     """Return the champion's features, the fit that servers read now, and the champion's version."""
@@ -22,7 +20,5 @@ def find_served_features(
 
     with step("find_served_features") as this:
         origin = RunContext(name=name, stores=stores)
-        served = find_served_features(
-            origin, Data.model_validate_json(data), Features.model_validate_json(features)
-        )
+        served = find_served_features(origin, Data.model_validate_json(data), Features.model_validate_json(features))
     return (*served, this.json)

@@ -17,7 +17,7 @@ def publish_features(
     fitted: dsl.Input[dsl.Dataset],
     skew: dsl.Output[dsl.Dataset],
 ) -> str:
-    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions are counted."""
+    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions count."""
     from datetime import UTC, datetime
     from pathlib import Path
 
@@ -30,9 +30,7 @@ def publish_features(
     with step("publish_features") as this:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), None
-        this.rows = publish(
-            name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path), now=datetime.now(UTC)
-        )
+        this.rows = publish(name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path), now=datetime.now(UTC))
         counted = str(store.expected()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
     skew.metadata["step"] = this.record

@@ -51,7 +51,9 @@ def day_changes(
 
 def history_changes(counted: pl.LazyFrame, view: KeyedView, history: str) -> pl.LazyFrame:
     """Return what the counts of a history add before the log."""
-    return counted.select(*view.keys, *_row(view, pl.lit(NO_MOMENT, dtype=pl.Int64), {f"count_{history}": pl.col(Columns.ROWS)}))
+    return counted.select(
+        *view.keys, *_row(view, pl.lit(NO_MOMENT, dtype=pl.Int64), {f"count_{history}": pl.col(Columns.ROWS)})
+    )
 
 
 def running_values(changes: pl.LazyFrame, view: KeyedView) -> pl.LazyFrame:

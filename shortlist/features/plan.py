@@ -11,7 +11,7 @@ from shortlist.features.columns import DeclaredColumns, PlanError
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views
-from shortlist.features.tiles import Tiles
+from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -43,7 +43,7 @@ class Plan:
     """Keys to count; views are made of those with `looked_up`."""
     vocabularies: tuple[VocabularyLimits, ...]
     """One per column."""
-    tiles: Tiles = Tiles()
+    tiles: Tiles = WHOLE_DAYS
     """By which statistics are counted."""
 
     @property

@@ -19,9 +19,9 @@ from shortlist.storage.tables import DayPart, DayTable
 from shortlist.system.progress import progress
 
 
-def publish(
+def publish(  # noqa: PLR0913 - the sections and folders of one step
     project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path,
-    table: Path | None, out: Path, now: datetime | None = None,
+    table: Path | None, out: Path, *, now: datetime | None = None,
 ) -> int:  # fmt: skip
     """Bring Feast up to what is known after the log's last day, and write what its answers differ in from the table.
 

@@ -21,6 +21,7 @@ DAY_LENGTH: Final = timedelta(days=1)
 _NONE: Final = timedelta()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_SECOND: Final = timedelta(seconds=1)
 
 
 def start_of(day: date, timezone: str) -> datetime:
@@ -49,13 +50,14 @@ class Tiles:
 
     length: timedelta = DAY_LENGTH
     delay: timedelta = _NONE
-    """Time after an impression until its outcome is known."""
+    """Time after an impression until its outcome is known; whole seconds, as Feast keeps times."""
     timezone: str = "UTC"
 
     @classmethod
     def declared(cls, data: Data, features: Features, timezone: str) -> Self:
         """Return the tiles of a declaration."""
-        return cls(length_of(features.tile), length_of(data.outcome_delay), timezone)
+        delay = length_of(data.outcome_delay) if data.outcome_delay is not None else _NONE
+        return cls(length_of(features.tile), -(-delay // _SECOND) * _SECOND, timezone)
 
     @property
     def within_days(self) -> bool:
@@ -87,3 +89,7 @@ class Tiles:
     def counted_until(self, known: datetime) -> datetime:
         """Return up to when impressions are counted in the values that hold at a moment at which they changed."""
         return known - self.delay
+
+
+WHOLE_DAYS: Final = Tiles()
+"""Days of UTC, their outcomes known when they end."""

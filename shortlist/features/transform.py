@@ -16,7 +16,7 @@ from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.features.tiles import Tiles
+from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.view_index import ViewIndex
 from shortlist.system.query_engine import Engine, collect
 
@@ -30,7 +30,7 @@ class Transformer:
     engine: Engine
     tables: dict[str, LookupTable] = field(default_factory=dict)
     """Numbers of integers, by output, since they were first needed."""
-    tiles: Tiles = Tiles()
+    tiles: Tiles = WHOLE_DAYS
     """Of the views."""
 
     @classmethod

@@ -11,7 +11,15 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.changes import FIRST, MOMENT, NO_MOMENT, day_changes, history_changes, running_values, windows_of
+from shortlist.features.changes import (
+    FIRST,
+    MOMENT,
+    NO_MOMENT,
+    day_changes,
+    history_changes,
+    running_values,
+    windows_of,
+)
 from shortlist.features.keyed import KeyedView
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
 from shortlist.features.tiles import TILE, microseconds, start_of

@@ -254,8 +254,9 @@ class Data(Section):
     """The column that names the item, if there is one."""
     impression: str | None = None
     """An integer column that names the impression; the row's number by default."""
-    outcome_delay: Duration = "0"
-    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it."""
+    outcome_delay: Duration | None = None
+    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it. Null:
+    it is known at once."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()

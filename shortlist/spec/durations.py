@@ -1,4 +1,4 @@
-"""Lengths of time in a spec: `90s`, `10m`, `1h`, `1d`."""
+"""Lengths of time in a spec: `500ms`, `90s`, `10m`, `1h`, `1d`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-Duration = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5}[smhd])$")]
-"""A whole number and its unit: `s`, `m`, `h` or `d`; `0` is none."""
+Duration = Annotated[str, Field(pattern=r"^\d{1,6}(ms|s|m|h|d)$")]
+"""A whole number and its unit: `ms`, `s`, `m`, `h` or `d`."""
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def length_of(duration: str) -> timedelta:
@@ -18,7 +18,6 @@ def length_of(duration: str) -> timedelta:
 
     >>> length_of("10m")
     datetime.timedelta(seconds=600)
-    >>> length_of("0")
-    datetime.timedelta(0)
     """
-    return timedelta() if duration == "0" else timedelta(seconds=int(duration[:-1]) * _UNITS[duration[-1]])
+    unit = duration.lstrip("0123456789")
+    return timedelta(**{_UNITS[unit]: int(duration.removesuffix(unit))})

@@ -55,7 +55,9 @@ def test_the_champions_own_features_are_refreshed(finished: Any) -> None:
     assert Features.model_validate_json(served.features) == spec.features
     assert Data.model_validate_json(served.data) == spec.data
     assert served == find_served_features(origin, spec.data, spec.features)
-    with pytest.raises(ShortlistError, match=r"spec 'other' has no champion whose features could be refreshed; make run"):
+    with pytest.raises(
+        ShortlistError, match=r"spec 'other' has no champion whose features could be refreshed; make run"
+    ):
         find_served_features(origin.model_copy(update={"name": "other"}), spec.data, spec.features)
 
 

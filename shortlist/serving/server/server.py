@@ -162,7 +162,11 @@ class ServerComponents:
             ("log_waiting", "Answers in memory only", lambda: self.log.waiting),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
             ("snapshot_age_seconds", "Since the views in place were published", self._age),
-            ("features_age_seconds", "Since the end of the newest tile that the views in place count", self._feature_age),
+            (
+                "features_age_seconds",
+                "Since the end of the newest tile that the views in place count",
+                self._feature_age,
+            ),
             ("features_max_age_seconds", "The declared limit of that; infinite where there is none", self._max_age),
             ("snapshot_broken", "1 while newer views cannot be read", lambda: self.refresh.problem is not None),
             ("users_broken", "1 while users' features cannot be read", self._users_broken),

@@ -42,7 +42,7 @@ def refresh(world: Any, sections: Sections, log: Path, name: str, now: datetime)
     """What the refresh graph does with a valid log."""
     store, fitted = world.folder / "store", world.folder / name
     fit_incrementally(newest_fit(store), *sections, None, RUNTIME, log, fitted)
-    publish("shop", store, RUNTIME, 20, log, fitted, None, world.folder / f"{name}-skew", now)
+    publish("shop", store, RUNTIME, 20, log, fitted, None, world.folder / f"{name}-skew", now=now)
     return fitted
 
 
@@ -143,6 +143,8 @@ def test_features_that_feast_tells_otherwise_are_not_served(
         return report.model_copy(update={"online_mismatches": 1, "columns": columns})
 
     monkeypatch.setattr(publishing, "check_skew", differs)
-    with pytest.raises(DataError, match=r"1 of \d+ answers of Feast differ from the views \(by_user_id:rows\); servers"):
+    with pytest.raises(
+        DataError, match=r"1 of \d+ answers of Feast differ from the views \(by_user_id:rows\); servers"
+    ):
         refresh(world, sections, world.log(hours(world, 13.0), "more"), "bad", now)
     assert (world.folder / "store" / SERVING).read_text() == before

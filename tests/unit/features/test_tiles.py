@@ -41,7 +41,7 @@ ZONE = "America/New_York"
 """Its clocks go forward on 8 March 2026, day 6 of the world."""
 
 
-def declared(world: Any, tile: str, delay: str = "0", zone: str = "UTC") -> tuple[Data, Features]:
+def declared(world: Any, tile: str, delay: str = "0s", zone: str = "UTC") -> tuple[Data, Features]:
     data = world.data.model_dump(mode="json") | {"outcome_delay": delay}
     data["clock"]["timezone"] = zone
     return Data.model_validate(data), Features.model_validate({"columns": COLUMNS, "tile": tile})
@@ -63,7 +63,7 @@ def looked_up(log: Path, fitted: Path) -> list[dict[str, Any]]:
 def counted(row: dict[str, Any], rows: Sequence[dict[str, Any]], sections: tuple[Data, Features]) -> list[Any]:
     """The rows of the same user that a row may see, by going through all of them, in order of time."""
     data, features = sections
-    tile, delay, zone = length_of(features.tile), length_of(data.outcome_delay), data.clock.timezone
+    tile, delay, zone = length_of(features.tile), length_of(data.outcome_delay or "0s"), data.clock.timezone
 
     def known(other: dict[str, Any]) -> datetime:
         start, after = (start_of(other["day"] + timedelta(days=days), zone) for days in (0, 1))
@@ -90,9 +90,7 @@ DAYS = st.lists(st.lists(IMPRESSION, min_size=2, max_size=8), min_size=4, max_si
 @settings(
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(
-    days=DAYS, tile=st.sampled_from(["10m", "1h", "12h", "1d"]), delay=st.sampled_from(["0", "45m", "1d"])
-)
+@given(days=DAYS, tile=st.sampled_from(["10m", "1h", "12h", "1d"]), delay=st.sampled_from(["0s", "45m", "1d"]))
 def test_a_row_sees_the_tiles_that_were_complete_with_their_outcomes_known(
     world: Any, days: Sequence[Any], tile: str, delay: str
 ) -> None:
@@ -167,7 +165,9 @@ def test_a_table_of_other_tiles_than_the_fit_is_refused(world: Any) -> None:
     log = world.log(world_rows(world))
     fitted = fitted_by(declared(world, "1h"), log, world.folder / "hourly")
     for other in (declared(world, "1h", "30m"), declared(world, "10m")):
-        with pytest.raises(DataError, match="fitted with other tiles or another outcome_delay than declared; fit again"):
+        with pytest.raises(
+            DataError, match="fitted with other tiles or another outcome_delay than declared; fit again"
+        ):
             build_table(*other, None, RUNTIME, log, fitted, world.folder / "table")
 
 
@@ -198,7 +198,7 @@ def test_a_table_that_sees_an_hour_too_much_differs_from_feast(world: Any) -> No
     assert (said["historical_mismatches"], said["columns"]["n"]) == (4, 4)
 
 
-@pytest.mark.parametrize("tile", ["7h", "5m", "2d", "0"])
+@pytest.mark.parametrize("tile", ["7h", "5m", "2d", "0s"])
 def test_a_tile_that_does_not_divide_a_day_is_refused(tile: str) -> None:
     with pytest.raises(ValidationError, match=f"tile: {tile} is no part of a day; wanted a length from 10m to 1d"):
         Features.model_validate({"columns": COLUMNS, "tile": tile})
@@ -222,7 +222,9 @@ def test_a_clock_that_goes_forward_or_back_ends_the_last_tile_at_midnight() -> N
 
     assert ends(spring, 0, 11, 12, 22) == [12, 12, 23, 23]
     assert ends(autumn, 0, 12, 23, 24) == [12, 24, 24, 25]
-    assert tiles.known_at(start_of(autumn, ZONE) + timedelta(hours=24.5)) == start_of(autumn, ZONE) + timedelta(hours=24)
+    assert tiles.known_at(start_of(autumn, ZONE) + timedelta(hours=24.5)) == start_of(autumn, ZONE) + timedelta(
+        hours=24
+    )
 
 
 def test_an_index_without_tiles_is_of_whole_days(world: Any) -> None:
@@ -232,3 +234,8 @@ def test_an_index_without_tiles_is_of_whole_days(world: Any) -> None:
     assert ViewIndex.read(fitted / "views").tiles == Tiles(timedelta(minutes=10), timedelta(hours=1), "UTC")
     older = {name: value for name, value in said.items() if name not in ("tile_seconds", "delay_seconds")}
     assert not ViewIndex(folder=fitted, **older).tiles.within_days
+
+
+def test_a_delay_is_kept_in_whole_seconds(world: Any) -> None:
+    assert Tiles.declared(*declared(world, "1d", "1200ms"), "UTC").delay == timedelta(seconds=2)
+    assert Tiles.declared(*declared(world, "1d", "0s"), "UTC") == Tiles()
