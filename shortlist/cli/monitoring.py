@@ -1,4 +1,4 @@
-"""The commands of monitoring: `shortlist watch|drill`."""
+"""The commands of monitoring: `shortlist watch|refresh|drill`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ def watch(
     if every is None:
         raise typer.Exit(run_monitoring_locally(loaded, data, runs))
     run_monitoring_periodically(loaded, data, runs, seconds_of(every), metrics_port)
+
+
+@commands.command()
+def refresh(
+    spec: SpecArgument,
+    data: Annotated[Path | None, typer.Option(help="The log, grown since the last training or refresh.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Count what is new in the log and serve it: newer statistics for the champion's features, without a training."""
+    from shortlist.runs.refresh_runs import run_refresh_locally
+    from shortlist.spec.load import load_spec
+
+    raise typer.Exit(run_refresh_locally(load_spec(find_spec(spec)), data, runs))
 
 
 @commands.command()

@@ -8,6 +8,7 @@ from typing import Final
 TITLES: Final = {
     "check_live_traffic": "Check live traffic",
     "find_champion": "Look up the champion",
+    "find_served_features": "Look up the served features",
     "ingest": "Read the log",
     "validate": "Validate rows and days",
     "fit_features": "Count statistics",
@@ -18,6 +19,7 @@ TITLES: Final = {
     "build_days": "Build groups of days",
     "join_table": "Join the feature table",
     "materialize_features": "Feast: store, read back, compare",
+    "publish_features": "Feast: store, read back, publish",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
     "score_champion": "Score the champion",

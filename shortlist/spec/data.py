@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shortlist.contracts import RESERVED, did_you_mean
 from shortlist.spec.base import Section, expand_names
+from shortlist.spec.durations import Duration
 from shortlist.spec.log_shape import Explode, Positive
 from shortlist.spec.time_format import TimeFormat
 
@@ -297,6 +298,9 @@ class Data(Section):
     """Columns that hold lists, whose elements become rows."""
     slate: Slates | None = None
     """Which rows were one request; features of kind `slate` need it."""
+    outcome_delay: Duration | None = None
+    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it. Null:
+    it is known at once."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()

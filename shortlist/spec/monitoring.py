@@ -161,3 +161,5 @@ class Schedule(Section):
     """When a new training starts whatever the watching says; null for never."""
     watch: Cron | None = None
     """When live traffic is looked at on a cluster; `make watch EVERY=15m` does it here."""
+    refresh: Cron | None = None
+    """When newer statistics are counted and served without a training; `make watch` does it here. Null for never."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +89,9 @@ class ServedRows:
         self.signature = Signature.read(model / FOLDER)
         self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._paths = fitted, model / Files.PREPROCESSING
-        self._assembler = DayAssembler(self._plan, self.signature, ViewIndex.read(fitted / "views"))
+        views = ViewIndex.read(fitted / "views")
+        self._assembler = DayAssembler(self._plan, self.signature, views)
+        self._tiles = views.tiles
         self._table = DayTable.open(log, Files.LOG)
         self._reference = reference
 
@@ -145,7 +147,7 @@ class ServedRows:
             if SLATE in rows.columns and theirs.height:
                 slates = rows.join(theirs.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
                 theirs = slates.join(keys, Columns.IMPRESSION, "left", maintain_order="left")
-            found += [(day, theirs)] if theirs.height else []
+            found += [(day, some) for some in self._of_one_moment(theirs)] if theirs.height else []
         return found
 
     def _frames(self, days: set[date]) -> Iterator[tuple[date, pl.DataFrame]]:
@@ -155,3 +157,12 @@ class ServedRows:
         for part in self._table.days:
             if part.day in days:
                 yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
+
+    def _of_one_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """Return the rows of a day, those together that see the same values."""
+        if not self._tiles.within_days:
+            return [rows]
+        together: dict[datetime, list[int]] = {}
+        for number, time in enumerate(rows[Columns.TIME].to_list()):
+            together.setdefault(self._tiles.known_at(time), []).append(number)
+        return [rows[numbers] for _, numbers in sorted(together.items())]

@@ -182,6 +182,14 @@ def test_what_a_server_cannot_compare_is_refused(compared: str, why: str) -> Non
         plan(found.data, found.features)
 
 
+def test_slates_are_refused_beside_tiles_that_would_cut_them() -> None:
+    raw = yaml.safe_load(spec({"column": "duration"}, {"gap_seconds": 9}))
+    raw["features"]["tile"] = "1h"
+    found = parse_spec(yaml.safe_dump(raw))
+    with pytest.raises(PlanError, match=r"kind slate need statistics by whole days, and .*duration.* below 1d"):
+        plan(found.data, found.features)
+
+
 def test_the_skew_report_makes_a_samples_features_again_from_whole_slates(world: Any) -> None:
     declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
     features = Features.model_validate({
