@@ -12,6 +12,7 @@ def report(
     name: str,
     gates: str,
     runtime: str,
+    stores: str,
     lineage: dict,
     started: str,
     version: str,
@@ -31,9 +32,13 @@ def report(
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Write the page and the machine-readable summary of the run."""
+    """Write the page and the machine-readable summary of the run, and end its MLflow run with them."""
+    from pathlib import Path
+
+    from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
     from shortlist.tracking.steps import step
+    from shortlist.training.training import RunContext
 
     with step("report", page=page.path, summary=summary.path):
         write_run(
@@ -46,3 +51,5 @@ def report(
             {one.metadata["model"]: one for one in scores if one.metadata["role"] == "baseline"},
             (page.path, summary.path),
         )
+        runs = {one.metadata["model"]: one.metadata["mlflow_run"] for one in models}
+        record_run(RunContext(name=name, stores=stores), Path(summary.path), Path(page.path), runs)

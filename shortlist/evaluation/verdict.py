@@ -7,9 +7,33 @@ from typing import Any, Self
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import Champion, Comparison, Measures, Record, Scores, SkewReport, SliceComparison
+from shortlist.evaluation.records import (
+    Champion,
+    Comparison,
+    Interval,
+    Measures,
+    Record,
+    Scores,
+    SkewReport,
+    SliceComparison,
+)
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
+
+
+def measured_numbers(measures: Measures) -> dict[str, float]:
+    """Return every number of a model by name; an interval gives `<name>`, `<name>_low` and `<name>_high`.
+
+    >>> measured_numbers(Measures(model="m", role="candidate", rows=9, auc=Interval(low=0.6, value=0.7, high=0.8)))
+    {'rows': 9, 'positives': 0, 'auc': 0.7, 'auc_low': 0.6, 'auc_high': 0.8}
+    """
+    found: dict[str, float] = {}
+    for name, value in measures:
+        if isinstance(value, Interval):
+            found |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif isinstance(value, int | float):
+            found[name] = value
+    return found
 
 
 class Verdict(Record):

@@ -70,6 +70,8 @@ class Gates(Section):
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)
     """Largest relative difference between mean score and label rate on the test rows."""
+    decision_threshold: Probability | None = None
+    """Score from which on Kubeflow's confusion matrix counts a row as positive; null: the label rate. No gate asks."""
     slices: Names = ()
     """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
     min_slice_rows: int = Field(default=500, ge=50)
