@@ -13,6 +13,7 @@ from shortlist.evaluation.verdict import Verdict, measured_numbers
 from shortlist.report.figures import write_plots
 from shortlist.report.report import model_plots
 from shortlist.storage.artefacts import read_json
+from shortlist.tracking.registry import BEST_CHAMPION
 from shortlist.training.training import RunContext
 
 
@@ -48,7 +49,9 @@ def register_blessed(
     if reference is not None:
         origin.tracker.log_reference(run, reference)
     registry = origin.tracker.registry
-    version = registry.register(run, {**(tags or {}), "blessed": "true"})
+    best = Verdict.read(verdict).best_after(blessing.blessed.model)
+    told = {**(tags or {}), "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
+    version = registry.register(run, told)
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:
         registry.set_alias("champion", version)

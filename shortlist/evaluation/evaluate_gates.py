@@ -74,6 +74,7 @@ class _CandidateResult:
 
     measures: Measures
     comparison: Comparison | None
+    best_comparison: Comparison | None
     slices: tuple[SliceComparison, ...] | None
     report: GateReport
 
@@ -87,12 +88,13 @@ def _evaluate_candidate(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
     )
     comparison = _compare(scored, evidence.serving, limits, seed) if evidence.serving else None
+    best = _compare(scored, evidence.best, limits, seed) if evidence.best else None
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
-    case = Case(limits, evidence, folder, digest, scored, comparison, slices, problem, proof)
+    case = Case(limits, evidence, folder, digest, scored, comparison, best, slices, problem, proof)
     report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
-    return _CandidateResult(scored.measures, comparison, slices, report)
+    return _CandidateResult(scored.measures, comparison, best, slices, report)
 
 
 def _compare(candidate: Scored, reference: Scored, limits: Gates, seed: int) -> Comparison:
@@ -124,6 +126,7 @@ def _verdict(hearings: list[_CandidateResult], evidence: GateInputs, limits: Gat
         limits=limits,
         models=(*(one.measures for one in hearings), evidence.baseline.measures, *serving),
         comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
+        best_comparisons={one.measures.model: one.best_comparison for one in hearings if one.best_comparison},
         slices={one.measures.model: one.slices for one in hearings if one.slices is not None},
         slice_reference=evidence.reference_name,
         best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,9 @@ from shortlist.evaluation.measure import Scored, measure
 from shortlist.evaluation.records import Champion, SkewReport
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
+
+BEST: Final = "best"
+"""Folder, beside the champion's scores, of those of the best champion so far, when that is another."""
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
@@ -30,6 +33,8 @@ class GateInputs:
     """The champion's scores; None when there is no champion."""
     baseline: Scored
     """Of the baseline that candidates have to beat."""
+    best: Scored | None = None
+    """The scores of the best champion so far; None when that is the champion, or it need not be compared with."""
 
     @property
     def reference(self) -> Scored:
@@ -56,12 +61,14 @@ def read_gate_inputs(
         seed: Seed of the bootstrap.
     """
     serving = read_record(Champion, champion / Files.CHAMPION)
+    best = serving.best if serving and limits.compare_with_best else ""
     return GateInputs(
         log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
         skew=read_record(SkewReport, skew / Files.SKEW),
         champion=serving,
         serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
         baseline=measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed),
+        best=measure(f"version {best}", "champion", champion / BEST, limits, seed) if best else None,
     )
 
 

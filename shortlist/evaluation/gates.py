@@ -39,6 +39,8 @@ class Case:
     """The candidate's numbers, and its scores row by row where they could be read."""
     comparison: Comparison | None
     """With the champion; None when there is none."""
+    best_comparison: Comparison | None
+    """With the best champion so far; None when that is the champion."""
     slices: Sequence[SliceComparison] | None
     """With the reference; None when they could not be compared."""
     slices_problem: str
@@ -136,13 +138,19 @@ def absolute_gate(candidate: Measures, baseline: Measures | None, limits: Gates)
     return GateResult.of("absolute", failures, passes, **numbers, baseline_auc=baseline and _value(baseline))
 
 
-def champion_gate(champion: Champion | None, comparison: Comparison | None, limits: Gates) -> GateResult:
+def champion_gate(
+    champion: Champion | None, comparison: Comparison | None, limits: Gates, best: Comparison | None = None
+) -> GateResult:
     """Hold when the candidate may be worse than the champion by more than the margin, or they cannot be compared.
+
+    The same holds against the best champion so far, which may be another: a chain of promotions, each a little worse
+    and within the margin, is stopped where it leaves the margin of the best.
 
     Args:
         champion: Who serves now; its version is empty when nobody does. None when nobody looked.
         comparison: The candidate against it, on the same rows.
         limits: max_auc_drop and the confidence level.
+        best: The candidate against the best champion so far, on the same rows; None when that is the champion.
     """
     if champion is None:
         return GateResult.of("champion", ["nobody looked whether there is a champion"], "")
@@ -160,7 +168,25 @@ def champion_gate(champion: Champion | None, comparison: Comparison | None, limi
         f" one-sided {limits.confidence:.0%} bound, {rows(difference.rows)} test rows)"
     )
     numbers = {**difference.model_dump(), "version": champion.version, "max_auc_drop": limits.max_auc_drop}
-    return GateResult.of("champion", [sentence] if holds else (), sentence, **numbers)
+    failures = [sentence] if holds else []
+    failures += _behind_best(champion, best, limits)
+    if best is not None:
+        numbers["best"] = {"version": champion.best, **(best.difference.model_dump() if best.difference else {})}
+    return GateResult.of("champion", failures, sentence, **numbers)
+
+
+def _behind_best(champion: Champion, best: Comparison | None, limits: Gates) -> Iterator[str]:
+    if best is None:
+        return
+    name, gap = f"version {champion.best}, the best champion so far", best.difference
+    if gap is None:
+        problem = champion.best_problem or best.problem or "it was not scored"
+        yield f"{name}: no comparison, {problem}; gates.compare_with_best: false compares with the champion alone"
+    elif gap.low < -limits.max_auc_drop:
+        yield (
+            f"AUC difference {gap.low:+.4f} < {-limits.max_auc_drop:.4f} ({gap.candidate_auc:.4f} against"
+            f" {gap.reference_auc:.4f} of {name}): small steps down add up"
+        )
 
 
 def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
@@ -283,7 +309,9 @@ GATES: Final[dict[str, Gate]] = {
     "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
     "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
     "absolute": Gate(lambda case: absolute_gate(case.measures, case.evidence.baseline.measures, case.limits)),
-    "champion": Gate(lambda case: champion_gate(case.evidence.champion, case.comparison, case.limits)),
+    "champion": Gate(
+        lambda case: champion_gate(case.evidence.champion, case.comparison, case.limits, case.best_comparison)
+    ),
     "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
     "slices": Gate(
         lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import Field
+
 from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import (
@@ -45,6 +47,8 @@ class Verdict(Record):
     """Candidates, the baseline that they have to beat, and the champion when there is one."""
     comparisons: dict[str, Comparison]
     """Candidates against the champion; empty without one."""
+    best_comparisons: dict[str, Comparison] = Field(default_factory=dict)
+    """Candidates against the best champion so far; empty when that is the champion."""
     slices: dict[str, tuple[SliceComparison, ...]]
     """Per candidate; one whose slices could not be compared is left out."""
     slice_reference: str
@@ -55,6 +59,21 @@ class Verdict(Record):
     log: dict[str, Any]
     """Row counts of validation; empty when they could not be read."""
     reports: tuple[GateReport, ...]
+
+    def best_after(self, model: str) -> str:
+        """Return the registered version that stays the best champion when a candidate is promoted; empty: that one.
+
+        Whoever is not worse than the best on the same test rows is the new best: an old model that has aged is so
+        replaced by what serves today's traffic better.
+        """
+        if self.champion is None or not self.champion.version or not self.limits.compare_with_best:
+            return ""
+        best = self.best_comparisons.get(model)
+        comparison, version = best or self.comparisons.get(model), self.champion.version
+        if best is not None:
+            version = self.champion.best
+        difference = comparison.difference if comparison else None
+        return version if difference is not None and difference.value < 0 else ""
 
     @classmethod
     def read(cls, folder: Path) -> Self:

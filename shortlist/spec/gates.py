@@ -66,6 +66,9 @@ class Gates(Section):
     """The AUC's lower bound must beat that baseline's AUC by this."""
     max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
     """Non-inferiority margin against the champion; finer than 3e-4 is noise between seeds."""
+    compare_with_best: bool = True
+    """Whether that margin also holds against the best champion so far, where a worse one within the margin serves now:
+    so many small steps down do not add up. False: only against the champion; who then passes is the best so far."""
     max_calibration_error: float = Field(default=0.03, gt=0, le=1)
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)

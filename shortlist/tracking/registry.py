@@ -17,6 +17,8 @@ Alias = Literal["champion", "candidate"]
 
 REFERENCE: Final = "reference"
 """Folder among a run's files of what live traffic is compared with."""
+BEST_CHAMPION: Final = "best_champion"
+"""Tag of a version that was registered although an earlier champion is a little better: that one's version."""
 
 _NOT_LINEAGE: Final = (
     "mlflow.runName",
