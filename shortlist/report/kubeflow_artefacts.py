@@ -17,6 +17,7 @@ from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, check_classes
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.evaluation.verdict import Verdict, measured_numbers
+from shortlist.report.summary import best_line
 from shortlist.storage.artefacts import read_json, write_json
 
 _CURVE_POINTS: Final = 50
@@ -51,9 +52,8 @@ class Classification(Protocol):
 
 def show_metrics(artefact: Metrics, numbers: Mapping[str, float | int | None]) -> None:
     """Write finite numbers into a `Metrics` artefact and its file; others are left out."""
-    known = {
-        name: round(float(value), 6) for name, value in numbers.items() if value is not None and np.isfinite(value)
-    }
+    known = {name: round(float(value), 6) for name, value in numbers.items() if value is not None}
+    known = {name: value for name, value in known.items() if np.isfinite(value)}
     for name, value in known.items():
         artefact.log_metric(name, value)
     write_json(_place(artefact.path), known)
@@ -62,16 +62,11 @@ def show_metrics(artefact: Metrics, numbers: Mapping[str, float | int | None]) -
 def training_numbers(model: Path) -> dict[str, float | None]:
     """Return the numbers of a training, from its model's folder."""
     record = read_json(model / Files.MODEL)
-    numbers = {
-        name: record.get(name) for name in ("train_rows", "validation_rows", "train_seconds", "train_rows_per_s")
-    }
+    names = "train_rows", "validation_rows", "train_seconds", "train_rows_per_s"
+    numbers = {name: record.get(name) for name in names}
     history = record.get("history") or []
-    kept = min(
-        (line for line in history if line.get("validation_log_loss") is not None),
-        key=lambda line: float(line["validation_log_loss"]),
-        default={},
-    )
-    return numbers | {name: value for name, value in kept.items() if str(name).startswith("validation_")}
+    kept = best_line(history)
+    return numbers | {name: value for name, value in kept.items() if name.startswith("validation_")}
 
 
 def export_numbers(found: ExportValidation | None) -> dict[str, float | None]:

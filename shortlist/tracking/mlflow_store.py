@@ -303,7 +303,9 @@ class Tracker:
 
         inputs = []
         for one in datasets:
-            told = MetaDataset(resolve_dataset_source(one.path), name=one.name, digest=one.digest).to_dict()
+            # It says `profile` is abstract and makes this class itself all the same.
+            source = resolve_dataset_source(one.path)
+            told = MetaDataset(source, name=one.name, digest=one.digest).to_dict()  # type: ignore[abstract]
             told["profile"] = json.dumps({"num_rows": one.rows, "days": one.days})
             tags = [InputTag("mlflow.data.context", one.context)]
             inputs.append(DatasetInput(Dataset(**told), tags))
@@ -358,7 +360,9 @@ def _write_flavour(folder: Path, servable: ServableModel) -> None:
 
     types: dict[str, Any] = {name: getattr(DataType, name) for name in ("long", "double", "string")}
     types |= {"vector": Array(types["double"]), "longs": Array(types["long"]), "strings": Array(types["string"])}
-    columns = [ColSpec(types[one.type], one.name, required=one.required) for one in servable.columns]
+    columns: list[ColSpec | TensorSpec] = [
+        ColSpec(types[one.type], one.name, required=one.required) for one in servable.columns
+    ]
     signature = ModelSignature(Schema(columns), Schema([TensorSpec(np.dtype(np.float32), (-1,))]))
     save_model(folder, loader_module=servable.loader, signature=signature, pip_requirements=list(servable.requirements))
 

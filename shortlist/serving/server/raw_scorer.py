@@ -91,7 +91,8 @@ class RawScorer:
     def _days(self, tensors: list[Tensor], rows: int, now: int) -> Iterator[tuple[date, npt.NDArray[np.intp]]]:
         """Give every day of the rows, on the log's clock, and the rows' places."""
         sent = next((tensor.data for tensor in tensors if tensor.name == Columns.TIME), None)
-        moments = np.full(rows, now) if sent is None else np.where(np.asarray(sent) == NO_CODE, now, sent)
+        moments = np.full(rows, now) if sent is None else np.asarray(sent, np.int64)
+        moments = np.where(moments == NO_CODE, now, moments)
         local = pl.Series(moments).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(self._views.timezone)
         grouped = pl.DataFrame({"day": local.dt.date(), "place": np.arange(rows)}).group_by("day").agg("place")
         for day, places in grouped.sort("day").iter_rows():

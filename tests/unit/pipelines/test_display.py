@@ -25,7 +25,7 @@ def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         tmp_path, {"event": "step", "step": "ingest", "paths": {}}, done, {"event": "cached", "step": "validate"}
     )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
+    assert lines[0][1:].split() == ["1/19]", "Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
     assert lines[1].endswith("unchanged, reused")
 
 
@@ -90,3 +90,27 @@ def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
     assert all(heading in " ".join(shown.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
     assert "dlrm: passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'" in shown
     assert "Tune by the validation numbers" in shown
+
+
+@pytest.mark.parametrize("blessed", [{"model": "trees", "version": "3"}, None])
+def test_the_last_screen_says_what_was_made_how_good_it_is_and_what_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, blessed: dict[str, str] | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    empty = {"auc_low": None, "auc_high": None, "log_loss": None}
+    models = {"trees": {"auc": 0.75, "role": "candidate"}, "popularity": {"auc": 0.55, "role": "baseline"},
+              "champion": {"auc": 0.74, "role": "champion"}}  # fmt: skip
+    summary = {"spec": "mine", "rows": {"test": 2_000}, "best_possible": None, "gates": [], "blessed": blessed,
+               "models": {name: {**empty, **model} for name, model in models.items()}}  # fmt: skip
+    declared = {"name": "trees", "section": {"kind": "xgboost", "learning_rate": 0.1}}
+    told = {"gates": json.dumps({"baseline": "popularity"}), "models": [json.dumps(declared)], "location": "/logs"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "arguments.json").write_text(json.dumps(told))
+    display_of(tmp_path).conclude(tmp_path, 0, Path("runs"))
+    shown = capsys.readouterr().out
+    assert "Made: 2 models (popularity, trees), their features in Feast, all of it in MLflow." in shown
+    word = "version 3" if blessed else "held"
+    assert f"trees ({word}) has a test AUC of 0.7500, against 0.5500 of the baseline popularity (+0.2000)." in shown
+    assert ("make serve SPEC=mine " in shown) == bool(blessed)
+    assert "make run SPEC=mine DATA=/logs SET=models.trees.learning_rate=0.05 " in shown
+    assert "make ui " in shown
