@@ -75,15 +75,16 @@ def servable_model(model: Path, fitted: Path, table: DayTable) -> Iterator[Serva
     with TemporaryDirectory(prefix="shortlist-lookup-") as scratch:
         lookup = Path(scratch) / raw_scorer.LOOKUP
         write_views_from(views, min((*split.validation, *split.test)), lookup)
+        inputs, keys = raw_scorer.raw_inputs(model)
         yield ServableModel(
             loader=raw_scorer.__name__,
-            columns=tuple(_raw_column(one) for one in raw_scorer.raw_inputs(model)),
+            columns=tuple(_raw_column(one, one.name in keys) for one in inputs),
             folders={raw_scorer.LOOKUP: lookup},
             requirements=tuple(f"{name}=={version(name)}" for name in _IMPORTED),
         )
 
 
-def _raw_column(one: Input) -> RawColumn:
+def _raw_column(one: Input, is_key: bool) -> RawColumn:
     several = len(one.shape) > 1
     kind: InputType
     if one.datatype in FLOATS:
@@ -91,5 +92,6 @@ def _raw_column(one: Input) -> RawColumn:
     elif one.datatype == BYTES:
         kind = "strings" if several else "string"
     else:
-        kind = "longs" if several else "long"
+        # MLflow refuses a missing value in a column of `long`; a `double` holds one, and every integer below 2**53.
+        kind = "longs" if several else ("long" if is_key else "double")
     return RawColumn(name=one.name, type=kind, required=not one.optional)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from shortlist.contracts import Columns, Files
+from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
@@ -73,6 +73,20 @@ def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(fin
     moments = rows.with_columns(pl.col(Columns.TIME).dt.epoch("us"))
     got = loaded.predict(moments.select(names).to_pandas())
     assert np.abs(got - rows["trained"].to_numpy()).max() < 1e-6
+
+
+def test_rows_may_lack_values_and_are_refused_with_a_sentence_where_too_old(loaded: Any) -> None:
+    import pandas as pd
+
+    now = loaded.predict(pd.DataFrame({"item_id": [5, 7], "position": [1.0, None], "surface": ["home", None]}))
+    assert now.shape == (2,) and ((now > 0) & (now < 1)).all()
+    early = pd.DataFrame({"item_id": [5], "event_time": [1_700_000_000_000_000]})  # in 2023
+    with pytest.raises(
+        ShortlistError, match=r"got a row of 2023-11-14; this model keeps statistics from 2026-01-\d+ on"
+    ):
+        loaded.predict(early)
+    with pytest.raises(ShortlistError, match=r"position.*got 1\.5"):
+        loaded.predict(pd.DataFrame({"item_id": [5], "position": [1.5]}))
 
 
 def test_a_logged_model_has_a_signature_and_no_code(finished: Any, loaded: Any, runs: dict[str, Any]) -> None:

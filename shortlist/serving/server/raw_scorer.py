@@ -109,21 +109,30 @@ class RawScorer:
         return self._snapshots[day]
 
 
-def raw_inputs(model: Path) -> tuple[Input, ...]:
-    """Return the columns that `RawScorer.predict` takes, from an exported model's folder."""
+def raw_inputs(model: Path) -> tuple[tuple[Input, ...], frozenset[str]]:
+    """Return the columns that `RawScorer.predict` takes, from an exported model's folder; and those of identifiers."""
     plan = Preprocessing.load(model / Files.PREPROCESSING).plan
     assembler = TensorAssembler(plan, Signature.read(model / FOLDER))
-    return InputReader(assembler.needs, assembler.widths, 1).inputs
+    data = plan.declared.data
+    keys = frozenset(name for name in (data.user, data.item, Columns.TIME) if name is not None)
+    return InputReader(assembler.needs, assembler.widths, 1).inputs, keys
 
 
 def _tensor(name: str, column: Any, datatypes: dict[str, str]) -> Tensor:
     """Return a column of a pandas frame as a tensor of a request."""
-    datatype = datatypes.get(name, BYTES)
+    if name not in datatypes:  # refused by its name, whatever it holds
+        return Tensor(name, BYTES, (len(column),), [""] * len(column))
+    datatype = datatypes[name]
     if column.dtype.kind == "M":  # pandas keeps a moment with a timezone as that of UTC
         moments = column.to_numpy("datetime64[us]")
         return Tensor(name, "INT64", (len(column),), np.where(np.isnat(moments), NO_CODE, moments.astype(np.int64)))
     if column.dtype.kind in "iu" and datatype not in (BYTES, *FLOATS):
         return Tensor(name, "INT64", (len(column),), column.to_numpy().astype(np.int64))
+    if column.dtype.kind == "f" and datatype not in (BYTES, *FLOATS):  # integers, some of them missing
+        numbers, missing = column.to_numpy().astype(np.float64), column.isna().to_numpy()
+        if (missing | (numbers == np.floor(numbers))).all():
+            codes = np.where(missing, NO_CODE, np.nan_to_num(numbers).astype(np.int64))
+            return Tensor(name, "INT64", (len(column),), codes)
     if column.dtype.kind in "iuf" and datatype in FLOATS:
         return Tensor(name, "FP64", (len(column),), column.to_numpy().astype(np.float64))
     values = [_plain(value) for value in column]
