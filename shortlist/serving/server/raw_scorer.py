@@ -135,7 +135,11 @@ def _tensor(name: str, column: Any, datatypes: dict[str, str]) -> Tensor:
             return Tensor(name, "INT64", (len(column),), codes)
     if column.dtype.kind in "iuf" and datatype in FLOATS:
         return Tensor(name, "FP64", (len(column),), column.to_numpy().astype(np.float64))
-    values = [_plain(value) for value in column]
+    return _tensor_of_values(name, datatype, [_plain(value) for value in column])
+
+
+def _tensor_of_values(name: str, datatype: str, values: list[Any]) -> Tensor:
+    """Return a column of Python's values, or of lists of them, as a tensor of a request."""
     if not any(isinstance(value, list) for value in values):
         return from_values(Head(name=name, datatype=datatype, shape=[len(values)]), values)  # type: ignore[arg-type]
     width = max(len(value or []) for value in values)
