@@ -104,7 +104,7 @@ class Display:
         if not self._console.is_terminal and step_of(name) in TITLES:
             self._said += 1
             place = f"[{self._said:>2}/{max(len(self._steps), self._said)}]"
-            self._console.print(f"{place} {title_of(name):<36} {text}", markup=False)
+            self._console.print(f"{place} {title_of(name):<34} {text}", markup=False, soft_wrap=True)
 
     def _drawing(self) -> Table:
         table = Table.grid(padding=(0, 2))
