@@ -68,7 +68,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
             cron: Expression of the schedule, five fields; of the graph that the clock starts.
         """
         if by_clock:
-            seen = claim_moment(name=name, cron=cron, stores=stores, code=code)
+            seen = claim_moment(name=name, monitoring=monitoring, cron=cron, stores=stores, code=code)
         else:
             seen = check_live_traffic(
                 name=name, monitoring=monitoring, slices=slices, serving=serving, stores=stores, code=code
