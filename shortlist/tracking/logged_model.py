@@ -14,8 +14,9 @@ MODEL: Final = "model"
 LOGGED_MODEL: Final = "logged_model"
 """Tag of a registered version whose files are those of a logged model: its id."""
 
-InputType = Literal["long", "double", "string", "vector", "longs", "strings"]
-"""Of a raw column: a number, a text, a list of numbers (a `vector` or `tags` of integers) or of texts."""
+InputType = Literal["long", "double", "string", "any", "vector", "longs", "strings"]
+"""Of a raw column: a number, a text, integers of which some may be missing (`any`; the loader checks them), a list of
+numbers (a `vector` or `tags` of integers) or of texts."""
 
 
 class _Told(BaseModel):

@@ -356,9 +356,10 @@ def _write_flavour(folder: Path, servable: ServableModel) -> None:
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.pyfunc import save_model
-    from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
+    from mlflow.types.schema import AnyType, Array, ColSpec, DataType, Schema, TensorSpec
 
     types: dict[str, Any] = {name: getattr(DataType, name) for name in ("long", "double", "string")}
+    types["any"] = AnyType()  # type: ignore[no-untyped-call]
     types |= {"vector": Array(types["double"]), "longs": Array(types["long"]), "strings": Array(types["string"])}
     columns: list[ColSpec | TensorSpec] = [
         ColSpec(types[one.type], one.name, required=one.required) for one in servable.columns

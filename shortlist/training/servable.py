@@ -92,6 +92,6 @@ def _raw_column(one: Input, is_key: bool) -> RawColumn:
     elif one.datatype == BYTES:
         kind = "strings" if several else "string"
     else:
-        # MLflow refuses a missing value in a column of `long`; a `double` holds one, and every integer below 2**53.
-        kind = "longs" if several else ("long" if is_key else "double")
+        # MLflow refuses a missing value in a column of `long`, and integers in one of `double`.
+        kind = "longs" if several else ("long" if is_key else "any")
     return RawColumn(name=one.name, type=kind, required=not one.optional)
