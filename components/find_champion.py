@@ -50,10 +50,11 @@ def find_champion(
     from shortlist.training.run_baseline import find_run_baseline
     from shortlist.training.training import RunContext
 
-    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    began = datetime.now(UTC)
+    started = began.isoformat(timespec="milliseconds")
     with step("find_champion") as this:
         cause = TrainingTrigger.parse(trigger, key, reasons, until)
-        origin = RunContext(name=name, stores=stores, input_digest=input_digest, cause=cause)
-        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous)
+        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
+        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous, began)
         standing = champion_cache_key(origin, found, [data, features, gates, serving, runtime, code, now, location])
     return ([model.text for model in found.models], *standing, found.previous, started, this.json)

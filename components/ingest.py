@@ -22,5 +22,6 @@ def ingest(
         declared = Data.model_validate_json(data)
         table = ingest(declared, files, Path(raw_log.path), Runtime.model_validate_json(runtime))
         this.rows = table.rows
-    raw_log.metadata["step"] = this.record
+    days = [part.day for part in table.days]
+    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": f"{days[0]}..{days[-1]}"})
     return table.rows
