@@ -98,7 +98,7 @@ def test_a_badly_calibrated_model_passes_the_gate_with_it_and_is_held_without(
     train("xgboost", section(calibration), table, runtime, tmp_path / "model", tmp_path / "scores")
     rows = read_scores(tmp_path / "scores/scores.parquet", "test")
     limits = Gates(max_calibration_error=0.03, max_rate_error=0.15, bootstrap_rounds=50)
-    verdict = calibration_gate(measure_rows("trees", "candidate", rows, limits, 1), limits)
+    verdict = calibration_gate(measure_rows("trees", "candidate", rows, limits, 1).measures, limits)
     assert verdict.passed is passes, verdict.reason
     assert (tmp_path / "model" / CALIBRATION_FILE).exists() is passes
 

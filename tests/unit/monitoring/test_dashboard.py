@@ -111,7 +111,7 @@ def told_by_a_server() -> Known:
     metrics.count("http", 200, 0.001)
     parts: Any = object.__new__(ServerComponents)  # only its names and numbers are wanted, not the server behind them
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
-    parts.refresh = SimpleNamespace(published=0.0, problem=None)
+    parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
     parts.users = None
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0))
     parts._watch(metrics)
