@@ -188,7 +188,7 @@ class _Base:
             f"the log and the rows collected from live traffic overlap: {early:,} collected rows, the first of"
             f" {first:%Y-%m-%d %H:%M:%S} UTC, are not later than the newest row of the log, of"
             f" {newest:%Y-%m-%d %H:%M:%S} UTC; at least {overlap.height:,} rows of the log are as late, {same:,} of"
-            " them with the same impression. The log must end before live traffic begins: leave those rows out of it, or"
+            " them with the same impression. The log must end before live traffic begins: leave those rows out, or"
             " declare data.live.since: the moment from which on rows are collected"
         )
 

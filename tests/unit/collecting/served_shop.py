@@ -84,7 +84,7 @@ class Shop:
     def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
         return Collector("shop", self.stores, self.data, self.serving, most_rows, log)
 
-    def collect(self, after: timedelta = minutes(12), **options: Any) -> Collected:
+    def collect(self, after: timedelta = timedelta(minutes=12), **options: Any) -> Collected:
         return self.collector(**options).collect(NOON + after)
 
     def rows(self) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,8 @@ def test_killed_anywhere_and_run_again_no_row_is_lost_or_doubled(kills: list[int
     with tempfile.TemporaryDirectory() as scratch:
         shop, calm = served(Path(scratch) / "a", servers, parts), served(Path(scratch) / "b", servers, parts)
         for moment in kills:
-            try:
+            with suppress(KilledError):
                 shop.collect(minutes(60), most_rows=2, log=watched(shop, killed_at(moment)))
-            except KilledError:
-                pass
         shop.collect(minutes(60), most_rows=2)
         calm.collect(minutes(60))
         assert rows_of(shop) == rows_of(calm)
