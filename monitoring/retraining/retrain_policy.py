@@ -92,6 +92,38 @@ def scheduled(spec: str, moment: datetime, retrainings: Sequence[Retraining], ma
     )
 
 
+def by_hand(
+    spec: str,
+    reports: Sequence[WindowReport],
+    retrainings: Sequence[Retraining],
+    until: datetime | None,
+    made: datetime,
+) -> RetrainDecision:
+    """Return what a person's wish to train leads to: a retraining, unless one is running.
+
+    It answers the newest window, so that cool-down, weekly cap and failures count it like any other.
+
+    Args:
+        spec: Name of the spec.
+        reports: Every window that was looked at, oldest first.
+        retrainings: Every retraining of the spec, those that died marked as failed.
+        until: The moment from which on it reads no row; None: now.
+        made: When this is decided.
+    """
+    why_not = running_retraining(retrainings)
+    action: RetrainAction = "hold" if why_not else "retrain"
+    return RetrainDecision(
+        spec=spec,
+        action=action,
+        trigger="manual",
+        key=key_of(spec, action, made, "manual"),
+        window=reports[-1].start if reports else made,
+        until=until or made,
+        reasons=(why_not or f"a person started it at {text_of(made)}",),
+        made=made,
+    )
+
+
 def key_of(spec: str, action: RetrainAction, window: datetime, trigger: Trigger) -> str:
     """Return the key of a decision, the same for everybody who decides the same: 16 hexadecimal digits.
 
