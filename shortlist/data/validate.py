@@ -60,9 +60,8 @@ def validate(
             that comes after this step can read them.
 
     Returns:
-        The valid log (index `Files.LOG`). Its notes: collected_rows (those of live traffic), until (ISO 8601; null
-            without), and raw_rows, valid_rows,
-        quarantined_rows and by_rule of the log;
+        The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), raw_rows, valid_rows,
+        quarantined_rows and by_rule of the log; collected_rows: valid rows that come from live traffic;
         side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
         known before the impression reaches alone; digests: of the rows of each day.
 
