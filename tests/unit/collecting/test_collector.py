@@ -231,3 +231,21 @@ def test_a_batch_that_is_gone_or_spoilt_is_named(shop: Shop) -> None:
         shop.log.batches()
     records[1].write_text(content)
     assert len(shop.log.batches()) == 3
+
+
+def test_the_command_says_what_was_collected_and_fails_for_a_part_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shortlist.cli.commands import run
+
+    spec = Path(__file__).parents[3] / "pipelines/specs/drill.yaml"
+    (tmp_path / "runs/stores").mkdir(parents=True)
+    (tmp_path / "runs/stores/epoch").write_text("1")
+    for said, code in (("No row is new.", 0), ("cannot be read", 1)):
+        monkeypatch.setattr("sys.argv", ["shortlist", "collect", str(spec), "--runs", str(tmp_path / "runs")])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        assert (ended.value.code, said in capsys.readouterr().out) == (code, True)
+        torn = tmp_path / "runs/serving/drill/predictions/v1/part-000000.parquet"
+        torn.parent.mkdir(parents=True, exist_ok=True)
+        torn.write_bytes(b"PAR1")
