@@ -125,7 +125,6 @@ async def _asked(
         asks = (
             DueRequest(request, f"soak-{number}", user)
             for number, (request, user) in enumerate(itertools.cycle(prepared))
-            for number, (request, user) in enumerate(itertools.cycle(prepared))
         )
 
         def note(entry: Entry, _: object) -> None:

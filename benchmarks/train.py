@@ -28,16 +28,24 @@ from sklearn.metrics import log_loss, roc_auc_score
 from benchmarks.bench import ROUNDS, Cost, Line, cost, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, write_table
 from benchmarks.peers.fb_dlrm_training import Naumov, NaumovTraining
+from models.dcn.network import DCN
+from models.dcn.section import DCNModel
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
 from models.dlrm.compiling import missing
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.precision import narrow, precision_of
 from models.dlrm.section import DLRMModel
 from models.dlrm.train import Training, score_batch
+from models.finalnet.network import FinalNet
+from models.finalnet.section import FinalNetModel
 from models.inputs import LearningTable, chosen
 from models.moments import standardisation
+from models.wide_deep.network import WideDeep
+from models.wide_deep.section import WideDeepModel
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable
 
@@ -49,6 +57,15 @@ SECTIONS: Final = {
         features=("*",), embedding_dim=128, bottom_mlp=(512, 256), top_mlp=(1_024, 1_024, 512, 256), batch_size=2_048
     ),
 }
+KINDS: Final = {
+    "dlrm": (DLRM, SECTIONS["Kaggle dims"]),
+    "dcn, rank 64": (DCN, DCNModel(features=("*",), embedding_dim=16, deep_mlp=(512, 256), batch_size=8_192)),
+    "wide_deep": (WideDeep, WideDeepModel(features=("*",), embedding_dim=16, deep_mlp=(512, 256), batch_size=8_192)),
+    "finalnet": (FinalNet, FinalNetModel(features=("*",), embedding_dim=16, mlp=(512, 256), batch_size=8_192)),
+}
+"""Networks of equal widths: that of an embedding row, and those of the layers above all inputs."""
+KIND_MUST_REACH: Final = 0.8
+"""Times DLRM's rows per second."""
 MUST_REACH: Final = {"Kaggle dims": 2.3, "MLPerf dims": 1.85}
 """Times the peer's rows per second."""
 TRAIN_ROWS: Final = 500_000
@@ -66,7 +83,9 @@ PEER_RATE: Final = 0.1
 class Side:
     """One side of the comparison, in a process of its own."""
 
-    def __init__(self, folder: str, section: DLRMModel, kind: str) -> None:
+    def __init__(
+        self, folder: str, section: EmbeddingSection, kind: str, model: type[EmbeddingModel] = DLRM
+    ) -> None:  # fmt: skip
         table = DayTable.open(Path(folder), Files.TABLE)
         learning = LearningTable(table, chosen(table, section.features))
         layout = Layout.of(learning.features)
@@ -78,11 +97,12 @@ class Side:
         mean_F, scale_F = standardisation(store.dense(learning.paths("train")))
         self._mean_F, self._scale_F = torch.from_numpy(mean_F), torch.from_numpy(scale_F)
         torch.manual_seed(17)
-        self._model = DLRM(layout, section)
+        self._model = model(layout, section)
         self._model.network.mean_F.copy_(self._mean_F)
         self._model.network.scale_F.copy_(self._scale_F)
         self._model.network.start_from(learning.base_rate)
         if kind == "peer":
+            assert isinstance(section, DLRMModel)
             starts = layout.starts[: len(layout.singles)]
             bottom = (layout.floats, *section.bottom_mlp)
             network = Naumov([one.size or 0 for one in layout.singles], section.embedding_dim, bottom, section.top_mlp)
@@ -135,9 +155,9 @@ class Side:
 _side: Side
 
 
-def _begin(folder: str, section: DLRMModel, kind: str) -> None:
+def _begin(folder: str, section: EmbeddingSection, kind: str, model: type[EmbeddingModel] = DLRM) -> None:
     global _side  # noqa: PLW0603 - what a process of the pool keeps between calls
-    _side = Side(folder, section, kind)
+    _side = Side(folder, section, kind, model)
 
 
 def _learn(rows: int) -> tuple[list[float], float, float]:
@@ -219,6 +239,30 @@ def compare(folder: str, name: str, status: Callable[[str], None]) -> tuple[list
     return lines, [f"{name}: {line}" for line in checked]
 
 
+def compare_kinds(folder: str, status: Callable[[str], None]) -> list[Line]:
+    """Time every kind of network, one round of each after the other; not compiled."""
+    spawn = multiprocessing.get_context("spawn")
+    sides = {
+        name: spawn.Pool(1, _begin, (folder, section.model_copy(update={"compile": "off"}), "ours", model))
+        for name, (model, section) in KINDS.items()
+    }
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    try:
+        for number in range(ROUNDS + 1):  # the first one makes the batches' memory, and does not count
+            for name, side in sides.items():
+                status(f"{name}, round {number}")
+                rows, spent = side.apply(_round, (number,))
+                rates[name] += [rows / spent.cpu_s] if number else []
+    finally:
+        for side in sides.values():
+            side.terminate()
+    found = {name: median(each) for name, each in rates.items()}
+    return [
+        Line("train", f"{name}, per processor second", round(rate), "rows/s", "dlrm", round(rate / found["dlrm"], 3))
+        for name, rate in found.items()
+    ]
+
+
 def _line(name: str, rate: float, peer: float, most: float) -> Line:
     return Line("train", name, round(rate), "rows/s", PEER, round(rate / peer, 3), round(rate / most, 3))
 
@@ -232,12 +276,15 @@ def main(names: Any = tuple(SECTIONS)) -> int:
             compared, said = compare(str(Path(scratch) / "table"), name, status.update)
             lines += compared
             checked += said
+        kinds = compare_kinds(str(Path(scratch) / "table"), status.update)
     show(f"DLRM training, medians of {ROUNDS} x {STEPS} steps; ours with its loader, the peer without one", lines)
+    show(f"Networks of equal widths, medians of {ROUNDS} x {STEPS} steps, loader included, not compiled", kinds)
     for line in checked:
         console.print(line)
-    record(lines)
+    record([*lines, *kinds])
     reached = {line.name: line.ratio for line in lines}
-    return int(any(reached[f"{name}, ours"] < MUST_REACH[name] for name in names))
+    slow = any(line.ratio is None or line.ratio < KIND_MUST_REACH for line in kinds)
+    return int(slow or any(reached[f"{name}, ours"] < MUST_REACH[name] for name in names))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from components.image import PIPELINE_IMAGE
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def claim_moment(
     name: str,
+    monitoring: str,
     cron: str,
     stores: str,
     code: str,
@@ -22,9 +23,11 @@ def claim_moment(
 
     from monitoring.monitoring_store import open_monitoring_store
     from monitoring.retraining.moments import begin_moment
+    from shortlist.spec.monitoring import Monitoring
     from shortlist.tracking.steps import note, step
 
     with step("claim_moment"):
-        begun, decision = begin_moment(open_monitoring_store(stores, name), cron, datetime.now(UTC))
+        policy = Monitoring.model_validate_json(monitoring).retrain
+        begun, decision = begin_moment(open_monitoring_store(stores, name), cron, policy, datetime.now(UTC))
         note(decision.reasons[0] if begun else f"Nothing is trained: {decision.reasons[0]}.")
     return (begun, list(decision.reasons), decision.key, decision.until.isoformat())

@@ -11,13 +11,16 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import polars as pl
 
+from models.calibration import fit_calibration
 from models.hash_collisions import HashCollisions
-from models.inputs import LearningTable
+from models.inputs import FeatureColumn, LearningTable
 from models.matrix import check_columns
 from models.process_group import current
 from models.record import TrainedModel, read_record
-from shortlist.contracts import Files, ShortlistError
-from shortlist.spec.base import Section
+from models.validation import probabilities
+from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.serving.export.calibration import Calibration
+from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError, atomic_folder, write_json, write_manifest
 from shortlist.storage.tables import DayTable
@@ -50,7 +53,7 @@ class Outcome(NamedTuple):
     cached_rows: int | None = None
 
 
-SectionT = TypeVar("SectionT", bound=Section)
+SectionT = TypeVar("SectionT", bound=ModelSection)
 
 
 class Ranker(ABC, Generic[SectionT]):
@@ -60,7 +63,7 @@ class Ranker(ABC, Generic[SectionT]):
     """
 
     kind: ClassVar[str]
-    section_type: ClassVar[type[Section]]
+    section_type: ClassVar[type[ModelSection]]
 
     def __init__(self, section: SectionT, name: str = "") -> None:
         """Take what is declared; nothing is learnt yet.
@@ -72,6 +75,8 @@ class Ranker(ABC, Generic[SectionT]):
         self.section = section
         self.name = name or self.kind
         self._record: TrainedModel | None = None
+        self._calibration: Calibration | None = None
+        self._features: tuple[FeatureColumn, ...] = ()
 
     @property
     def record(self) -> TrainedModel:
@@ -83,6 +88,11 @@ class Ranker(ABC, Generic[SectionT]):
         if self._record is None:
             raise ShortlistError(f"the {self.kind} ranker is not fitted; call fit or load first")
         return self._record
+
+    @property
+    def features(self) -> tuple[FeatureColumn, ...]:
+        """What it reads, as soon as it has begun to learn."""
+        return self._features if self._record is None else self._record.features
 
     @classmethod
     def check_earlier(cls, earlier: TrainedModel, section: SectionT) -> None:
@@ -109,6 +119,7 @@ class Ranker(ABC, Generic[SectionT]):
 
         Raises:
             DataError: There is nothing to learn from.
+            DivergedError: It gives NaN, or its scores cannot be calibrated.
             MisfitError: The champion does not fit.
             ShortlistError: A feature is not there or not of a kind the model reads.
         """
@@ -116,6 +127,7 @@ class Ranker(ABC, Generic[SectionT]):
         learning = self._learning(table)
         if (group := current()) is not None:
             learning = learning.only(group.files)
+        self._record, self._calibration, self._features = None, None, learning.features
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
@@ -129,7 +141,17 @@ class Ranker(ABC, Generic[SectionT]):
             train_rows_per_s=round(rows * outcome.passes / seconds, 1), seed=runtime.seed,
             champion=champion.name if champion else None,
         )  # fmt: skip
+        if group is None:  # of several workers none has seen every validation row; see `calibrate`
+            self._calibrate(learning)
         return self._record
+
+    def calibrate(self, table: DayTable) -> None:
+        """Fit the declared calibration of a model that several workers trained, on all validation rows.
+
+        Raises:
+            DataError: They do not tell.
+        """
+        self._calibrate(self._learning(table))
 
     def predict(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the probability of every row's label.
@@ -147,7 +169,10 @@ class Ranker(ABC, Generic[SectionT]):
         check_columns(frame, self.record.features)
         if not frame.height:
             return np.empty(0, np.float32)
-        scores = self._predict(frame).astype(np.float32, copy=False)
+        if self._calibration is None:
+            scores = self._predict(frame).astype(np.float32, copy=False)
+        else:
+            scores = probabilities(self._calibration.applied(self._log_odds(frame)))
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
             raise DivergedError(
@@ -159,6 +184,8 @@ class Ranker(ABC, Generic[SectionT]):
         """Write weights, `model.json` and a manifest of digests; the folder appears whole or not at all."""
         with atomic_folder(folder) as staging:
             self._write(staging)
+            if self._calibration is not None:
+                self._calibration.write(staging)
             write_json(staging / Files.MODEL, self.record.model_dump(mode="json"))
             write_manifest(staging)
 
@@ -174,8 +201,31 @@ class Ranker(ABC, Generic[SectionT]):
             raise IntegrityError(f"{folder}: holds a model of kind '{record.kind}'; wanted '{cls.kind}'")
         ranker = cls(cls.section_type.model_validate(record.params), record.name)  # type: ignore[arg-type] # its own section
         ranker._record = record
+        ranker._calibration = Calibration.read(folder)
         ranker._read(folder)
         return ranker
+
+    def _calibrate(self, learning: LearningTable) -> None:
+        """Fit the declared calibration on the validation days, once; a kind that learns these too calls it before."""
+        how = self.section.calibration
+        if how == "none" or self._calibration is not None:
+            return
+        frames = [(frame[Columns.LABEL].to_numpy(), self._log_odds(frame)) for frame in learning.frames("validation")]
+        labels, log_odds = (np.concatenate(part) for part in zip(*frames, strict=True))
+        if not np.isfinite(log_odds).all():
+            raise DivergedError(f"the {self.kind} model gives NaN on the validation days; it cannot be calibrated")
+        try:
+            self._calibration = fit_calibration(how, log_odds, labels, f"models.{self.name}")
+        except DataError as problem:  # the candidate is held, and the run goes on
+            raise DivergedError(str(problem)) from None
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return what `_predict` gives the probabilities of, shape (rows,), as the exported graph computes it.
+
+        A kind that is exported overrides it where its probabilities are rounded: near 1, little of a score is left.
+        """
+        scores = np.clip(self._predict(frame), _SMALLEST, 1 - _SMALLEST).astype(np.float64)
+        return np.asarray(np.log(scores / (1 - scores)))
 
     @abstractmethod
     def _learning(self, table: DayTable) -> LearningTable:

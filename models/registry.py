@@ -17,7 +17,11 @@ from shortlist.spec.models import ModelSection
 
 KINDS: Final = {
     "xgboost": "models.xgboost:KIND",
+    "lightgbm": "models.lightgbm:KIND",
     "dlrm": "models.dlrm:KIND",
+    "dcn": "models.dcn:KIND",
+    "wide_deep": "models.wide_deep:KIND",
+    "finalnet": "models.finalnet:KIND",
     "logistic": "models.logistic:KIND",
     "popularity": "models.popularity:KIND",
 }

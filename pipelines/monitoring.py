@@ -71,7 +71,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         collected = collect(name=name, data=data, serving=serving, runtime=runtime, stores=stores, code=code)
         collected.set_display_name("collect").set_caching_options(False)
         if by_clock:
-            seen = claim_moment(name=name, cron=cron, stores=stores, code=code)
+            seen = claim_moment(name=name, monitoring=monitoring, cron=cron, stores=stores, code=code)
         else:
             seen = check_live_traffic(
                 name=name, monitoring=monitoring, slices=slices, serving=serving, stores=stores, code=code

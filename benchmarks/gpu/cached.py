@@ -21,7 +21,8 @@ from benchmarks.gpu.variants import declared, sustained
 from benchmarks.gpu.world import SEED, World
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch
-from models.dlrm.network import DLRM, FusedTable
+from models.dlrm.embedding_model import FusedTable
+from models.dlrm.network import DLRM
 from models.dlrm.train import Training
 
 TITLE: Final = "DLRM training with cached embeddings, bf16, loader included"

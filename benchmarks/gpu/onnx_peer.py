@@ -85,11 +85,11 @@ class _Given:
 
 
 def _export(made: Configuration, model: DLRM, path: Path) -> None:
-    from models.dlrm.export import _Compiler
+    from models.dlrm.export import InteractionGraph
     from shortlist.serving.export.graph_builder import GraphBuilder, save, tensor_info
 
     nodes = GraphBuilder()
-    logits = _Compiler(_Given(nodes), made.layout, model).logits()
+    logits = InteractionGraph(_Given(nodes), made.layout, model.network, model).logits()
     score = nodes.add_named("Identity", nodes.add("Sigmoid", logits), "score")
     inputs = [tensor_info("floats", np.float32, made.floats), tensor_info("ids", np.int64, len(made.sizes))]
     save(nodes.model(inputs, [tensor_info(score, np.float32, 1)]), path)

@@ -12,5 +12,5 @@ KIND: Final = ModelKind(
     runs_as="network",
     forms={"torchscript": "models.dlrm.export:write_torchscript"},
     plan="models.planning.plan_inputs:shape_of",
-    diagnosis="models.dlrm.diagnosis:diagnose_table",
+    diagnosis="models.dlrm.ranker:diagnose",
 )

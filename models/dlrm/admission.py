@@ -16,8 +16,8 @@ from torch import Tensor
 
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Lookups
+from models.dlrm.embedding_model import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.network import FusedTable
 from models.hash_collisions import HashCollisions
 from models.inputs import FeatureColumn, LearningTable
 from models.record import read_record

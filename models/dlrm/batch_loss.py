@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.dlrm.network import InteractionNetwork
+from models.dlrm.embedding_model import EmbeddingNetwork
 
 
 def batch_loss(
-    network: InteractionNetwork, dense_BF: Tensor, pooled: Tensor, labels_B: Tensor, rows: Tensor | None
+    network: EmbeddingNetwork, dense_BF: Tensor, pooled: Tensor, labels_B: Tensor, rows: Tensor | None
 ) -> Tensor:
     """Return the mean log loss of a batch's rows.
 

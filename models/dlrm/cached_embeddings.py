@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from models.dlrm.cache_policy import CacheError, CacheState
 from models.dlrm.chunks import Lookups
+from models.dlrm.embedding_model import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.network import FusedTable
 from models.dlrm.row_transfer import RowTransfer, sent
 
 _BLOCK: Final = 2**18

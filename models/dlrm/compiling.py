@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from models.dlrm.section import DLRMModel
+from models.dlrm.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +23,7 @@ PAYS_FROM: Final = 100_000_000
 of 0.5 M weights; with wider ones the products take all the time), and costs some 20 s before the first step."""
 
 
-def pays(section: DLRMModel, device: str, visits: int) -> bool:
+def pays(section: EmbeddingSection, device: str, visits: int) -> bool:
     """Return whether the network of a training is to be compiled: as declared, or where it pays.
 
     Args:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.network import DLRM
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.padding import Padded, with_empty_slots
 from models.dlrm.precision import matmul_precision
-from models.dlrm.section import DLRMModel
 from models.dlrm.step import Step, StepOptions
 
 _WARM_UP: Final = 3
@@ -80,7 +80,7 @@ class Buffers:
 class CudaGraphStep(Step):
     """Replays the step; records it anew when a batch has more lookups than there is room for."""
 
-    def __init__(self, model: DLRM, section: DLRMModel, options: StepOptions, device: str) -> None:
+    def __init__(self, model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> None:
         """See `models.dlrm.step.make_step`."""
         assert options.fixed_shapes, "what depends on a batch's ids cannot be recorded"
         super().__init__(model, section, options, device)

@@ -15,10 +15,10 @@ from torch.nn import functional
 from models.devices import torch_device
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
-from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad
-from models.dlrm.section import DLRMModel
 from models.dlrm.spill import Spill
 from models.dlrm.train import Training
 from models.inputs import LearningTable, chosen
@@ -146,14 +146,17 @@ def diagnose(
     return Diagnosis(wait_ms, median(wholes[_WARM_UP:]), *alone)
 
 
-def diagnose_table(table: DayTable, section: DLRMModel, runtime: Runtime, count: int) -> Diagnosis:
-    """Say what bounds the training of a declared DLRM on a feature table; its weights are thrown away.
+def diagnose_table(
+    table: DayTable, section: EmbeddingSection, runtime: Runtime, count: int, model: type[EmbeddingModel]
+) -> Diagnosis:
+    """Say what bounds the training of a declared network on a feature table; its weights are thrown away.
 
     Args:
         table: The feature table.
         section: The model's declaration.
         runtime: Engine, memory budget and seed.
         count: Steps per test.
+        model: Of the section's kind.
 
     Raises:
         ShortlistError: The table does not fit the section, or has too few rows.
@@ -165,15 +168,15 @@ def diagnose_table(table: DayTable, section: DLRMModel, runtime: Runtime, count:
     loader = BatchLoader(store, paths, section.batch_size, pool_rows(layout, runtime.chunk_rows), runtime.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(runtime.seed)
-        steps = DLRMSteps(layout, section, torch_device(runtime.engine))
+        steps = NetworkSteps(model(layout, section), section, torch_device(runtime.engine))
         return diagnose(loader.shuffled(1), steps, count)
 
 
-class DLRMSteps:
+class NetworkSteps:
     """The step of `models.dlrm.train`, whole and in parts."""
 
-    def __init__(self, layout: Layout, section: DLRMModel, device: str) -> None:
-        self._model = DLRM(layout, section).to(device).train()
+    def __init__(self, model: EmbeddingModel, section: EmbeddingSection, device: str) -> None:
+        self._model = model.to(device).train()
         self._training = Training(self._model, section, device)
         self._device = device
         self._adam = torch.optim.AdamW(self._model.parameters(), lr=section.learning_rate, fused=True)

@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from models.dlrm.batches import BatchLoader
 from models.dlrm.chunks import Batch, Lookups
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
-from models.dlrm.network import DLRM
 from models.dlrm.precision import matmul_precision
-from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable
 from models.dlrm.step import StepOptions, make_adam, step_options
 from models.dlrm.train import Loaders, Training, score_batch
@@ -36,7 +36,13 @@ class DistributedTrainer(Training):
     """A training that takes every step with the other processes."""
 
     def __init__(
-        self, model: DLRM, section: DLRMModel, device: str, layout: Layout, learning: LearningTable, group: ProcessGroup
+        self,
+        model: EmbeddingModel,
+        section: EmbeddingSection,
+        device: str,
+        layout: Layout,
+        learning: LearningTable,
+        group: ProcessGroup,
     ) -> None:
         """Take the model with its own rows of the table, and the table of features whose rows are shared.
 
@@ -137,7 +143,7 @@ class DistributedTrainer(Training):
         return (batch.to(self._device) for batch in chain(batches, repeat(nothing)))
 
 
-def gather_to_rank_zero(model: DLRM) -> str:
+def gather_to_rank_zero(model: EmbeddingModel) -> str:
     """Put the whole model into host memory on rank 0, where it is written and scores; return its device there."""
     assert isinstance(model.table, ShardedTable)
     whole = model.table.whole()

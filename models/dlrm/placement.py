@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
-from models.dlrm.section import DLRMModel
 from models.planning.accelerators import Precision
 from models.planning.plan import FLOAT, step_bytes
 from models.planning.plan_inputs import Shape, Table
@@ -87,13 +87,11 @@ def cached_rows(demand: MemoryDemand, declared: int | None, memory: Memory | Non
     return None if wanted == demand.rows else wanted
 
 
-def memory_demand(layout: Layout, section: DLRMModel, precision: Precision, bytes_beside: int) -> MemoryDemand:
+def memory_demand(layout: Layout, section: EmbeddingSection, precision: Precision, bytes_beside: int) -> MemoryDemand:
     """Return what the training of a layout needs."""
     tables = [Table(one.name, one.size or 0, 1, "fitted") for one in layout.singles]
     tables += [Table(one.name, one.size or 0, _LONGEST_LIST, "fitted") for one in layout.lists]
-    vectors = len(tables) + 1
-    top = (section.embedding_dim + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
-    bottom = (layout.floats, *section.bottom_mlp, section.embedding_dim)
+    bottom, top = section.perceptrons(layout.floats, len(tables))
     shape = Shape(tuple(tables), layout.floats, section.embedding_dim, bottom, top, section.batch_size)
     return MemoryDemand(shape, precision, bytes_beside)
 

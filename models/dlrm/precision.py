@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import torch
 
-from models.dlrm.section import DLRMModel
+from models.dlrm.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -17,7 +17,7 @@ _NARROW: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NEEDS_GPU: Final = ("tf32", "fp16")
 
 
-def precision_of(section: DLRMModel, device: str) -> Precision:
+def precision_of(section: EmbeddingSection, device: str) -> Precision:
     """Return the declared precision; for `auto`, bf16 where the device multiplies it natively, else float32.
 
     Raises:

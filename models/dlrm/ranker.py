@@ -1,8 +1,9 @@
-"""The DLRM as a `Ranker`: built from a layout, trained, kept as safetensors."""
+"""A network over embedded ids as a `Ranker`: built from a layout, trained, kept as safetensors."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,21 +14,25 @@ from models.checkpoints import checkpoint_location
 from models.devices import torch_device
 from models.dlrm.admission import Admission, begun
 from models.dlrm.chunks import Chunk
+from models.dlrm.diagnosis import Diagnosis, diagnose_table
 from models.dlrm.distributed_trainer import DistributedTrainer, gather_to_rank_zero
+from models.dlrm.embedding_model import EmbeddingModel, FusedTable
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading, Rows
-from models.dlrm.network import DLRM, FusedTable
+from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
 from models.dlrm.step import step_options
 from models.dlrm.tables import drawn_table, rows_on_device
-from models.dlrm.train import Loaders, Training, score_batch
+from models.dlrm.train import Loaders, Training, batch_log_odds
 from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.process_group import current
 from models.ranker import OnEpoch, Outcome, Ranker
 from models.record import read_record
+from models.validation import probabilities
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
@@ -36,12 +41,14 @@ _WEIGHTS = "weights.safetensors"
 _SCORING_ROWS = 8_192
 
 
-class DLRMRanker(Ranker[DLRMModel]):
-    """Embeddings of ids, perceptrons over floats, and the dot products between them."""
+SectionT = TypeVar("SectionT", bound=EmbeddingSection)
 
-    kind = "dlrm"
-    section_type = DLRMModel
-    _model: DLRM
+
+class EmbeddingRanker(Ranker[SectionT]):
+    """A network over embedded ids; a kind names its section and its model."""
+
+    model_type: ClassVar[type[EmbeddingModel]]
+    _model: EmbeddingModel
     _layout: Layout
     _device: str = "cpu"
     _admission: Admission | None = None
@@ -86,15 +93,15 @@ class DLRMRanker(Ranker[DLRMModel]):
             cached_rows=slots,
         )  # fmt: skip
 
-    def _warm_start_section(self, champion: Path | None) -> DLRMModel:
+    def _warm_start_section(self, champion: Path | None) -> SectionT:
         """Return the section with the epochs of a warm start in place of those from scratch."""
         epochs = self.section.retrain_epochs if champion and self.section.retrain == "warm" else None
         return self.section.model_copy(update={"epochs": epochs}) if epochs else self.section
 
     def _built(
         self, learning: LearningTable, rows: Rows, champion: Path | None, table: FusedTable | ShardedTable
-    ) -> DLRM:
-        group, model = current(), DLRM(self._layout, self.section, table)
+    ) -> EmbeddingModel:
+        group, model = current(), self.model_type(self._layout, self.section, table)
         if champion is not None:
             copy_champion_weights(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
             return model
@@ -106,10 +113,13 @@ class DLRMRanker(Ranker[DLRMModel]):
         return model
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        chunk = Chunk.decoded(frame.select(one.name for one in self.record.features), self._layout)
+        return probabilities(self._log_odds(frame))
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        chunk = Chunk.decoded(frame.select(one.name for one in self.features), self._layout)
         edges = range(0, chunk.rows, _SCORING_ROWS)
         batches = (chunk.batch(first, min(first + _SCORING_ROWS, chunk.rows)) for first in edges)
-        return np.concatenate([score_batch(self._model, batch.to(self._device)) for batch in batches])
+        return np.concatenate([batch_log_odds(self._model, batch.to(self._device)) for batch in batches])
 
     def _write(self, folder: Path) -> None:
         save_file({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, folder / _WEIGHTS)
@@ -118,8 +128,21 @@ class DLRMRanker(Ranker[DLRMModel]):
 
     def _read(self, folder: Path) -> None:
         self._layout = Layout.of(self.record.features)
-        self._model = DLRM(self._layout, self.section)
+        self._model = self.model_type(self._layout, self.section)
         try:
             self._model.load_state_dict(load_file(folder / _WEIGHTS))
         except RuntimeError as error:
             raise IntegrityError(f"{folder / _WEIGHTS}: does not fit model.json: {error}") from None
+
+
+class DLRMRanker(EmbeddingRanker[DLRMModel]):
+    """Embeddings of ids, perceptrons over floats, and the dot products between them."""
+
+    kind = "dlrm"
+    section_type = DLRMModel
+    model_type = DLRM
+
+
+def diagnose(table: DayTable, section: DLRMModel, runtime: Runtime, count: int) -> Diagnosis:
+    """Return what bounds a training; see `diagnose_table`."""
+    return diagnose_table(table, section, runtime, count, DLRM)

@@ -43,10 +43,17 @@ class LossScale:
         Returns:
             1 when one of them is no finite number and nothing may move, else 0; on the device.
         """
-        self._astray.zero_()
-        # The two functions that GradScaler itself calls: one kernel over all gradients, one over the scale.
-        torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), self._astray, self._scale.reciprocal())
-        torch._amp_update_scale_(self._scale, self._growth, self._astray, _GROWTH, _BACKOFF, self._good_steps)
+        is_finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+        inverse = self._scale.reciprocal()
+        for gradient in gradients:
+            gradient.mul_(inverse)
+        self._astray.copy_(~is_finite)
+        good_steps = torch.where(is_finite, self._growth + 1, 0)
+        has_grown = good_steps == self._good_steps
+        self._growth.copy_(torch.where(has_grown, 0, good_steps))
+        larger = self._scale * _GROWTH
+        grown = torch.where(has_grown & larger.isfinite(), larger, self._scale)
+        self._scale.copy_(torch.where(is_finite, grown, self._scale * _BACKOFF))
         self._skipped.add_(self._astray)
         return self._astray
 

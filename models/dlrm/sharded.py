@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.dlrm.chunks import Lookups
+from models.dlrm.embedding_model import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.network import FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad, summed_by_row
 
 _BLOCK = 2**16

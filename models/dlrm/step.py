@@ -16,12 +16,12 @@ from torch import Tensor
 from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.compiling import compiled, pays, silenced
-from models.dlrm.network import DLRM
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.padding import Padded, padded
 from models.dlrm.precision import Precision, matmul_precision, narrow, precision_of
 from models.dlrm.scaling import LossScale
-from models.dlrm.section import DLRMModel
 from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
 
 
@@ -70,7 +70,7 @@ class StepOptions(NamedTuple):
     """What the widths of the perceptrons' inputs are filled up to a multiple of: tensor cores want rows of 16 bytes."""
 
 
-def step_options(section: DLRMModel, device: str, visits: int = 0) -> StepOptions:
+def step_options(section: EmbeddingSection, device: str, visits: int = 0) -> StepOptions:
     """Return the options that a section declares on a device.
 
     Args:
@@ -96,7 +96,7 @@ class Step:
         scale: Of the loss, when products are in fp16; else None.
     """
 
-    def __init__(self, model: DLRM, section: DLRMModel, options: StepOptions, device: str) -> None:
+    def __init__(self, model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> None:
         """Take a model on its device, changed in place; see `make_step`."""
         self.options = options
         self.scale = LossScale(device) if options.precision == "fp16" else None
@@ -170,7 +170,7 @@ class Step:
         return Padded.whole(batch, admitted)
 
 
-def make_adam(model: DLRM, section: DLRMModel, device: str) -> torch.optim.AdamW:
+def make_adam(model: EmbeddingModel, section: EmbeddingSection, device: str) -> torch.optim.AdamW:
     """Return the optimizer of the perceptrons."""
     return torch.optim.AdamW(
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
@@ -178,7 +178,7 @@ def make_adam(model: DLRM, section: DLRMModel, device: str) -> torch.optim.AdamW
     )  # fmt: skip
 
 
-def make_step(model: DLRM, section: DLRMModel, options: StepOptions, device: str) -> Step:
+def make_step(model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> Step:
     """Return the step that trains a model.
 
     Args:

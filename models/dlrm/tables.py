@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from models.dlrm.cached_embeddings import CachedTable
+from models.dlrm.embedding_model import FusedTable
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
 from models.dlrm.memory import free_memory
-from models.dlrm.network import FusedTable
 from models.dlrm.placement import cached_rows, memory_demand
 from models.dlrm.precision import precision_of
-from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
 from models.planning.accelerators import Precision
 from models.process_group import ProcessGroup
@@ -19,7 +19,7 @@ _COUNTED: Final = 8
 """Bytes per row that `models.dlrm.admission` takes beside the table, as far as it is on the device."""
 
 
-def rows_on_device(layout: Layout, section: DLRMModel, device: str) -> int | None:
+def rows_on_device(layout: Layout, section: EmbeddingSection, device: str) -> int | None:
     """Return how many embedding rows are kept on the device; None: all.
 
     Args:

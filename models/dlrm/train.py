@@ -12,10 +12,10 @@ from models.dlrm.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import WORTH_S, Checkpoint, CheckpointStorage, random_states, restore_random_states
 from models.dlrm.chunks import Batch
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.gpu_failure import gpu_failure
 from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
-from models.dlrm.network import DLRM
-from models.dlrm.section import DLRMModel
 from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, make_step, step_options
 from models.dlrm.training_progress import TrainingProgress
 from models.ranker import DivergedError, OnEpoch
@@ -41,7 +41,7 @@ class Training:
     """One training of a DLRM."""
 
     def __init__(
-        self, model: DLRM, section: DLRMModel, device: str, options: StepOptions | None = None,
+        self, model: EmbeddingModel, section: EmbeddingSection, device: str, options: StepOptions | None = None,
         admission: AdmissionFilter | None = None,
     ) -> None:  # fmt: skip
         """Take a model on its device.
@@ -141,7 +141,7 @@ class Training:
         """Return the mean log loss of an epoch, every batch's taken before its step."""
         losses = LossMonitor(_LOOK_EVERY if self._device == "cuda" else 1, self._device)
         self._model.train()
-        with progress(f"dlrm epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
+        with progress(f"{self._section.kind} epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
             try:
                 for self._steps, batch in enumerate(train.shuffled(epoch), start=1):
                     losses.add(self.take(batch), batch.rows)
@@ -174,17 +174,24 @@ class Training:
         return quality(np.concatenate(labels), every_score)
 
     def _astray(self, where: str, loss: float) -> TrainingError:
+        kind = self._section.kind
         return TrainingError(
-            f"models.dlrm: the loss is {loss} at {where}; wanted a finite number. Lower models.dlrm.learning_rate"
+            f"models.{kind}: the loss is {loss} at {where}; wanted a finite number. Lower models.{kind}.learning_rate"
             f" (now {self._section.learning_rate}) or embedding_learning_rate (now"
             f" {self._section.embedding_learning_rate}), or clip the numeric features."
         )
 
 
 @torch.no_grad()
-def score_batch(model: DLRM, batch: Batch) -> np.ndarray:
-    """Return the probabilities of a batch, shape (B,), float32."""
+def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
+    """Return the log-odds of a batch, shape (B,), float32."""
     model.eval()
     table = model.table
     pooled = table.look_up(batch.lookups) if isinstance(table, HostBackedTable) else table(batch.lookups)
-    return probabilities(model.network(batch.dense_BF, pooled).cpu().numpy())
+    found: np.ndarray = model.network(batch.dense_BF, pooled).cpu().numpy()
+    return found
+
+
+def score_batch(model: EmbeddingModel, batch: Batch) -> np.ndarray:
+    """Return the probabilities of a batch, shape (B,), float32."""
+    return probabilities(batch_log_odds(model, batch))

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from models.dlrm.network import DLRM
-from models.dlrm.section import DLRMModel
+from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_section import EmbeddingSection
 from models.validation import EarlyStopping
 
 
@@ -32,11 +32,11 @@ class TrainingProgress:
         self.history.append(line)
         return self.stopping.improved(len(self.history), line["validation_log_loss"])
 
-    def take(self, line: dict[str, Any], model: DLRM) -> None:
+    def take(self, line: dict[str, Any], model: EmbeddingModel) -> None:
         """Take the line and the weights of an epoch."""
         if self.tell(line):
             self.best = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
-    def ended(self, section: DLRMModel) -> bool:
+    def ended(self, section: EmbeddingSection) -> bool:
         """Return whether there is no epoch left to learn."""
         return len(self.history) >= section.epochs or bool(self.history and self.stopping.patience_ended)

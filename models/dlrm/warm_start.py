@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.layout import Layout
-from models.dlrm.network import DLRM
 from models.ranker import IncompatibleModelError
 
 
 @torch.no_grad()
-def copy_champion_weights(model: DLRM, layout: Layout, before: Layout, weights: Path) -> None:
+def copy_champion_weights(model: EmbeddingModel, layout: Layout, before: Layout, weights: Path) -> None:
     """Copy the champion's networks, standardisation, embedding rows and accumulators into a fresh model.
 
     Args:
@@ -28,7 +28,9 @@ def copy_champion_weights(model: DLRM, layout: Layout, before: Layout, weights: 
     _check_features(layout, before, weights)
     tensors = load_file(weights)
     for name, own in model.network.state_dict().items():
-        theirs = tensors[f"network.{name}"]
+        theirs = tensors.get(f"network.{name}")
+        if theirs is None:
+            raise _misfit(weights, f"it has no '{name}', of which the spec makes shape {tuple(own.shape)}")
         if theirs.shape != own.shape:
             raise _misfit(weights, f"'{name}' has shape {tuple(theirs.shape)}, the spec makes it {tuple(own.shape)}")
         own.copy_(theirs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from models.dlrm.section import DLRMModel
+from models.dlrm.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.kinds.base import DeclaredIds, kinds_of
@@ -78,7 +78,7 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
     Raises:
         ShortlistError: A cardinality is of a column without a vocabulary.
     """
-    section = cast(DLRMModel, spec.models[name])
+    section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
     wanted = set(select(section.features, spec.features.names))
     tables: list[Table] = []
@@ -103,10 +103,8 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
         f"'{table.name}' is a list: every sample counts {table.lookups} look-ups, the most it may have."
         for table in tables if table.lookups > 1
     ]  # fmt: skip
-    width, vectors = section.embedding_dim, len(tables) + 1
-    bottom = (max(1, floats), *section.bottom_mlp, width)
-    top = (width + vectors * (vectors - 1) // 2, *section.top_mlp, 1)
-    return Shape(tuple(tables), max(1, floats), width, bottom, top, section.batch_size, tuple(assumed))
+    bottom, top = section.perceptrons(max(1, floats), len(tables))
+    return Shape(tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed))
 
 
 def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted: Mapping[str, int]) -> Table:

@@ -17,7 +17,7 @@ from shortlist.serving.export.signature import FOLDER
 from shortlist.spec.serving import Serving
 
 WEIGHTS: Final = "model.ubj"
-_OBJECTIVE = "binary:logistic"
+_OBJECTIVES = ("binary:logistic", "rank:pairwise", "rank:ndcg")
 
 
 def add_trees(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
@@ -50,10 +50,10 @@ def tree_attributes(weights: Path) -> dict[str, Any]:
     import xgboost as xgb
 
     learner = json.loads(xgb.Booster(model_file=weights).save_raw("json"))["learner"]
-    if learner["objective"]["name"] != _OBJECTIVE or learner["gradient_booster"]["name"] != "gbtree":
+    if learner["objective"]["name"] not in _OBJECTIVES or learner["gradient_booster"]["name"] != "gbtree":
         raise ExportError(
             f"{weights}: {learner['gradient_booster']['name']} for {learner['objective']['name']}; wanted trees for"
-            f" {_OBJECTIVE}. Train the model with this program."
+            f" {_OBJECTIVES[0]} or an order. Train the model with this program."
         )
     parts = [_tree(tree, number, weights) for number, tree in enumerate(learner["gradient_booster"]["model"]["trees"])]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -96,4 +96,6 @@ def _base_margin(learner: dict[str, Any]) -> float:
     """Return the log-odds that every row starts from."""
     base = json.loads(learner["learner_model_param"]["base_score"])
     score = np.float32(base[0] if isinstance(base, list) else base)  # a list since XGBoost 3.1
+    if learner["objective"]["name"] != _OBJECTIVES[0]:
+        return float(score)  # an order's scores are no log-odds, and start from what is written
     return float(-np.log(np.float32(1) / score - np.float32(1)))

@@ -10,27 +10,32 @@ import numpy as np
 import polars as pl
 import xgboost as xgb
 
-from models.inputs import FeatureColumn, LearningTable, chosen
+from models.inputs import FeatureColumn, LearningTable
 from models.matrix import float_matrix, float_names
+from models.objectives import check_lists
+from models.process_group import current
 from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
 from models.record import TrainedModel, read_record
-from models.validation import quality
+from models.trees import gain_shares, trees_learn_from
+from models.validation import probabilities, quality
 from models.xgboost.collective import all_gather_rows, xgboost_collective
 from models.xgboost.device import xgboost_device
 from models.xgboost.matrices import Matrix, binned_matrices, exact_matrices
 from models.xgboost.section import XGBoostModel
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
 _OURS = {
-    "kind", "role", "features", "rounds", "early_stopping_rounds", "refit", "bin_sample_rows", "retrain",
-    "retrain_rounds", "retrain_days",
+    "kind", "role", "calibration", "objective", "features", "rounds", "early_stopping_rounds", "refit",
+    "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
 }  # fmt: skip
 """Keys of the section that are ours to follow; the others are parameters of XGBoost."""
-_MAY_CHANGE = {"role", "rounds", "early_stopping_rounds", "retrain", "retrain_rounds", "retrain_days"}
+_LOSSES = {"pointwise": "binary:logistic", "pairwise": "rank:pairwise", "listwise": "rank:ndcg"}
+_NAMES = {"logloss": "log_loss", "ndcg@10": "ndcg_at_10"}
+_MAY_CHANGE = {"role", "calibration", "rounds", "early_stopping_rounds", "retrain", "retrain_rounds", "retrain_days"}
 """Keys that do not change how a tree is grown."""
 
 
@@ -56,6 +61,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                     f"models.{earlier.name}: {', '.join(changed)} changed, so the earlier number of trees says nothing"
                 )
         else:
+            if earlier.params.get("objective", "pointwise") != section.objective:
+                raise IncompatibleModelError(
+                    f"models.{earlier.name}.objective changed, so the earlier trees learnt something else"
+                )
             trees, more = earlier.rounds or 0, section.retrain_rounds or 0
             if trees + more > section.rounds:
                 raise IncompatibleModelError(
@@ -64,16 +73,11 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                 )
 
     def _learning(self, table: DayTable) -> LearningTable:
-        features = chosen(table, self.section.features)
-        lists = [feature.name for feature in features if feature.kind == "ids"]
-        if lists:
-            raise ShortlistError(
-                f"models.{self.name}.features: {', '.join(lists)}: trees cannot read lists of ids;"
-                " leave them out, or declare a target or count of the tags column"
-            )
-        return LearningTable(table, features)
+        return trees_learn_from(table, self.section, self.name)
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+        if self.section.learns_order:
+            check_lists(learning, self.section, self.name)
         params = self._params(runtime)
         if champion is not None and self.section.retrain == "refit":
             return self._regrow(learning, params, runtime, champion)
@@ -82,8 +86,10 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         with xgboost_collective(), matrices as matrix:
             history = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
+                if current() is None:  # several workers may not declare both
+                    self._calibrate(learning)  # before the validation days are learnt
                 self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
-        importance = _importance(self._booster, learning.features)
+        importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
         return Outcome(tuple(history), passes=passes, best=trees, rounds=trees, importance=importance)
@@ -104,9 +110,9 @@ class XGBoostRanker(Ranker[XGBoostModel]):
                 callbacks=[rounds, self._early_stopping()], xgb_model=before, verbose_eval=False,
             )  # fmt: skip
         kept = booster.num_boosted_rounds() - _trees(before)
-        history[kept - 1] |= quality(
-            all_gather_rows(validation.get_label()), all_gather_rows(booster.predict(validation))
-        )
+        scores = booster.predict(validation, output_margin=self.section.learns_order)
+        scores = probabilities(scores) if self.section.learns_order else scores
+        history[kept - 1] |= quality(all_gather_rows(validation.get_label()), all_gather_rows(scores))
         self._booster = _released(booster)
         return history
 
@@ -122,7 +128,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         with xgboost_collective(), self._binned(learning, runtime) as matrix:
             history = _quality_before(champion, learning, rounds)
             self._boost_again(params, matrix, None, rounds)
-        importance = _importance(self._booster, learning.features)
+        importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         return Outcome(history, passes=rounds, best=rounds, rounds=rounds, importance=importance)
 
     def _boost_again(self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, rounds: int) -> None:
@@ -132,8 +138,14 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             self._booster = _released(xgb.train(params, everything, rounds, callbacks=[shown], xgb_model=before))
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        matrix = float_matrix(frame, self.record.features)
+        if self.section.learns_order:
+            return probabilities(self._log_odds(frame))
+        matrix = float_matrix(frame, self.features)
         return np.asarray(self._booster.inplace_predict(matrix, validate_features=False))
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        matrix = float_matrix(frame, self.features)
+        return np.asarray(self._booster.inplace_predict(matrix, predict_type="margin", validate_features=False))
 
     def _write(self, folder: Path) -> None:
         self._booster.save_model(folder / _WEIGHTS)
@@ -147,13 +159,20 @@ class XGBoostRanker(Ranker[XGBoostModel]):
     def _params(self, runtime: Runtime) -> dict[str, Any]:
         own = self.section.model_dump(exclude=_OURS)
         device = xgboost_device(runtime.engine)
-        fixed = {"objective": "binary:logistic", "tree_method": "hist", "eval_metric": "logloss"}
+        fixed = {
+            "objective": _LOSSES[self.section.objective], "tree_method": "hist", "eval_metric": self._metric,
+        }  # fmt: skip
         return {**own, **fixed, "device": device, "seed": runtime.seed}
 
     def _early_stopping(self) -> xgb.callback.EarlyStopping:
         return xgb.callback.EarlyStopping(
-            rounds=self.section.early_stopping_rounds, metric_name="logloss", data_name="validation", save_best=True
-        )
+            rounds=self.section.early_stopping_rounds, metric_name=self._metric, data_name="validation",
+            save_best=True, maximize=self.section.learns_order,
+        )  # fmt: skip
+
+    @property
+    def _metric(self) -> str:
+        return "ndcg@10" if self.section.learns_order else "logloss"
 
 
 class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
@@ -173,11 +192,15 @@ class _Rounds(xgb.callback.TrainingCallback):  # type: ignore[misc] # untyped
         self._progress.__exit__(*error)
 
     def after_iteration(self, model: xgb.Booster, epoch: int, evals_log: dict[str, Any]) -> bool:
-        losses = {f"{data}_log_loss": float(log["logloss"][-1]) for data, log in evals_log.items()}
+        losses = {
+            f"{data}_{_NAMES[metric]}": float(values[-1])
+            for data, log in evals_log.items() for metric, values in log.items()
+        }  # fmt: skip
         if losses:
             self._history.append({"round": model.num_boosted_rounds(), **losses})
             self._on_epoch(self._history[-1])
-        self._advance(1, ", ".join(f"{name.replace('_log_loss', '')} loss {loss:.4f}" for name, loss in losses.items()))
+        shown = ((name.replace("_log_loss", " loss").replace("_", " "), loss) for name, loss in losses.items())
+        self._advance(1, ", ".join(f"{name} {loss:.4f}" for name, loss in shown))
         return False
 
 
@@ -214,11 +237,3 @@ def _champion(folder: Path, features: tuple[FeatureColumn, ...]) -> xgb.Booster:
             " Train without the champion, or declare its features."
         )
     return xgb.Booster(model_file=folder / _WEIGHTS)
-
-
-def _importance(booster: xgb.Booster, features: tuple[FeatureColumn, ...]) -> dict[str, float]:
-    """Return every feature's share of the total gain, largest first; a vector's components add up."""
-    gains = booster.get_score(importance_type="total_gain")
-    by_feature = {one.name: sum(gains.get(name, 0.0) for name in float_names([one])) for one in features}
-    total = sum(by_feature.values()) or 1.0
-    return {name: gain / total for name, gain in sorted(by_feature.items(), key=lambda item: -item[1])}

@@ -6,11 +6,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.objective_section import ObjectiveSection
 from shortlist.spec.base import Names
-from shortlist.spec.models import Continuation, ModelSection, check_continued
+from shortlist.spec.features import Features
+from shortlist.spec.models import Continuation, check_continued
 
 
-class XGBoostModel(ModelSection):
+class XGBoostModel(ObjectiveSection):
     """Gradient-boosted trees."""
 
     kind: Literal["xgboost"] = "xgboost"
@@ -20,7 +22,8 @@ class XGBoostModel(ModelSection):
     rounds: int = Field(default=400, ge=1)
     """Most trees."""
     early_stopping_rounds: int = Field(default=30, ge=1)
-    """Stop when the validation log loss has not improved for this many trees."""
+    """Stop when the validation days have not improved for this many trees: their log loss, or nDCG@10 where order is
+    learnt."""
     refit: bool = False
     """After early stopping, train once more on training and validation days with the rounds found."""
     learning_rate: float = Field(default=0.08, gt=0, le=1)
@@ -56,11 +59,24 @@ class XGBoostModel(ModelSection):
     def _retrains_somehow(self) -> Self:
         if self.retrain == "refit" and not self.refit:
             raise ValueError("retrain: refit grows trees on training and validation days; it needs refit: true")
+        if self.retrain == "refit" and self.calibration != "none":
+            raise ValueError(
+                "retrain: refit learns the validation days at once, so none is left to fit calibration on; declare"
+                " retrain: scratch, or calibration: none"
+            )
         rounds = ("retrain_rounds", self.retrain_rounds)
         check_continued(self.retrain == "continue", "continue", rounds, self.retrain_days)
         return self
 
     distributed: ClassVar[bool] = True
+
+    def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
+        """Refuse to calibrate on rows that were learnt: several workers calibrate when all is done."""
+        if distributed and self.refit and self.calibration != "none":
+            raise ValueError(
+                f"runtime.cluster.workers.{name}: models.{name} declares refit and calibration; several workers"
+                " calibrate after the last tree, on validation days that refit has learnt. Declare one or the other"
+            )
 
     @property
     def continuation(self) -> Continuation | None:

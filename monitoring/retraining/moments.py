@@ -8,7 +8,8 @@ from croniter import croniter
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision
-from monitoring.retraining.retrain_policy import by_hand, scheduled
+from monitoring.retraining.retrain_policy import by_hand, key_of, scheduled
+from shortlist.spec.monitoring import RetrainPolicy
 
 
 def newest_moment(cron: str, now: datetime) -> datetime:
@@ -22,23 +23,30 @@ def newest_moment(cron: str, now: datetime) -> datetime:
     return moment
 
 
-def begin_moment(book: MonitoringStore, cron: str, now: datetime) -> tuple[bool, RetrainDecision]:
+def begin_moment(
+    book: MonitoringStore, cron: str, policy: RetrainPolicy, now: datetime
+) -> tuple[bool, RetrainDecision]:
     """Note that the training of the newest moment begins; return whether the caller is the one to train, and why.
 
-    Whoever asks second for the same moment, or while another training is running, is not.
+    Whoever asks second for the same moment, while another training is running, or while the policy's cool-down or
+    weekly cap keeps the next one from starting, is not.
 
     Args:
         book: Of the spec.
         cron: Five fields, UTC.
+        policy: As declared.
         now: The present moment.
     """
     book.recover()
-    decision = scheduled(book.spec, newest_moment(cron, now), book.retrainings(), now)
-    if decision.action != "retrain":
+    moment, before = newest_moment(cron, now), book.retrainings()
+    key = key_of(book.spec, "retrain", moment, "schedule")
+    decision = scheduled(book.spec, moment, before, policy, now)
+    has_begun = any(one.key == key and one.state != "running" for one in before)
+    if decision.action != "retrain" and not has_begun:
         return False, decision
-    if book.claim(decision) and book.start(decision, "", alone=True):
+    if not has_begun and book.claim(decision) and book.start(decision, "", alone=True):
         return True, decision
-    said = f"the training of {decision.key} has begun already, for the schedule's moment {decision.window.isoformat()}"
+    said = f"the training of {key} has begun already, for the schedule's moment {decision.window.isoformat()}"
     return False, decision.model_copy(update={"action": "hold", "reasons": (said,)})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -33,9 +33,23 @@ def retrain_blocker(
         policy: As declared.
     """
     for action, rule in _RULES:
-        if why := rule(newest, retrainings, policy):
+        if why := rule(newest.start, retrainings, policy):
             return RetrainBlocker(action, why)
     return None
+
+
+def schedule_blocker(moment: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+    """Return why a moment of the schedule starts no training; empty when it may.
+
+    Failures in a row do not count: the schedule is how a model gets newer data, which may be what mends it.
+
+    Args:
+        moment: Of the schedule.
+        retrainings: Every retraining, oldest first, whoever started it.
+        policy: As declared.
+    """
+    rules = (_cool_down, _weekly_cap)
+    return running_retraining(retrainings) or next(filter(None, (r(moment, retrainings, policy) for r in rules)), "")
 
 
 def running_retraining(retrainings: Sequence[Retraining]) -> str:
@@ -47,40 +61,40 @@ def running_retraining(retrainings: Sequence[Retraining]) -> str:
     return ""
 
 
-def _one_in_flight(_newest: WindowReport, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
+def _one_in_flight(_start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
     return running_retraining(retrainings)
 
 
-def _window_is_answered(newest: WindowReport, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
+def _window_is_answered(start: datetime, retrainings: Sequence[Retraining], _policy: RetrainPolicy) -> str:
     for one in reversed(retrainings):
-        if one.window >= newest.start:
+        if one.window >= start:
             return f"the retraining of {text_of(one.window)} ({one.state}) answered this window; a later one decides"
     return ""
 
 
-def _cool_down(newest: WindowReport, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+def _cool_down(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
     if not retrainings:
         return ""
     over = retrainings[-1].window + timedelta(hours=policy.cooldown_hours)
-    if newest.start >= over:
+    if start >= over:
         return ""
     return (
-        f"cool-down of {policy.cooldown_hours:g} h after the last retraining: the first window that may start another"
-        f" one is that of {text_of(over)}"
+        f"cool-down of {policy.cooldown_hours:g} h after the last retraining: the first window, or moment of the"
+        f" schedule, that may start another one is that of {text_of(over)}"
     )
 
 
-def _weekly_cap(newest: WindowReport, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
-    within = [one for one in retrainings if newest.start - one.window < WEEK]
+def _weekly_cap(start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+    within = [one for one in retrainings if start - one.window < WEEK]
     if len(within) < policy.max_per_week:
         return ""
     return (
-        f"{len(within)} {_retrainings(within)} within seven days (max_per_week {policy.max_per_week}), and the alarm is"
-        " raised. Look at what they learned from, then train by hand"
+        f"{len(within)} {_retrainings(within)} within seven days (max_per_week {policy.max_per_week}). Look at what"
+        " they learned from, then train by hand"
     )
 
 
-def _repeated_failures(_newest: WindowReport, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
+def _repeated_failures(_start: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy) -> str:
     failed = list(takewhile(lambda one: one.state in UNSUCCESSFUL_STATES, reversed(retrainings)))
     if len(failed) < policy.max_failures:
         return ""
@@ -95,7 +109,7 @@ def _retrainings(some: Sequence[Retraining]) -> str:
     return "retraining" if len(some) == 1 else "retrainings"
 
 
-_RULES: Final[tuple[tuple[RetrainAction, Callable[[WindowReport, Sequence[Retraining], RetrainPolicy], str]], ...]] = (
+_RULES: Final[tuple[tuple[RetrainAction, Callable[[datetime, Sequence[Retraining], RetrainPolicy], str]], ...]] = (
     ("hold", _one_in_flight),
     ("hold", _window_is_answered),
     ("hold", _cool_down),

@@ -27,7 +27,7 @@ from itertools import pairwise
 
 from monitoring.alerts.alarm import JUDGED, evaluate_alarm, reports_of_current_model, text_of
 from monitoring.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
-from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining
+from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining, schedule_blocker
 from shortlist.spec.monitoring import RetrainPolicy
 
 
@@ -69,16 +69,19 @@ def decide(
     )
 
 
-def scheduled(spec: str, moment: datetime, retrainings: Sequence[Retraining], made: datetime) -> RetrainDecision:
-    """Return what a moment of the schedule leads to: a retraining, unless one is running.
+def scheduled(
+    spec: str, moment: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy, made: datetime
+) -> RetrainDecision:
+    """Return what a moment of the schedule leads to: a retraining, unless one is running or came too short before.
 
     Args:
         spec: Name of the spec.
         moment: The schedule's moment; the training reads no row from it on.
         retrainings: Every retraining of the spec, those that died marked as failed.
+        policy: As declared; its cool-down and its weekly cap count.
         made: When this is decided.
     """
-    why_not = running_retraining(retrainings)
+    why_not = schedule_blocker(moment, sorted(retrainings, key=lambda one: one.started), policy)
     action: RetrainAction = "hold" if why_not else "retrain"
     return RetrainDecision(
         spec=spec,

@@ -88,9 +88,12 @@ class WindowReader:
 
     def _rows(self, span: Span, shown: pl.DataFrame, sample: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         unfolder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes)
-        rows, scored = [], []
+        rows, scored, seen = [], [], pl.Series(REQUEST, dtype=pl.UInt64)
         for piece in (answered(self.predictions.empty()), *self._answered(span, None)):
+            # A request that broke off and was sent to another replica may be in the logs of both.
             requests = piece.unique(REQUEST, keep="first", maintain_order=True)
+            requests = requests.filter(~pl.col(REQUEST).is_in(seen.implode()))
+            seen = pl.concat([seen, requests[REQUEST]])
             rows.append(unfolder.rows(requests, shown))
             some = requests.filter(pl.col(REQUEST).is_in(sample.implode()))
             scored.append(some.select("version", score="scores").explode("score", empty_as_null=False))

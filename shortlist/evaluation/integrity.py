@@ -90,11 +90,21 @@ def _is_plain_array(head: bytes, path: Path) -> bool:
         return False
 
 
+def _is_text_of_trees(content: bytes) -> bool:
+    """Tell trees written as text: a first line that says so, and UTF-8 without control characters but ends of lines."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return text.startswith("tree\n") and all(character >= " " or character in "\n\t" for character in set(text))
+
+
 _KINDS: dict[str, Callable[[bytes, Path], bool]] = {
     ".json": lambda _, path: _holds_json(path.read_bytes()),
     ".safetensors": _is_safetensors,
     ".ubj": lambda head, _: head[:1] == b"{",
     ".onnx": lambda head, _: head[:1] == b"\x08",  # field 1 of the protocol buffer: ir_version
+    ".txt": lambda _, path: _is_text_of_trees(path.read_bytes()),
     ".parquet": lambda head, _: head[:4] == b"PAR1",
     ".npy": _is_plain_array,
 }

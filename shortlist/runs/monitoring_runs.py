@@ -128,7 +128,7 @@ def due(spec: Spec, watch: MonitoringJob, since: datetime, now: datetime) -> Ret
         return None
     if newest_moment(spec.schedule.retrain, now) <= since:
         return None
-    begun, decision = begin_moment(watch.book, spec.schedule.retrain, now)
+    begun, decision = begin_moment(watch.book, spec.schedule.retrain, spec.monitoring.retrain, now)
     return decision if begun else None
 
 

@@ -18,6 +18,7 @@ from shortlist.contracts import ShortlistError
 from shortlist.spec.base import Section
 
 if TYPE_CHECKING:
+    from shortlist.spec.data import Data
     from shortlist.spec.features import Features
 
 REGISTRY: Final = "models.registry"
@@ -47,6 +48,10 @@ class ModelSection(Section):
     """Kind of model; the keys below depend on it."""
     role: Literal["candidate", "baseline"] = "candidate"
     """`candidate`: it is exported, passes the gates, and may be served. `baseline`: it is trained for comparison."""
+    calibration: Literal["none", "platt", "isotonic"] = "none"
+    """Last step of the model, fitted on the validation days: its scores become the rates at which the label follows.
+    `platt`: a straight line through the log-odds; few rows suffice. `isotonic`: any rising curve; wants some thousand
+    rows. The order of rows stays. `none`: scores are what the model gives."""
 
     distributed: ClassVar[bool] = False
     """Whether several processes can train it together (`runtime.cluster.workers`)."""
@@ -86,6 +91,17 @@ class ModelSection(Section):
 
         Raises:
             ValueError: It cannot be trained so.
+        """
+
+    def check_data(self, name: str, data: Data) -> None:
+        """Check what only the log's declaration tells.
+
+        Args:
+            name: Of this model.
+            data: The spec's section.
+
+        Raises:
+            ValueError: It cannot be trained on such a log.
         """
 
     @classmethod

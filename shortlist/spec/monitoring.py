@@ -95,9 +95,9 @@ class RetrainPolicy(Section):
     clear_windows: int = Field(default=2, ge=1)
     """Good windows in a row that end it."""
     cooldown_hours: float = Field(default=24.0, ge=0)
-    """Time after a retraining in which no other one starts."""
+    """Time after a retraining in which no other one starts, neither by an alarm nor by the schedule."""
     max_per_week: int = Field(default=3, ge=1)
-    """Retrainings within seven days; the next alarm pages a person instead."""
+    """Retrainings within seven days, whoever started them; then alarms page a person, and the schedule holds."""
     max_failures: int = Field(default=2, ge=1)
     """Retrainings in a row that failed, or whose model was not promoted, after which a person is paged instead."""
 

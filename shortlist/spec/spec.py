@@ -63,6 +63,7 @@ class Spec(Section):
         for name, model in self.models.items():
             if model.reads:
                 select(model.reads, self.features.names)
+            model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
         for feature in self.features.columns:
             _check_buckets(feature, self.models)

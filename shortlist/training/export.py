@@ -11,6 +11,7 @@ from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import Files
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import EXTERNAL_BYTES, ExportError, save
 from shortlist.serving.export.onnx_session import warm_up_graph
@@ -45,9 +46,12 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
     graph = _graph(record, model_folder)
     logits = add_model(graph, record, model_folder)
     logits = graph.nodes.described(logits, LOG_ODDS, np.float32, 1)
+    calibration = Calibration.read(model_folder)
+    if calibration is not None:
+        logits = calibration.add_nodes(graph.nodes, logits)
     score = _within(graph, graph.nodes.add("Sigmoid", logits))
     model, signature = graph.finished(score, SCORE, 1, spec_name, record.kind)
-    signature = signature.model_copy(update={"runs_as": kind.runs_as})
+    signature = signature.model_copy(update={"runs_as": kind.runs_as, "calibration": calibration})
     with atomic_folder(model_folder / FOLDER) as staging:
         save(model, staging / MODEL_FILE, external_bytes)
         signature.write(staging)

@@ -10,7 +10,7 @@ from models.ranker import Ranker
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import ShortlistError
-from shortlist.spec.base import Section
+from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
@@ -52,7 +52,7 @@ def load_ranker(folder: Path) -> Ranker[Any]:
 
 
 def train(  # noqa: PLR0913, PLR0917 - what a training needs
-    kind: str, section: Section | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
+    kind: str, section: ModelSection | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
     champion: Path | None = None, spread: DistributedLaunch | None = None, name: str = "",
 ) -> TrainedModel:  # fmt: skip
     """Train a model, write its folder, and write the scores of validation and test days into another.
@@ -72,7 +72,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         ShortlistError: The table, the section and the champion do not go together, or training went astray.
     """
     found = ranker_class(kind)
-    section = section or found.section_type()
+    section = section or found.section_type(kind=kind)
     if spread is None:
         ranker = found(section, name)
         ranker.fit(table, runtime, champion=champion)
@@ -80,5 +80,8 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
     else:
         spread.run(Job.of(kind, section, table, runtime, champion, spread.world, name), out_model)
         ranker = load_ranker(out_model)
+        if section.calibration != "none":
+            ranker.calibrate(table)
+            ranker.save(out_model)
     score(ranker, table, out_scores)
     return ranker.record

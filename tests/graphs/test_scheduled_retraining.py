@@ -23,7 +23,9 @@ def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path:
     spec = load_spec(ROOT / "pipelines/specs/demo.yaml")
     state = RunsFolder.open(tmp_path / "runs")
     stores = state.storage_parameter(spec.runtime)
-    begun, running = begin_moment(open_monitoring_store(stores, spec.name), CRON, datetime.now(UTC))
+    begun, running = begin_moment(
+        open_monitoring_store(stores, spec.name), CRON, spec.monitoring.retrain, datetime.now(UTC)
+    )
     assert begun
     run, graph = state.new_run(spec.name), COMPILED / "scheduled_retraining.yaml"
     write_json(run / "arguments.json", monitoring_arguments(spec, "", stores) | {"cron": CRON})

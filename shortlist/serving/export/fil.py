@@ -45,6 +45,11 @@ def write_fil_repository(
         raise IntegrityError(f"{trees}: missing; train the model again")
     if len(signature.border) != 1:
         raise ShortlistError(f"{serving}: the graph does not say where its features end; train the model again")
+    if signature.calibration is not None:
+        raise ShortlistError(
+            f"{serving}: the model is calibrated, which the FIL backend cannot compute; serve its ONNX form, or declare"
+            " calibration: none"
+        )
     (features,) = signature.border
     name, inputs, graph = signature.model, input_tensors(signature), serving / MODEL_FILE
     floats = [_width_of(graph, features)]

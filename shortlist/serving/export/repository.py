@@ -17,7 +17,7 @@ from shortlist.storage.artefacts import IntegrityError, atomic_folder, verify_ma
 
 Form = Literal["python", "onnxruntime"]
 
-_PROGRAM = {"model.py": "predictor.py", "scorers.py": "scorers.py"}
+_PROGRAM = {"model.py": "predictor.py", "scorers.py": "scorers.py", "calibrated.py": "calibrated.py"}
 """Files of a repository, and of this folder."""
 _TREE_PROGRAM = {name: name for name in ("compiling.py", "tree_walk.py")}
 """Likewise, where it walks trees."""
@@ -101,6 +101,8 @@ def _copy_program(serving: Path, folder: Path, signature: Signature, scoring: Sc
         return
     copy_weights(serving, folder)
     write_features(graph, signature.border, folder)
+    if signature.calibration is not None:
+        signature.calibration.write_arrays(folder)
     if signature.runs_as == "network":
         write_network(graph, signature.border, folder)
     else:

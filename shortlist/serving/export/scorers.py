@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .calibrated import ARRAYS, CALIBRATION, calibrated
+
 SCORE = "score"
 WHOLE, FEATURES, NETWORK, TREES = "model.onnx", "features.onnx", "network.onnx", "trees.npz"
 
@@ -91,6 +93,7 @@ class TreeScorer:
         with np.load(folder / TREES) as trees:
             self._trees = [trees[name] for name in ("columns", "tops", "thresholds", "nodes", "values", "base")]
         self._walk = compiled(Path(__file__).with_name("tree_walk.py"), "walk")
+        self._probabilities = _Probabilities(folder)
         widest = 1 + int(self._trees[0][:, 0].max(initial=0))
         self.scores_of([np.zeros((1, widest), np.float32)])  # compiles it
 
@@ -106,7 +109,7 @@ class TreeScorer:
         """Return the scores of rows whose features are there."""
         log_odds = np.empty(len(features[0]), np.float32)
         self._walk(features[0], *self._trees, log_odds)
-        return _probabilities(log_odds)
+        return self._probabilities(log_odds)
 
 
 class NetworkScorer:
@@ -128,6 +131,7 @@ class NetworkScorer:
         self._features = OnnxScorer(folder / FEATURES)
         self.names, self.lists = self._features.names, self._features.lists
         # One for every thread, as one alone lets them wait for each other; large weights are mapped once for all.
+        self._probabilities = _Probabilities(folder)
         network = core.read_model(str(folder / NETWORK))
         compiled = [core.compile_model(network, "CPU", options) for _ in range(threads)]
         self._idle = deque(each.create_infer_request() for each in compiled)
@@ -151,7 +155,7 @@ class NetworkScorer:
             features = [np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in features]
         request = self._idle.pop()
         try:
-            return _probabilities(self._run(request, features)[:rows])
+            return self._probabilities(self._run(request, features)[:rows])
         finally:
             self._idle.append(request)
 
@@ -192,8 +196,20 @@ def _zeros(tensor: Any, rows: int) -> np.ndarray:
     return np.zeros((rows, width.get_length() if width.is_static else 1), tensor.element_type.to_dtype())
 
 
-def _probabilities(log_odds: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # of very negative log-odds: the score is 0, and then the smallest
-        scores = 1 / (1 + np.exp(-log_odds.reshape(-1, 1)))
-    # NaN stays NaN, so that whoever serves the model can tell.
-    return np.asarray(np.clip(scores, _SMALLEST, 1 - _SMALLEST))
+class _Probabilities:
+    """From a model's log-odds to its scores: calibrated, where the model is, and away from 0 and 1."""
+
+    def __init__(self, folder: Path) -> None:
+        self._calibration: list[np.ndarray] | None = None
+        if (folder / CALIBRATION).exists():
+            with np.load(folder / CALIBRATION) as arrays:
+                self._calibration = [arrays[name] for name in ARRAYS]
+
+    def __call__(self, log_odds: np.ndarray) -> np.ndarray:
+        log_odds = log_odds.reshape(-1, 1)
+        if self._calibration is not None:
+            log_odds = calibrated(log_odds, *self._calibration)
+        with np.errstate(over="ignore"):  # of very negative log-odds: the score is 0, and then the smallest
+            scores = 1 / (1 + np.exp(-log_odds))
+        # NaN stays NaN, so that whoever serves the model can tell.
+        return np.asarray(np.clip(scores, _SMALLEST, 1 - _SMALLEST))

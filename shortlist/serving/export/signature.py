@@ -8,6 +8,7 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shortlist.features import columns, hashing
+from shortlist.serving.export.calibration import Calibration
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 FOLDER: Final = "serving"
@@ -80,6 +81,8 @@ class Signature(_Part):
     codes: tuple[str, ...] = ()
     lists: tuple[ListInput, ...] = ()
     vectors: tuple[VectorInput, ...] = ()
+    calibration: Calibration | None = None
+    """What is done to the log-odds before the score is their sigmoid; None: nothing."""
     border: tuple[str, ...] = ()
     """Tensors inside the graph at which the features end and the trained model begins; none: it cannot be cut."""
 

@@ -2,6 +2,10 @@
 
 Without a limit everybody waits ever longer, until answers come when nobody waits for them any more. A request that is
 refused at once costs little, and its client can ask another server or come back later.
+
+How long a newcomer will wait is an estimate, and a server that gets less of its machine than a moment ago is slower
+than that. So the wait is looked at again when a request's turn comes: when, for as long as anybody may wait, all whose
+turn came had waited for too long, such requests are refused, and the next one in time is served instead.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import time
 from collections import deque
 from statistics import median
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from shortlist.serving.server.request_errors import OverloadedError
 from shortlist.spec.serving import Overload
@@ -33,13 +37,15 @@ class Admission:
     def __init__(self, limits: Overload) -> None:
         self._limits = limits
         self._free = limits.max_concurrent
-        self._returning: deque[asyncio.Future[None]] = deque()
+        self._returning: deque[_Turn] = deque()
         """Those who were inside before: they go first."""
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[_Turn] = deque()
+        self._late_since: float | None = None
+        """Since when everybody whose turn came had waited for too long; None while somebody had not."""
         # More than twice as many as are inside: a pause during which all of these wait leaves the median as it was.
         self._took: deque[float] = deque(maxlen=max(_REMEMBERED, 4 * limits.max_concurrent))
         self._elsewhere = 0
-        self._late: deque[float] = deque(maxlen=_LOOKS)
+        self._delays: deque[float] = deque(maxlen=_LOOKS)
         self.refused = 0
         """Requests that were not taken on."""
 
@@ -51,7 +57,7 @@ class Admission:
     def wait_seconds(self) -> float:
         """Return how long a newcomer waits altogether, about: it has before it is seen, and will for its turn."""
         # The shortest of the last delays: one pause of the machine does not make all of them long.
-        seen = min(self._late) if len(self._late) == _LOOKS else 0.0
+        seen = min(self._delays) if len(self._delays) == _LOOKS else 0.0
         ahead = len(self._queue) + len(self._returning)
         if self._free and not ahead:
             return seen
@@ -63,37 +69,34 @@ class Admission:
         while True:
             due = loop.time() + _LOOK_SECONDS
             await asyncio.sleep(_LOOK_SECONDS)
-            self._late.append(max(0.0, loop.time() - due))
+            self._delays.append(max(0.0, loop.time() - due))
 
     def place(self) -> Place:
         """Return a place among those that are worked on, to be entered."""
         return Place(self)
 
-    async def enter(self) -> None:
-        """Take a place, as soon as it is this request's turn.
+    async def enter(self) -> float:
+        """Take a place, as soon as it is this request's turn; return the moment since when it has the place.
 
         Raises:
-            OverloadedError: It would have to wait for too long.
+            OverloadedError: It would have to wait for too long, or has.
         """
-        wait, most = self.wait_seconds(), self._limits.max_wait_ms / 1000
+        wait = self.wait_seconds()
         is_full = not self._free or self._queue or self._returning
-        if wait > most or (is_full and self.waiting >= self._limits.max_waiting):
-            self.refused += 1
-            raise OverloadedError(
-                f"the server has too much to do: {self.waiting} requests wait, about {wait:.1f} s; come back later",
-                retry_seconds=max(1, math.ceil(wait)),
-            )
+        if wait > self._most_seconds or (is_full and self.waiting >= self._limits.max_waiting):
+            raise self._refusal(wait)
         if is_full:
-            await self._turn(self._queue)
-        else:
-            self._free -= 1
+            return await self._wait_in(self._queue)
+        self._free -= 1
+        self._late_since = None
+        return time.perf_counter()
 
-    async def enter_again(self) -> None:
-        """Take a place before all newcomers."""
+    async def enter_again(self) -> float:
+        """Take a place before all newcomers; return the moment since when it is had."""
         if self._free:
             self._free -= 1
-        else:
-            await self._turn(self._returning)
+            return time.perf_counter()
+        return await self._wait_in(self._returning)
 
     def leave(self, took: float | None = None) -> None:
         """Give a place to the next one.
@@ -103,28 +106,66 @@ class Admission:
         """
         if took is not None:
             self._took.append(took)
-        for queue in (self._returning, self._queue):
-            while queue:
-                if not (turn := queue.popleft()).done():
-                    turn.set_result(None)
-                    return
+        now = time.perf_counter()
+        while self._returning:
+            if not (turn := self._returning.popleft()).granted.done():
+                turn.granted.set_result(now)
+                return
+        while self._queue:
+            turn = self._queue.popleft()
+            if turn.granted.done():
+                continue
+            if self._is_too_late(now - turn.since, now):
+                turn.granted.set_exception(self._refusal(now - turn.since))
+            else:
+                turn.granted.set_result(now)
+                return
         self._free += 1
 
     def wait_elsewhere(self, change: int) -> None:
         """Note that so many more requests wait for something else than their turn."""
         self._elsewhere += change
 
-    async def _turn(self, queue: deque[asyncio.Future[None]]) -> None:
-        turn = asyncio.get_running_loop().create_future()
+    @property
+    def _most_seconds(self) -> float:
+        return self._limits.max_wait_ms / 1000
+
+    def _is_too_late(self, waited: float, now: float) -> bool:
+        """Whether to refuse whoever's turn has come. After a pause of the machine all are late, and are served."""
+        if waited <= self._most_seconds:
+            self._late_since = None
+            return False
+        if self._late_since is None:
+            self._late_since = now
+        return now - self._late_since > self._most_seconds
+
+    def _refusal(self, wait: float) -> OverloadedError:
+        self.refused += 1
+        return OverloadedError(
+            f"the server has too much to do: {self.waiting} requests wait, about {wait:.1f} s; come back later",
+            retry_seconds=max(1, math.ceil(wait)),
+        )
+
+    async def _wait_in(self, queue: deque[_Turn]) -> float:
+        turn = _Turn(asyncio.get_running_loop().create_future(), time.perf_counter())
         queue.append(turn)
         try:
-            await turn
+            return await turn.granted
         except asyncio.CancelledError:  # its client has gone
-            if turn.cancelled():
+            if turn.granted.cancelled():
                 queue.remove(turn)
-            else:
+            elif turn.granted.exception() is None:
                 self.leave()
             raise
+
+
+class _Turn(NamedTuple):
+    """A request that waits for its turn."""
+
+    granted: asyncio.Future[float]
+    """The moment since when it has a place."""
+    since: float
+    """The moment since when it waits."""
 
 
 class Place:
@@ -138,8 +179,7 @@ class Place:
 
     async def __aenter__(self) -> Self:
         """Enter, when it is this request's turn."""
-        await self._admission.enter()
-        self._begin()
+        self._begin(await self._admission.enter())
         return self
 
     async def __aexit__(
@@ -162,9 +202,9 @@ class Place:
         """Enter again; parts of one request have one place."""
         async with self._coming_back:
             if not self._is_inside:
-                await self._admission.enter_again()
+                since = await self._admission.enter_again()
                 self._admission.wait_elsewhere(-1)
-                self._begin()
+                self._begin(since)
 
-    def _begin(self) -> None:
-        self._is_inside, self._since = True, time.perf_counter()
+    def _begin(self, since: float) -> None:
+        self._is_inside, self._since = True, since

@@ -40,6 +40,8 @@ from shortlist.storage.artefacts import read_json
 _GRACE_SECONDS: Final = 30
 _IDLE_SECONDS: Final = 7_200
 """Whoever keeps connections open closes them first: a request never meets a connection that is being closed."""
+_ACCEPTED_AT_ONCE: Final = 16
+"""Connections per round of the event loop."""
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +82,7 @@ async def serve(settings: ServerSettings, predictor: Predictor | None = None) ->
     Raises:
         ShortlistError: A port is taken, or the model folder is broken.
     """
-    with contextlib.closing(_socket(settings.host, settings.http_port)) as http_socket:
+    with contextlib.closing(listening_socket(settings.host, settings.http_port)) as http_socket:
         parts = ServerComponents(settings, predictor)
         grpc_server = grpc.aio.server(options=grpc_options(settings.serving.limits))
         grpc_server.add_generic_rpc_handlers((GRPCApp(parts.service).handler,))
@@ -90,7 +92,7 @@ async def serve(settings: ServerSettings, predictor: Predictor | None = None) ->
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await grpc_server.start()
-        http = asyncio.create_task(http_server.serve(sockets=[http_socket]))
+        http = asyncio.create_task(http_server.serve(sockets=listeners(http_socket)))
         parts.refresh.start()
         with _watched(settings, parts.service):
             _log.info("version %d: HTTP on %d, gRPC on %d", settings.version, settings.http_port, settings.grpc_port)
@@ -213,7 +215,12 @@ def _http_config(service: Service) -> uvicorn.Config:
     )
 
 
-def _socket(host: str, port: int) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ShortlistError: The port is taken.
+    """
     # By name: asyncio turns Nagle's algorithm off only for sockets that say TCP, and with it answers wait 40 ms.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -224,6 +231,15 @@ def _socket(host: str, port: int) -> socket.socket:
         listening.close()
         raise _taken(host, port, error) from None
     return listening
+
+
+def listeners(listening: socket.socket) -> list[socket.socket]:
+    """Return a listening socket several times: libuv accepts one connection per socket and round of the event loop.
+
+    With one, a gateway's new connections wait for as many rounds as there are of them. The rounds are long when the
+    server has much to do, and a request that waits to be accepted is neither counted nor refused.
+    """
+    return [listening, *(listening.dup() for _ in range(_ACCEPTED_AT_ONCE - 1))]
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> None:

@@ -13,8 +13,8 @@ import torch
 from models.dlrm.batches import ChunkStore
 from models.dlrm.chunks import Batch
 from models.dlrm.distributed_trainer import DistributedTrainer
+from models.dlrm.embedding_model import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.network import FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable

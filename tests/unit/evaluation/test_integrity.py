@@ -69,6 +69,19 @@ def test_an_old_pickle_without_magic_bytes_is_refused(model: Path) -> None:
     _refused(model, lambda folder: (folder / "model.ubj").write_bytes(pickle.dumps([1], 0)), "does not hold what")
 
 
+def test_trees_as_text_are_let_through(model: Path) -> None:
+    (model / "model.txt").write_text("tree\nversion=v4\nnum_class=1\n")
+    write_manifest(model)
+    assert "model.txt" in verify_model_folder(model)
+
+
+@pytest.mark.parametrize(
+    "content", [pickle.dumps([1], 0), b"tree\nversion\x00", b"tree\n\xff\xfe", b"#!/bin/sh\n", b""]
+)
+def test_text_that_is_no_trees_is_refused(model: Path, content: bytes) -> None:
+    _refused(model, lambda folder: (folder / "model.txt").write_bytes(content), r"model\.txt: does not hold what its")
+
+
 def test_an_array_of_objects_is_refused(model: Path) -> None:
     objects = np.array([{"a": 1}], dtype=object)
     _refused(model, lambda folder: np.save(folder / "m.npy", objects, allow_pickle=True), "does not hold what")

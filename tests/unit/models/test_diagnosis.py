@@ -7,6 +7,7 @@ import pytest
 
 from models.dlrm.chunks import Batch, Chunk
 from models.dlrm.diagnosis import Diagnosis, diagnose, diagnose_table
+from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
@@ -88,6 +89,6 @@ def test_too_few_batches_are_not_judged() -> None:
 
 
 def test_a_real_training_is_taken_apart(table: DayTable) -> None:
-    found = diagnose_table(table, SECTION, Runtime(engine="cpu"), count=5)
+    found = diagnose_table(table, SECTION, Runtime(engine="cpu"), count=5, model=DLRM)
     assert min(found) > 0
     assert found.bound in ("loader", "embeddings", "network")

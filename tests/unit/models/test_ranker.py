@@ -150,14 +150,14 @@ def test_a_model_of_another_kind_is_refused(table: DayTable, saved: Saved) -> No
 
 def test_an_unknown_kind_is_refused(table: DayTable, saved: Saved, tmp_path: Path) -> None:
     with pytest.raises(
-        ShortlistError, match=r"no kind of model 'xgbost'; did you mean 'xgboost'\?; there are xgboost, dlrm"
+        ShortlistError, match=r"no kind of model 'xgbost'; did you mean 'xgboost'\?; there are xgboost, lightgbm, dlrm"
     ):
         ranker_class("xgbost")
     folder = shutil.copytree(saved("popularity", table), tmp_path / "model")
     record = (folder / "model.json").read_text().replace('"kind": "popularity"', '"kind": "oracle"')
     (folder / "model.json").write_text(record)
     write_manifest(folder)
-    with pytest.raises(IntegrityError, match=r"model: no kind of model 'oracle'; there are xgboost, dlrm"):
+    with pytest.raises(IntegrityError, match=r"model: no kind of model 'oracle'; there are xgboost, lightgbm, dlrm"):
         load_ranker(folder)
 
 

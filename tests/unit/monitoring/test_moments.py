@@ -6,49 +6,104 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from monitoring.monitoring_store import MonitoringStore
+from monitoring.records import RetrainDecision, Trigger
 from monitoring.retraining.moments import begin_by_hand, begin_moment, newest_moment
+from monitoring.retraining.retrain_policy import key_of
+from shortlist.spec.monitoring import RetrainPolicy
 
 CRON = "0 3 * * *"
 FOUR = datetime(2026, 11, 21, 4, tzinfo=UTC)
+POLICY = RetrainPolicy()
 MOMENT = datetime(2026, 11, 21, 3, tzinfo=UTC)
 
 
 def test_a_moment_begins_one_training(tmp_path: Path) -> None:
     book = MonitoringStore(tmp_path / "demo")
-    begun, decision = begin_moment(book, CRON, FOUR)
+    begun, decision = begin_moment(book, CRON, POLICY, FOUR)
     assert (begun, decision.trigger, decision.until) == (True, "schedule", MOMENT)
     assert [one.key for one in book.retrainings()] == [decision.key]
-    again, why = begin_moment(book, CRON, FOUR + timedelta(minutes=5))
+    again, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(minutes=5))
     assert (again, why.action) == (False, "hold")
 
 
 def test_many_who_ask_at_once_begin_one(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        said = list(pool.map(lambda _: begin_moment(MonitoringStore(tmp_path / "demo"), CRON, FOUR)[0], range(8)))
+        said = list(
+            pool.map(lambda _: begin_moment(MonitoringStore(tmp_path / "demo"), CRON, POLICY, FOUR)[0], range(8))
+        )
     assert sum(said) == 1
     assert len(MonitoringStore(tmp_path / "demo").retrainings()) == 1
 
 
 def test_while_one_is_running_nothing_begins_and_that_is_said(tmp_path: Path) -> None:
     book = MonitoringStore(tmp_path / "demo")
-    begin_moment(book, CRON, FOUR)
+    begin_moment(book, CRON, POLICY, FOUR)
     tomorrow = FOUR + timedelta(days=1)
-    begun, decision = begin_moment(book, CRON, tomorrow)
+    begun, decision = begin_moment(book, CRON, POLICY, tomorrow)
     assert (begun, decision.action) == (False, "hold")
     assert "running" in decision.reasons[0]
 
 
 def test_after_it_ended_the_next_moment_begins_another(tmp_path: Path) -> None:
     book = MonitoringStore(tmp_path / "demo")
-    _, first = begin_moment(book, CRON, FOUR)
+    _, first = begin_moment(book, CRON, POLICY, FOUR)
     book.finish(first.key, "held", None, "the gates held it")
-    begun, second = begin_moment(book, CRON, FOUR + timedelta(days=1))
+    begun, second = begin_moment(book, CRON, POLICY, FOUR + timedelta(days=1))
     assert begun
     assert second.key != first.key
-    same, why = begin_moment(book, CRON, FOUR + timedelta(minutes=9))
+    same, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(minutes=9))
     assert not same
     assert why.reasons
+
+
+def ended(book: MonitoringStore, window: datetime, trigger: Trigger) -> None:
+    """Note a retraining that has come to its end."""
+    decision = RetrainDecision(
+        spec="demo", action="retrain", trigger=trigger, key=key_of("demo", "retrain", window, trigger), window=window,
+        until=window, reasons=("a test",), made=window,
+    )  # fmt: skip
+    assert book.claim(decision)
+    assert book.start(decision, "")
+    book.finish(decision.key, "promoted", 7)
+
+
+@pytest.mark.parametrize("trigger", ["drift", "manual", "schedule"])
+def test_the_cool_down_after_any_retraining_holds_the_schedules(tmp_path: Path, trigger: Trigger) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    ended(book, MOMENT - timedelta(hours=23), trigger)
+    begun, decision = begin_moment(book, CRON, POLICY, FOUR)
+    assert (begun, decision.action) == (False, "hold")
+    assert decision.reasons[0].startswith("cool-down of 24 h after the last retraining: the first window, or moment of")
+    assert len(book.retrainings()) == 1
+    assert begin_moment(book, CRON, RetrainPolicy(cooldown_hours=23), FOUR)[0]
+
+
+def test_the_weekly_cap_counts_the_retrainings_of_the_schedule_and_holds_them(tmp_path: Path) -> None:
+    book, begun = MonitoringStore(tmp_path / "demo"), []
+    for day in range(9):
+        began, decision = begin_moment(book, CRON, RetrainPolicy(max_per_week=3), FOUR + timedelta(days=day))
+        begun.append(began)
+        if began:
+            book.finish(decision.key, "promoted", day)
+        else:
+            assert "3 retrainings within seven days (max_per_week 3)" in decision.reasons[0]
+    assert begun == [True, True, True, False, False, False, False, True, True]
+
+
+def test_a_second_run_of_the_same_moment_ends_with_that_reason_and_not_with_the_cool_down(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    _, first = begin_moment(book, CRON, POLICY, FOUR)
+    key = key_of("demo", "retrain", MOMENT, "schedule")
+    begun, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(minutes=1))
+    assert (begun, why.action) == (False, "hold")
+    assert "is running since" in why.reasons[0]
+    book.finish(first.key, "promoted", 3)
+    begun, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(minutes=2))
+    assert (begun, why.action) == (False, "hold")
+    assert why.reasons == (f"the training of {key} has begun already, for the schedule's moment {MOMENT.isoformat()}",)
 
 
 def test_the_newest_moment_is_the_last_that_has_come() -> None:
@@ -58,7 +113,7 @@ def test_the_newest_moment_is_the_last_that_has_come() -> None:
 
 def test_a_persons_training_is_counted_and_one_beside_it_is_told_why_not(tmp_path: Path) -> None:
     book = MonitoringStore(tmp_path / "demo")
-    _, scheduled = begin_moment(book, CRON, FOUR)
+    _, scheduled = begin_moment(book, CRON, POLICY, FOUR)
     may_run, refused = begin_by_hand(book, None, FOUR + timedelta(minutes=1), "runs/a")
     assert refused is not None and (may_run, refused.action) == (False, "hold")
     assert "there is one at a time" in refused.reasons[0]
@@ -67,7 +122,7 @@ def test_a_persons_training_is_counted_and_one_beside_it_is_told_why_not(tmp_pat
     assert own is not None and (may_run, own.trigger) == (True, "manual")
     assert [one.key for one in book.retrainings() if one.state == "running"] == [own.key]
     # And the schedule's next moment is told of it.
-    begun, why = begin_moment(book, CRON, FOUR + timedelta(days=1))
+    begun, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(days=1))
     assert (begun, why.action) == (False, "hold")
     assert "there is one at a time" in why.reasons[0]
 
@@ -80,7 +135,7 @@ def test_before_live_traffic_was_looked_at_a_person_trains_as_often_as_they_like
 
 def test_of_two_people_who_start_at_once_one_trains(tmp_path: Path) -> None:
     book = MonitoringStore(tmp_path / "demo")
-    _, earlier = begin_moment(book, CRON, FOUR)
+    _, earlier = begin_moment(book, CRON, POLICY, FOUR)
     book.finish(earlier.key, "promoted", 2)
     with ThreadPoolExecutor(8) as pool:
         moments = [FOUR + timedelta(seconds=number) for number in range(8)]

@@ -238,7 +238,7 @@ def test_the_fourth_training_within_a_week_is_a_page() -> None:
 def test_a_page_for_the_weekly_cap_says_so() -> None:
     decision = decided(windows("d" * 6), [retraining(day, "held") for day in (1, 2, 3)], max_failures=9)
     assert decision.action == "page"
-    assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3), and the alarm is raised.")
+    assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3). Look at")
 
 
 @pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
@@ -312,7 +312,7 @@ def test_the_key_is_the_same_for_every_watcher_and_another_for_every_window() ->
         decide("other", windows("dd"), [], policy, MADE).key,
         decided(windows("ddd")).key,
         decided(windows("db")).key,
-        scheduled("demo", one.window, [], MADE).key,
+        scheduled("demo", one.window, [], RetrainPolicy(), MADE).key,
     }
     assert len(keys) == 5
     assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
@@ -326,16 +326,16 @@ def test_the_key_does_not_depend_on_the_timezone_in_which_a_moment_is_told() -> 
 
 
 def test_a_moment_of_the_schedule_starts_a_training_unless_one_is_running() -> None:
-    moment = FIRST + timedelta(hours=3)
-    decision = scheduled("demo", moment, [retraining(0, "failed"), retraining(1, "failed")], MADE)
+    moment = FIRST + timedelta(days=2, hours=3)
+    decision = scheduled("demo", moment, [retraining(0, "failed"), retraining(1, "failed")], RetrainPolicy(), MADE)
     assert (decision.action, decision.trigger, decision.window, decision.until) == (
         "retrain",
         "schedule",
         moment,
         moment,
     )
-    assert decision.reasons == ("the schedule's moment 2026-01-19 03:00 has come",)
-    held = scheduled("demo", moment, [retraining(0, "running")], MADE)
+    assert decision.reasons == ("the schedule's moment 2026-01-21 03:00 has come",)
+    held = scheduled("demo", moment, [retraining(0, "running")], RetrainPolicy(), MADE)
     assert held.action == "hold"
     assert "is running since" in held.reasons[0]
 

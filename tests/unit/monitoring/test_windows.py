@@ -433,6 +433,21 @@ def test_an_id_that_is_used_twice_is_one_request(traffic: Traffic) -> None:
     assert (window.requests, window.rows["score"].to_list()) == (1, [0.25])
 
 
+def test_a_request_that_two_replicas_logged_counts_once_however_the_log_is_cut(
+    traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic.answer({"request_id": "a", "scores": [0.25, 0.5]}, process="v3-1")
+    again = {"request_id": "a", "scores": [0.25, 0.5], "time": NOON + timedelta(seconds=2)}
+    traffic.answer(again, {"request_id": "b", "scores": [0.75, 0.125]}, process="v3-2")
+    traffic.outcome(("a", 0, 1), ("a", 1, 0), ("b", 0, 0))
+    for rows_at_once in (200_000, 1):  # both parts in one piece, and each in a piece of its own
+        monkeypatch.setattr("monitoring.windows.part_index._MOST_ROWS", rows_at_once)
+        window = traffic.read()
+        assert window.requests == 2
+        assert sorted(window.scored["score"]) == [0.125, 0.25, 0.5, 0.75]
+        assert window.rows.select("request_id", "row").rows() == [("a", 0), ("a", 1), ("b", 0)]
+
+
 def test_of_many_rows_a_sample_of_whole_requests_is_read(traffic: Traffic) -> None:
     for part in range(4):
         traffic.answer(*({"request_id": f"{part}-{number}"} for number in range(300)))

@@ -16,8 +16,6 @@ import polars as pl
 import pytest
 
 import models  # noqa: F401 - says how OpenMP threads wait, which torch reads once
-from models.dlrm.section import DLRMModel
-from models.xgboost.section import XGBoostModel
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
@@ -26,6 +24,7 @@ from shortlist.features.transform import Transformer
 from shortlist.spec.data import Column, Data, EventClock
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec
+from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage import artefacts
 from shortlist.storage.tables import DayTable, DayTableWriter
@@ -143,7 +142,7 @@ class Fitted:
         fitted, out = self.folder / "fitted", self.folder / "table"
         return build_table(self.data, self.features, None, Runtime(engine="cpu"), self.folder / "log", fitted, out)
 
-    def trained(self, kind: str, section: XGBoostModel | DLRMModel, name: str) -> Path:
+    def trained(self, kind: str, section: ModelSection, name: str) -> Path:
         """Return the folder of a packed model."""
         out = self.folder / name
         train(kind, section, self.table, Runtime(engine="cpu", seed=1), out / "model", out / "scores")

@@ -61,7 +61,7 @@ def tensors_of(config: Any, place: str) -> dict[str, tuple[int, list[int]]]:
 
 
 def test_a_repository_says_how_its_model_is_served(repository: Path, dlrm: Path) -> None:
-    version = {f"shop/12/{name}" for name in ("model.onnx", "model.py", "scorers.py")}
+    version = {f"shop/12/{name}" for name in ("model.onnx", "model.py", "scorers.py", "calibrated.py")}
     assert files_of(repository) == {"manifest.json", "shop/config.pbtxt", *version}
     config, signature = config_of(repository / "shop"), Signature.read(dlrm / "serving")
     assert (config.name, config.backend, config.max_batch_size) == ("shop", "python", 512)
@@ -113,7 +113,9 @@ def test_a_changed_or_missing_file_is_named(dlrm: Path, tmp_path: Path, name: st
 
 def test_the_graph_of_a_network_is_cut_where_its_features_end(dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 12, BATCHING, tmp_path / "cut", scoring=Scoring(precision="auto"))
-    version = {f"shop/12/{name}" for name in ("features.onnx", "network.onnx", "model.py", "scorers.py")}
+    version = {
+        f"shop/12/{name}" for name in ("features.onnx", "network.onnx", "model.py", "scorers.py", "calibrated.py")
+    }
     assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
     assert config_of(tmp_path / "cut" / "shop").parameters["precision"].string_value == "auto"
     features, network = (onnx.load(tmp_path / "cut/shop/12" / f"{name}.onnx") for name in ("features", "network"))
@@ -146,7 +148,7 @@ def test_trees_come_along_in_their_own_file(everything: Any, tmp_path: Path) -> 
     model = everything.trained("xgboost", section, "trees")
     export(model, "shop")
     write_repository(model / "serving", 2, BATCHING, tmp_path / "cut")
-    program = ("model.py", "scorers.py", "compiling.py", "tree_walk.py")
+    program = ("model.py", "scorers.py", "calibrated.py", "compiling.py", "tree_walk.py")
     version = {f"shop/2/{name}" for name in ("features.onnx", "trees.npz", *program)}
     assert files_of(tmp_path / "cut") == {"manifest.json", "shop/config.pbtxt", *version}
     tensors = encode(everything.looked_up, Signature.read(model / "serving"), everything.transformer.plan.declared)
@@ -172,7 +174,7 @@ def test_a_broken_graph_is_not_cut(dlrm: Path, tmp_path: Path) -> None:
 def test_another_models_files_swapped_in_are_found(repository: Path, dlrm: Path, tmp_path: Path) -> None:
     write_repository(dlrm / "serving", 13, BATCHING, tmp_path / "other")
     (tmp_path / "other" / "shop" / "13").rename(repository / "shop" / "13")
-    with pytest.raises(IntegrityError, match=r"shop/13/features.onnx: not in the manifest"):
+    with pytest.raises(IntegrityError, match=r"shop/13/calibrated.py: not in the manifest"):
         verify_repository(repository)
 
 

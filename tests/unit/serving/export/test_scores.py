@@ -11,7 +11,11 @@ import polars as pl
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.dcn.section import DCNModel
 from models.dlrm.section import DLRMModel
+from models.finalnet.section import FinalNetModel
+from models.lightgbm.section import LightGBMModel
+from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.encoding import encode
@@ -51,9 +55,14 @@ TAME = (
 @pytest.fixture(scope="module")
 def trained(everything: Any) -> Callable[[str], Path]:
     """Return a function that gives the folder of a model of a kind, exported."""
+    ids: dict[str, Any] = {"features": (*TAME, "*_id", "*_hash", "*_x_*"), "embedding_dim": 4, "epochs": 1}
     sections = {
         "xgboost": XGBoostModel(features=(*TAME, "page_*", "number_id"), rounds=40, max_depth=4, min_child_weight=1),
         "dlrm": DLRM.model_copy(update={"features": (*TAME, "*_id", "*_hash", "*_x_*")}),
+        "lightgbm": LightGBMModel(features=(*TAME, "page_*", "number_id"), rounds=40, min_data_in_leaf=5),
+        "dcn": DCNModel(cross_rank=None, deep_mlp=(8,), **ids),
+        "wide_deep": WideDeepModel(deep_mlp=(8,), **ids),
+        "finalnet": FinalNetModel(mlp=(8, 4), **ids),
     }
     found: dict[str, Path] = {}
 
@@ -85,7 +94,7 @@ def predicted(folder: Path, fitted: Any) -> np.ndarray:
     return load_ranker(folder).predict(fitted.transformer.compute(fitted.looked_up))
 
 
-@pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
+@pytest.mark.parametrize("kind", ["xgboost", "dlrm", "lightgbm", "dcn", "wide_deep", "finalnet"])
 def test_the_file_scores_as_the_model_does(trained: Callable[[str], Path], everything: Any, kind: str) -> None:
     folder = trained(kind)
     scores = scored(folder, everything)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -70,6 +72,89 @@ def test_a_wait_is_the_requests_ahead_times_the_median_and_too_long_a_one_is_ref
         assert all(await asyncio.gather(*tasks))
 
     asyncio.run(run())
+
+
+def test_after_a_pause_all_are_served_and_under_lasting_overload_only_those_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    async def run(pause: float, seconds_each: float) -> tuple[int, int]:
+        """Return how many of 40 were served and refused when the machine pauses, and then serves so slowly."""
+        nonlocal now
+        queue, served = admission(max_concurrent=1, max_wait_ms=2_000), 0
+        place = queue.place()
+        await place.__aenter__()
+
+        async def request() -> None:
+            nonlocal now, served
+            async with queue.place():
+                served += 1
+                now += seconds_each
+
+        tasks = [asyncio.create_task(request()) for _ in range(40)]
+        await asyncio.sleep(0)
+        now += pause
+        await place.__aexit__(None, None, None)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(error is None or "too much to do" in str(error) for error in ended)
+        assert (queue.waiting, queue._free) == (0, 1)
+        return served, queue.refused
+
+    assert asyncio.run(run(5.0, 0.01)) == (40, 0)
+    # All have waited for 5 s already; after 2 s in which nobody was in time nobody else of them is served.
+    assert asyncio.run(run(5.0, 0.5)) == (5, 35)
+
+
+def test_whoever_waited_less_than_the_limit_is_served_while_those_before_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    async def run() -> list[str]:
+        nonlocal now
+        queue, order = admission(max_concurrent=1, max_wait_ms=1_000), []
+        inside = queue.place()
+        await inside.__aenter__()
+        queue._late_since = -1.5  # nobody was in time for longer than anybody may wait
+
+        async def request(name: str) -> None:
+            with contextlib.suppress(OverloadedError):
+                async with queue.place():
+                    order.append(name)
+
+        tasks = [asyncio.create_task(request("old"))]
+        await asyncio.sleep(0)
+        now = 2.0
+        tasks.append(asyncio.create_task(request("new")))
+        await asyncio.sleep(0)
+        await inside.__aexit__(None, None, None)
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(run()) == ["new"]
+
+
+def test_the_time_until_a_request_notices_its_turn_counts_as_that_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    async def run() -> float:
+        nonlocal now
+        queue = Admission(Overload(max_concurrent=1))
+        first, second = queue.place(), queue.place()
+        await first.__aenter__()
+        entering = asyncio.create_task(second.__aenter__())
+        await asyncio.sleep(0)
+        await first.__aexit__(None, None, None)
+        now = 3.0  # the event loop had other things to do
+        await entering
+        await second.__aexit__(None, None, None)
+        return queue._took[-1]
+
+    assert asyncio.run(run()) == 3.0
 
 
 def test_one_pause_does_not_refuse_a_burst() -> None:
@@ -163,14 +248,14 @@ def test_a_place_that_is_given_up_while_aside_is_free() -> None:
 def test_a_loop_that_is_late_again_and_again_counts_as_waiting_and_one_that_was_late_once_does_not() -> None:
     async def run() -> None:
         queue = admission(max_concurrent=1, max_wait_ms=1_000)
-        queue._late.extend([9.0, 0.0, 9.0, 9.0])
+        queue._delays.extend([9.0, 0.0, 9.0, 9.0])
         async with queue.place():
             pass
-        queue._late.extend([9.0, 8.0])
+        queue._delays.extend([9.0, 8.0])
         with pytest.raises(OverloadedError, match=r"about 8\.0 s"):
             await queue.enter()
         keeping = asyncio.create_task(queue.keep_time())
-        while min(queue._late) > 1:
+        while min(queue._delays) > 1:
             await asyncio.sleep(0.05)
         keeping.cancel()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.http_app import http_app
 from shortlist.serving.server.http_inference import answering
-from shortlist.serving.server.server import grpc_options
+from shortlist.serving.server.server import grpc_options, listeners, listening_socket
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Limits, Overload, Serving
 
@@ -254,3 +256,34 @@ def test_over_grpc_a_clients_mistake_is_never_unknown() -> None:
         assert service.counted == [("grpc", 400)] * 5 + [("grpc", 200)]
 
     asyncio.run(whole())
+
+
+def test_a_round_of_the_event_loop_accepts_many_connections() -> None:
+    """With one listening socket it is one a round, and a gateway's connections wait while rounds are long."""
+    accepted = []
+
+    class Connection(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+
+    async def rounds_until_all(sockets: list[socket.socket]) -> int:
+        accepted.clear()
+        port, loop, rounds = sockets[0].getsockname()[1], asyncio.get_running_loop(), 0
+        servers = [await loop.create_server(Connection, sock=one) for one in sockets]
+        with contextlib.ExitStack() as clients:
+            for _ in range(16):  # the kernel connects them while the event loop stands still
+                clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            while len(accepted) < 16:
+                await asyncio.sleep(0)
+                rounds += 1
+            for one in servers:
+                one.close()
+            for transport in accepted:
+                transport.close()
+            await asyncio.sleep(0)
+        return rounds
+
+    one = uvloop.run(rounds_until_all([listening_socket("127.0.0.1", 0)]))
+    many = uvloop.run(rounds_until_all(listeners(listening_socket("127.0.0.1", 0))))
+    assert one >= 16
+    assert many < 10

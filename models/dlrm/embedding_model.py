@@ -1,0 +1,195 @@
+"""What all networks over embedded ids share: the fused table, standardised floats, perceptrons in narrow numbers.
+
+Shapes: B batch, F dense floats, S features with a table, D embedding width, I = F + S D inputs, R rows of the fused
+table, L looked-up rows, B*S slots (see `Lookups`).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.dlrm.chunks import Lookups
+from models.dlrm.embedding_section import EmbeddingSection
+from models.dlrm.layout import Layout
+
+if TYPE_CHECKING:
+    from models.dlrm.sharded import ShardedTable
+
+
+class FusedTable(nn.Module):
+    """The embedding rows of all features in one tensor, each feature's after those of the one before.
+
+    They are buffers, not parameters: the row-wise optimizer moves the rows of a batch and nothing else. Row 0 of every
+    feature (unknown or rare) starts at zero, so a value never seen in training adds nothing.
+    """
+
+    weight_RD: Tensor
+    squares_R: Tensor
+    """Accumulators of the optimizer; kept with the rows so that a warm start goes on with the same step sizes."""
+
+    def __init__(self, layout: Layout, width: int) -> None:
+        super().__init__()
+        weight_RD = torch.empty(layout.rows, width).normal_(std=0.01)
+        weight_RD[list(layout.starts)] = 0.0
+        self.register_buffer("weight_RD", weight_RD)
+        self.register_buffer("squares_R", torch.zeros(layout.rows))
+
+    @classmethod
+    def of(cls, weight_RD: Tensor, squares_R: Tensor) -> Self:
+        """Return the table of some rows and their accumulators."""
+        table = cls.__new__(cls)
+        nn.Module.__init__(table)
+        table.register_buffer("weight_RD", weight_RD)
+        table.register_buffer("squares_R", squares_R)
+        return table
+
+    @torch.no_grad()
+    def take_rows(self, first: int, weight_RD: Tensor, squares_R: Tensor) -> None:
+        """Take values for the rows from `first` on."""
+        self.weight_RD[first : first + len(weight_RD)] = weight_RD
+        self.squares_R[first : first + len(squares_R)] = squares_R
+
+    @torch.no_grad()
+    def forward(self, lookups: Lookups) -> Tensor:
+        """Return the weighted sum of every slot's rows, shape (slots, D); an empty slot gives zeros."""
+        return functional.embedding_bag(
+            lookups.rows_L, self.weight_RD, lookups.starts, mode="sum",
+            per_sample_weights=lookups.shares_L, include_last_offset=True,
+        )  # fmt: skip
+
+
+class EmbeddingNetwork(nn.Module):
+    """From dense floats and pooled embeddings to the log-odds of the label; a kind adds its layers and `forward`."""
+
+    mean_F: Tensor
+    scale_F: Tensor
+
+    narrow: torch.dtype | None = None
+    """What products are computed in while training; None: float32. Whoever trains sets it.
+
+    Scores are always computed in float32: they must not depend on the processor.
+    """
+    multiple: int = 1
+    """What the widths of the perceptrons' inputs are filled up to a multiple of, with zeros, while training. Whoever
+    trains sets it; the weights keep their shapes."""
+
+    def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
+        super().__init__()
+        self.singles, self._lists, self._width = len(layout.singles), len(layout.lists), section.embedding_dim
+        self._build(layout, section)
+        self.register_buffer("mean_F", torch.zeros(layout.floats))
+        self.register_buffer("scale_F", torch.ones(layout.floats))
+
+    def _build(self, layout: Layout, section: Any) -> None:
+        """Make the layers of a section of this network's kind."""
+        raise NotImplementedError
+
+    def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the log-odds, shape (B,).
+
+        Args:
+            dense_BF: Floats as the feature table holds them; NaN for null, which counts as the training mean.
+            pooled: What the fused table gave, shape (slots, D).
+        """
+        raise NotImplementedError
+
+    @property
+    def last(self) -> nn.Linear:
+        """The layer whose bias is added to the log-odds."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def start_from(self, base_rate: float) -> None:
+        """Set the last bias so that the untrained network predicts the base rate instead of learning it first."""
+        self.last.bias.fill_(math.log(base_rate / (1 - base_rate)))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.narrow if self.narrow is not None and self.training else torch.float32
+
+    def _standard(self, dense_BF: Tensor) -> Tensor:
+        """Return the floats with mean 0 and deviation 1; null is 0."""
+        return torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
+
+    def _inputs(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the standardised floats and all embeddings side by side, shape (B, I)."""
+        embedded = [one.flatten(1) for one in self._by_row(pooled, len(dense_BF))]
+        return torch.cat([self._standard(dense_BF), *embedded], dim=1)
+
+    def _by_row(self, pooled: Tensor, rows: int) -> list[Tensor]:
+        """Return the embeddings of rows, shape (B, features, D): of single ids, and of lists where there are any."""
+        if not self._lists:
+            return [pooled.view(rows, self.singles, self._width)]
+        # Split, not sliced: the derivative of a slice is a matrix of zeros of the size of the whole, filled and added.
+        singles, lists = torch.split(pooled, [rows * self.singles, rows * self._lists])
+        singles_BSD = singles.view(rows, self.singles, self._width)
+        return [singles_BSD, lists.view(self._lists, rows, self._width).transpose(0, 1)]
+
+    def _narrowly(self, like: Tensor) -> AbstractContextManager[Any]:
+        """Return a context in which layers multiply as training says; their outputs may be narrow."""
+        dtype = self._dtype
+        return nullcontext() if dtype is torch.float32 else torch.autocast(like.device.type, dtype=dtype)
+
+    def _through(self, network: nn.Sequential, *parts_BI: Tensor) -> Tensor:
+        """Return what a perceptron makes of inputs side by side, float32."""
+        missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if self.training else 0
+        zeros = [parts_BI[0].new_zeros(len(parts_BI[0]), missing)] if missing else []
+        inputs = torch.cat([*parts_BI, *zeros], dim=1) if len(parts_BI) + len(zeros) > 1 else parts_BI[0]
+        dtype = self._dtype
+        if dtype is torch.float32:
+            return _applied(network, inputs, missing)
+        with torch.autocast(inputs.device.type, dtype=dtype):
+            outputs = _applied(network, inputs, missing)
+        return outputs.float()
+
+
+class EmbeddingModel(nn.Module):
+    """The whole model: look up, then score; a kind names its network."""
+
+    network_type: ClassVar[type[EmbeddingNetwork]]
+
+    def __init__(
+        self, layout: Layout, section: EmbeddingSection, table: FusedTable | ShardedTable | None = None
+    ) -> None:
+        super().__init__()
+        self.table = table or FusedTable(layout, section.embedding_dim)
+        self.network = self.network_type(layout, section)
+
+    def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
+        """Return the log-odds, shape (B,)."""
+        logits_B: Tensor = self.network(dense_BF, self.table(lookups))
+        return logits_B
+
+
+def perceptron(widths: tuple[int, ...], dropout: float = 0.0) -> nn.Sequential:
+    """Return linear layers with ReLU (and dropout) between them, drawn as in Naumov et al. (2019)."""
+    network = nn.Sequential()
+    for inputs, outputs in pairwise(widths):
+        if len(network):
+            network.append(nn.ReLU(inplace=True))
+            network.extend([nn.Dropout(dropout)] if dropout else [])
+        linear = nn.Linear(inputs, outputs)
+        nn.init.normal_(linear.weight, std=(2 / (inputs + outputs)) ** 0.5)
+        nn.init.normal_(linear.bias, std=(1 / outputs) ** 0.5)
+        network.append(linear)
+    return network
+
+
+def _applied(network: nn.Sequential, inputs: Tensor, missing: int) -> Tensor:
+    """Return what a perceptron makes of inputs; its first layer has no weights for the last columns, `missing` many."""
+    if not missing:
+        outputs: Tensor = network(inputs)
+        return outputs
+    first = network[0]
+    assert isinstance(first, nn.Linear)
+    outputs = functional.linear(inputs, functional.pad(first.weight, (0, missing)), first.bias)
+    for layer in list(network)[1:]:
+        outputs = layer(outputs)
+    return outputs

@@ -1,0 +1,111 @@
+"""What the sections of all networks over embedded ids declare."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shortlist.spec.base import Names
+from shortlist.spec.features import Features
+from shortlist.spec.models import Continuation, ModelSection, check_continued
+
+
+class EmbeddingSection(ModelSection):
+    """A network whose ids have rows in one embedding table; a kind adds the widths of its own layers."""
+
+    features: Names = Field(min_length=1)
+    """Features it reads; `*` and `?` match several."""
+    embedding_dim: int = Field(default=16, ge=4, le=1024, multiple_of=4)
+    """Width of an embedding row, in floats; a multiple of 4 keeps rows on 16-byte borders."""
+    batch_size: int = Field(default=2048, ge=16)
+    """Rows per step."""
+    epochs: int = Field(default=3, ge=1)
+    """Most passes over the training days."""
+    patience: int = Field(default=1, ge=1)
+    """Stop when the validation log loss has not improved for this many epochs; the best epoch is kept."""
+    learning_rate: float = Field(default=0.001, gt=0)
+    """Step of Adam on the networks."""
+    embedding_learning_rate: float = Field(default=0.02, gt=0)
+    """Step of row-wise Adagrad on the embedding rows."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled decay of the networks' weights."""
+    embedding_decay: float = Field(default=0.0, ge=0)
+    """L2 pull on the embedding rows that a batch touches."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of hidden units of the last perceptron left out in training."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """What the products of a training step are computed in; scores are always float32. `auto` takes bf16 where the
+    processor or GPU multiplies it natively, else fp32. `tf32` and `fp16` (with a scaled loss) are for GPUs alone."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether `torch.compile` makes machine code for the network. It needs a C++ compiler and some 20 s of processor
+    time before the first step; `auto` spends them on the CPU where rows times epochs are 100 million or more, so
+    that they come back. Several workers train without."""
+    cuda_graphs: bool = True
+    """On a GPU: record the whole training step once and replay it, which spares the launch of every kernel."""
+    cached_rows: int | None = Field(default=None, ge=1)
+    """Embedding rows kept on the device while training; the others wait in host memory, and results are the same bit by
+    bit. At least as many as a batch looks up, distinct ones. null: all when there is room, else as many as there is. On
+    the CPU the same is done as on a GPU, to no gain."""
+    retrain: Literal["scratch", "warm"] = "scratch"
+    """What a training makes of an earlier model. `scratch`: nothing; take it while training is quick, and whenever the
+    features change. `warm`: it starts from the weights, with fresh rows for new ids, and learns the newest days: a
+    fraction of the time, and rare ids keep what they learnt long ago."""
+    retrain_epochs: int | None = Field(default=None, ge=1)
+    """With `retrain: warm`, most passes over the days to learn."""
+    retrain_days: int | None = Field(default=None, ge=0)
+    """With `retrain: warm`, days learnt again beside those that are new since the earlier model; a few keep it from
+    forgetting."""
+
+    @model_validator(mode="after")
+    def _retrains_somehow(self) -> Self:
+        check_continued(self.retrain == "warm", "warm", ("retrain_epochs", self.retrain_epochs), self.retrain_days)
+        return self
+
+    distributed: ClassVar[bool] = True
+
+    def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the widths of the layers over floats alone, and of those over everything, inputs and output included.
+
+        Args:
+            floats: Width of the dense matrix.
+            tables: Features with embeddings.
+        """
+        raise NotImplementedError
+
+    @property
+    def continuation(self) -> Continuation | None:
+        """What `retrain` says."""
+        return None if self.retrain == "scratch" else Continuation(self.retrain, overlap_days=self.retrain_days or 0)
+
+    @property
+    def id_settings(self) -> frozenset[str]:
+        """Look-ups are counted in every training, days without one only where weights are kept."""
+        return frozenset(("admit_after", *(("evict_after_days",) if self.retrain == "warm" else ())))
+
+    def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
+        """Refuse what only a training by one process does."""
+        if not distributed:
+            return
+        declared = [
+            f"{feature.title.removeprefix('features: ')} declares {key}"
+            for feature in features.columns for key in feature.declared_learning
+        ]  # fmt: skip
+        if self.cached_rows is not None:
+            declared.append(f"models.{name} declares cached_rows")
+        if declared:
+            raise ValueError(
+                f"runtime.cluster.workers.{name}: {declared[0]}, which needs the embedding table in one process;"
+                " several spread it by rows. Declare one or the other."
+            )
+
+
+def check_widths(**layers: tuple[int, ...]) -> None:
+    """Refuse layers without a unit.
+
+    Raises:
+        ValueError: Names the key.
+    """
+    for name, widths in layers.items():
+        if any(width < 1 for width in widths):
+            raise ValueError(f"{name}: widths must be at least 1 (got {list(widths)})")

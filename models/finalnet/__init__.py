@@ -1,0 +1,15 @@
+"""FinalNet, a network of factorised interactions (Zhu et al., 2023)."""
+
+from typing import Final
+
+from models.base import ModelKind
+from models.finalnet.section import FinalNetModel
+
+KIND: Final = ModelKind(
+    section=FinalNetModel,
+    ranker="models.finalnet.ranker:FinalNetRanker",
+    export="models.finalnet.export:add_network",
+    runs_as="network",
+    plan="models.planning.plan_inputs:shape_of",
+    diagnosis="models.finalnet.ranker:diagnose",
+)

@@ -1,0 +1,43 @@
+"""FinalNet, a network of factorised interactions (Zhu et al., 2023), as nodes of an ONNX graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from models.dlrm.network_graph import NetworkGraph, read_model
+from models.finalnet.network import Factorised, FinalNet, FinalNetwork
+from models.finalnet.section import FinalNetModel
+from models.record import TrainedModel
+from shortlist.serving.export.graph import FeatureGraph
+
+
+def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
+    """Add the features and the network of a model; return the tensor of its log-odds, shape (rows, 1).
+
+    Args:
+        graph: Gets the nodes.
+        record: Names the features.
+        folder: The model folder.
+    """
+    layout, model = read_model(record, folder, FinalNet, FinalNetModel)
+    return FinalGraph(graph, layout, model.network, model).logits()
+
+
+class FinalGraph(NetworkGraph[FinalNetwork]):
+    """`models.finalnet.network` in ONNX's operators."""
+
+    def logits(self) -> str:
+        """Return the tensor of the log-odds, R x 1."""
+        x = self._inputs()
+        for layer in self._network.layers:
+            assert isinstance(layer, Factorised)
+            half = layer.linear.out_features // 2
+            both = self._linear(layer.linear, x)
+            a, b = (
+                self._add("Slice", both, np.array([first]), np.array([first + half]), np.array([1]))
+                for first in (0, half)
+            )
+            x = self._add("Relu", self._add("Concat", a, self._add("Mul", a, b), axis=1))
+        return self._through(self._network.top, x)

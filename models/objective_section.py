@@ -1,0 +1,43 @@
+"""What the sections of models declare that can learn the order of a user's rows; light, as every spec reads it."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from shortlist.spec.data import Data
+from shortlist.spec.models import ModelSection
+
+Objective = Literal["pointwise", "pairwise", "listwise"]
+
+
+class ObjectiveSection(ModelSection):
+    """The section of a kind that can be trained for the order of a user's rows."""
+
+    objective: Objective = "pointwise"
+    """What is learnt. `pointwise`: the log loss of every row. `pairwise` and `listwise`: the order of a user's rows in
+    a file of the feature table (a day, where it is small), by pairs of a positive and a negative or by the list as a
+    whole; scores are then no probabilities, so declare calibration: platt or isotonic."""
+
+    @model_validator(mode="after")
+    def _order_is_calibrated(self) -> Self:
+        if self.objective != "pointwise" and self.calibration == "none":
+            raise ValueError(
+                f"objective: {self.objective} learns an order, and its scores are no probabilities; declare"
+                " calibration: platt or isotonic too"
+            )
+        return self
+
+    @property
+    def learns_order(self) -> bool:
+        """Whether rows are compared with others of their user."""
+        return self.objective != "pointwise"
+
+    def check_data(self, name: str, data: Data) -> None:
+        """Refuse to learn the order of a user's rows in a log without users."""
+        if self.learns_order and data.user is None:
+            raise ValueError(
+                f"models.{name}.objective: {self.objective} compares the rows of a user, and data.user is not declared;"
+                " declare it, or objective: pointwise"
+            )

@@ -1,0 +1,91 @@
+"""The lists that a model learns the order of: a user's rows in a file of the feature table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from models.inputs import FeatureColumn, LearningTable, Part
+from models.objective_section import ObjectiveSection
+from shortlist.contracts import Columns, DataError
+from shortlist.storage.tables import DayTable
+
+LIST_COLUMNS: Final = (Columns.USER,)
+"""What else of a table is read where order is learnt."""
+
+
+def learning_lists(table: DayTable, features: tuple[FeatureColumn, ...], section: ObjectiveSection) -> LearningTable:
+    """Return the columns and days to learn from, with the users where order is learnt."""
+    return LearningTable(table, features, LIST_COLUMNS if section.learns_order else ())
+
+
+def sorted_by_list(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a file, a user's one after another."""
+    return frame.sort(Columns.USER, maintain_order=True)
+
+
+def list_lengths(frame: pl.DataFrame) -> np.ndarray:
+    """Return how many rows each user has, in the order of `sorted_by_list`; int64."""
+    users = frame[Columns.USER]
+    return users.rle().struct.field("len").cast(pl.Int64).to_numpy()
+
+
+def check_lists(learning: LearningTable, section: ObjectiveSection, name: str) -> None:
+    """Check that there is an order to learn and to validate.
+
+    Raises:
+        DataError: No user has a positive and a negative row in one file of the training, or of the validation days.
+    """
+    parts: tuple[Part, ...] = ("train", "validation")
+    for part in parts:
+        if not any(_tells_order(learning.read(path)) for path in learning.paths(part)):
+            raise DataError(
+                f"models.{name}.objective: {section.objective}: no user has both a positive and a negative row in one"
+                f" file of the {part} days ({_longest(learning, part)}); there is no order to learn. Declare objective:"
+                " pointwise"
+            )
+
+
+def _tells_order(frame: pl.DataFrame) -> bool:
+    label = pl.col(Columns.LABEL)
+    varies = frame.group_by(Columns.USER).agg((label.min() != label.max()).alias("varies"))["varies"]
+    return bool(varies.any())
+
+
+def _longest(learning: LearningTable, part: Part) -> str:
+    frames = map(sorted_by_list, learning.frames(part))
+    longest = max((int(list_lengths(frame).max(initial=0)) for frame in frames), default=0)
+    return "every list has one row" if longest == 1 else f"the longest list has {longest} rows"
+
+
+def file_lists(learning: LearningTable, path: Path) -> pl.DataFrame:
+    """Return the rows of a file in the order of its lists, where order is learnt; else as they lie."""
+    frame = learning.read(path)
+    return sorted_by_list(frame) if Columns.USER in learning.columns else frame
+
+
+class ListNumbers:
+    """Numbers the lists of files, one file after another, as XGBoost wants them: rising.
+
+    Attributes:
+        wanted: Whether order is learnt.
+    """
+
+    def __init__(self, learning: LearningTable) -> None:
+        self.wanted = Columns.USER in learning.columns
+        self._next = 0
+
+    def of(self, frame: pl.DataFrame) -> np.ndarray | None:
+        """Return the number of every row's list, int64; None where no order is learnt.
+
+        Args:
+            frame: The next file, in the order of its lists.
+        """
+        if not self.wanted:
+            return None
+        lengths = list_lengths(frame)
+        first, self._next = self._next, self._next + len(lengths)
+        return np.repeat(np.arange(first, self._next), lengths)

@@ -1,0 +1,15 @@
+"""Wide and deep network (Cheng et al., 2016)."""
+
+from typing import Final
+
+from models.base import ModelKind
+from models.wide_deep.section import WideDeepModel
+
+KIND: Final = ModelKind(
+    section=WideDeepModel,
+    ranker="models.wide_deep.ranker:WideDeepRanker",
+    export="models.wide_deep.export:add_network",
+    runs_as="network",
+    plan="models.planning.plan_inputs:shape_of",
+    diagnosis="models.wide_deep.ranker:diagnose",
+)

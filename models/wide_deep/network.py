@@ -1,0 +1,46 @@
+"""The network: a linear part that remembers single ids and crosses, beside a deep one (Cheng et al., 2016).
+
+Shapes: B batch, F dense floats, S features with a table, D embedding width. The first float of an embedding row is the
+id's own weight, so both parts share one look-up; declare `cross` features for the wide part to remember pairs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork, perceptron
+from models.dlrm.layout import Layout
+from models.wide_deep.section import WideDeepModel
+
+
+class WideDeepNetwork(EmbeddingNetwork):
+    """Every id's own weight and the floats' weights, added to what a perceptron makes of the rest of the rows."""
+
+    def _build(self, layout: Layout, section: WideDeepModel) -> None:
+        self.wide = nn.Linear(layout.floats, 1, bias=False)
+        nn.init.zeros_(self.wide.weight)
+        self.deep = perceptron(section.perceptrons(layout.floats, len(layout.tables))[1], section.dropout)
+
+    def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
+        standard_BF = self._standard(dense_BF)
+        embedded_BSD = torch.cat(self._by_row(pooled, len(dense_BF)), dim=1)
+        weights_BS, rest_BSD = torch.split(embedded_BSD, [1, embedded_BSD.shape[2] - 1], dim=2)
+        wide_B = weights_BS.sum(dim=(1, 2)) + self.wide(standard_BF).squeeze(1)
+        deep_B = self._through(self.deep, standard_BF, rest_BSD.flatten(1)).squeeze(1)
+        return torch.add(wide_B, deep_B)
+
+    @property
+    def last(self) -> nn.Linear:
+        """The layer whose bias is added to the log-odds."""
+        last = self.deep[-1]
+        assert isinstance(last, nn.Linear)
+        return last
+
+
+class WideDeep(EmbeddingModel):
+    """Look up, then score."""
+
+    network_type = WideDeepNetwork
+    network: WideDeepNetwork

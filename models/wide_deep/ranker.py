@@ -1,0 +1,23 @@
+"""Wide and deep network (Cheng et al., 2016), as a `Ranker`."""
+
+from __future__ import annotations
+
+from models.dlrm.diagnosis import Diagnosis, diagnose_table
+from models.dlrm.ranker import EmbeddingRanker
+from models.wide_deep.network import WideDeep
+from models.wide_deep.section import WideDeepModel
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+
+class WideDeepRanker(EmbeddingRanker[WideDeepModel]):
+    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+
+    kind = "wide_deep"
+    section_type = WideDeepModel
+    model_type = WideDeep
+
+
+def diagnose(table: DayTable, section: WideDeepModel, runtime: Runtime, count: int) -> Diagnosis:
+    """Return what bounds a training; see `diagnose_table`."""
+    return diagnose_table(table, section, runtime, count, WideDeep)

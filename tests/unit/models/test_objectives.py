@@ -1,0 +1,123 @@
+"""Learning the order of a user's rows: it ranks them better, and says what it cannot learn."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import models  # noqa: F401 - says how OpenMP threads wait
+from models.inputs import LearningTable, chosen
+from models.objectives import ListNumbers, list_lengths, sorted_by_list
+from models.ranker import Ranker
+from models.registry import kind_of
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.evaluation.metrics import auc
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable, DayTableWriter
+
+DAYS = [date(2026, 1, 5) + timedelta(days=number) for number in range(4)]
+USERS, ROWS = 60, 1_800
+FEATURES = ["liking", "taste"]
+TREES = {"xgboost": {"max_depth": 1}, "lightgbm": {"num_leaves": 2}}
+"""Stumps, few of them: what they learn first is what the objective cares for."""
+
+
+def write_table(folder: Path, rows_of_user: int = ROWS // USERS) -> DayTable:
+    """A log in which most of the label is the user's liking of everything, and some the user's taste for the item."""
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows=10_000)
+    random = np.random.default_rng(5)
+    likings = random.normal(0, 3, USERS)
+    for number, day in enumerate(DAYS):
+        user = np.arange(USERS * rows_of_user) % USERS
+        taste = random.normal(0, 1, len(user))
+        chance = 1 / (1 + np.exp(-(likings[user] + taste)))
+        writer.append(
+            pl.DataFrame(
+                {
+                    Columns.LABEL: pl.Series((random.random(len(user)) < chance).astype(np.int8)),
+                    Columns.TIME: pl.Series(
+                        [datetime.combine(day, time(), UTC)] * len(user), dtype=pl.Datetime("us", "UTC")
+                    ),
+                    Columns.DAY: [day] * len(user),
+                    Columns.IMPRESSION: np.arange(len(user)) + number * len(user),
+                    Columns.USER: user,
+                    "liking": pl.Series(likings[user], dtype=pl.Float32),
+                    "taste": pl.Series(taste, dtype=pl.Float32),
+                }
+            )
+        )
+    names = [str(day) for day in DAYS]
+    split = {"train": names[:2], "validation": names[2:3], "test": names[3:]}
+    columns = [{"name": name, "kind": "dense", "size": None, "width": None} for name in FEATURES]
+    return writer.close({"columns": columns, "split": split})
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
+    """The table."""
+    return write_table(tmp_path_factory.mktemp("lists") / "table")
+
+
+def fitted(table: DayTable, kind: str, objective: str, **changed: Any) -> Ranker[Any]:
+    declared = {"kind": kind, "features": FEATURES, "rounds": 8, "learning_rate": 0.3, **TREES[kind], **changed}
+    calibration = "none" if objective == "pointwise" else "platt"
+    section = kind_of(kind).section.model_validate({**declared, "objective": objective, "calibration": calibration})
+    ranker: Ranker[Any] = kind_of(kind).load("ranker")(section)
+    ranker.fit(table, Runtime(engine="cpu", seed=1))
+    return ranker
+
+
+def gauc(ranker: Ranker[Any], rows: pl.DataFrame) -> float:
+    """Return the AUC per user, weighted by rows; users of one class are left out."""
+    scored = rows.with_columns(score=pl.Series(ranker.predict(rows).astype(float)))
+    users = [one for _, one in scored.group_by(Columns.USER) if one[Columns.LABEL].n_unique() == 2]
+    found = [auc(one[Columns.LABEL].to_numpy().astype(float), one["score"].to_numpy()) for one in users]
+    return float(np.average(found, weights=[one.height for one in users]))
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_learning_the_order_ranks_a_users_rows_better(lists: DayTable, kind: str) -> None:
+    rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[-1]])
+    by_row, by_pair, by_list = (gauc(fitted(lists, kind, how), rows) for how in ("pointwise", "pairwise", "listwise"))
+    assert min(by_pair, by_list) > by_row + 0.02
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_calibrated_scores_of_an_order_are_rates(lists: DayTable, kind: str) -> None:
+    rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[-1]])
+    assert abs(fitted(lists, kind, "listwise").predict(rows).mean() - rows[Columns.LABEL].mean()) < 0.05  # type: ignore[operator] # a number
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_lists_of_one_row_are_told(tmp_path: Path, kind: str) -> None:
+    table = write_table(tmp_path / "table", rows_of_user=1)
+    with pytest.raises(DataError, match=r"listwise: no user has both .* \(every list has one row\); there is"):
+        fitted(table, kind, "listwise")
+
+
+def test_a_log_without_users_is_told() -> None:
+    section = kind_of("xgboost").section.model_validate(
+        {"kind": "xgboost", "features": ["*"], "objective": "pairwise", "calibration": "platt"}
+    )
+    data = Data.model_validate(
+        {
+            "source": {"kind": "files"}, "label": "clicked", "clock": {"kind": "column", "column": "time", "unit": "s"},
+            "columns": [{"name": "item_id", "type": "integer"}, {"name": "clicked", "type": "integer"}],
+        }
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"models.trees.objective: pairwise compares the rows of a user, and"):
+        section.check_data("trees", data)
+
+
+def test_lists_of_files_are_numbered_one_after_another(lists: DayTable) -> None:
+    learning = LearningTable(lists, chosen(lists, ("taste",)), (Columns.USER,))
+    frame = sorted_by_list(pl.DataFrame({Columns.USER: [7, 3, 7, 3, 9]}))
+    numbers = ListNumbers(learning)
+    assert list_lengths(frame).tolist() == [2, 2, 1]
+    assert [numbers.of(frame).tolist() for _ in range(2)] == [[0, 0, 1, 1, 2], [3, 3, 4, 4, 5]]  # type: ignore[union-attr] # order is learnt

@@ -1,0 +1,55 @@
+"""Every kind of model that is served: its scores on a real Triton are training's, calibrated ones among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.registry import KINDS, kind_of
+from shortlist.contracts import Files
+from shortlist.evaluation.export_gates import parity_gate
+from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.serving.export.signature import FOLDER, Signature
+from shortlist.serving.validation.validate_export import validate_export
+from shortlist.spec.gates import Gates
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.tables import DayTable
+from shortlist.training.export import export
+from shortlist.training.packing import pack
+from shortlist.training.train import train
+
+NUMBERS = ["*_log", "hour_*", "*_rate", "*_seen", "surface_id"]
+IDS = {"features": ["*_log", "*_id"], "embedding_dim": 8, "epochs": 1, "batch_size": 512}
+TRIED: dict[str, dict[str, Any]] = {
+    "xgboost": {"features": NUMBERS, "rounds": 10, "calibration": "isotonic"},
+    "lightgbm": {"features": NUMBERS, "rounds": 10},
+    "dcn": {**IDS, "cross_rank": 16, "calibration": "platt"},
+    "wide_deep": IDS,
+    "finalnet": {**IDS, "calibration": "isotonic"},
+}
+ELSEWHERE = {"dlrm"}
+"""`test_validate_export` tries them."""
+
+
+def test_no_kind_that_is_served_is_left_out() -> None:
+    served = {name for name in KINDS if kind_of(name).export}
+    assert served == set(TRIED) | ELSEWHERE
+
+
+@pytest.mark.parametrize("kind", TRIED)
+def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
+    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind]})
+    table = DayTable.open(trained.root / "table", Files.TABLE)
+    model, scores = tmp_path / "model", tmp_path / "scores"
+    train(kind, section, table, trained.spec.runtime, model, scores)
+    pack(model, trained.fitted)
+    export(model, "demo")
+    verify_model_folder(model)
+    assert (Signature.read(model / FOLDER).calibration is not None) == ("calibration" in TRIED[kind])
+    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
+    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    assert verdict.passed, verdict.message
+    assert "400 test rows score the same" in verdict.reason
