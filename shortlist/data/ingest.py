@@ -56,7 +56,7 @@ def ingest(
 
     Returns:
         The raw table (index `RAW_INDEX`). Its notes: raw_rows (rejected ones included), rejected_rows, by_rule (of the
-        rejected rows), collected_rows (those of `collected` that were not rejected), and side: for each side table its
+        rejected rows), and side: for each side table its
         raw_rows and rejected_rows; with `most_rows` also whole: whether the log has no more rows.
 
     Raises:
@@ -73,7 +73,8 @@ def ingest(
             by_rule = rejected.by_rule - side_rules
         rules = dict(sorted(by_rule.items()))
         notes = {"raw_rows": rows + sum(live), "rejected_rows": by_rule.total(), "by_rule": rules, "side": side}
-        notes["collected_rows"] = live[0]
+        if collected is not None:
+            notes["collected_rows"] = live[0]
         writer.close(notes if most_rows is None else {**notes, "whole": whole})
     return DayTable.open(out, RAW_INDEX)
 
