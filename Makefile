@@ -8,8 +8,10 @@ SPEC ?= demo
 DATA ?=
 RUNS ?= runs
 PORT ?= 0
-# Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"
+# Values to use instead of the spec's: SET="models.xgboost.max_depth=4 gates.min_auc=0.6"; text with spaces in quotes,
+# elements of lists by position or name: SET='features.item_rate.prior=50 data.clock.format="%d/%m/%Y %H:%M"'
 SET ?=
+export SET
 # Where stores are: PROFILE=cluster OBJECTS=s3://bucket/prefix, their addresses in the environment (docs/adr/0013).
 PROFILE ?=
 OBJECTS ?=
@@ -28,12 +30,14 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
+# YES=1: make init asks nothing.
+YES ?=
 NAMES ?=
 # How many random specs or logs are tried.
 CASES ?= 10000
 # Of the cluster that make test-cluster tries: said with the command, never taken from the environment.
 NAMED_CLUSTER = $(if $(findstring command,$(origin KUBECONFIG)),$(KUBECONFIG))
-ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+ON_CLUSTER = $(SPEC) $(if $(HOST),--host $(HOST)) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
   $(if $(DRY_RUN),--dry-run) --runs $(RUNS)
 VENV := .venv
 # Triton's own: its Python backend needs numpy 1, Feast needs numpy 2.
@@ -51,13 +55,19 @@ READY_TEST := $(VENV)/.ready-test
 READY_CLUSTER := $(VENV)/.ready-cluster
 READY_GPU := $(VENV)/.ready-gpu
 READY_TRITON := $(TRITON_VENV)/.ready
+# The site's own: nothing that runs needs its generator.
+DOCS_VENV := .venv-docs
+READY_DOCS := $(DOCS_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)) ## set up, then run a spec's whole pipeline here: make run [SPEC=demo|kuairand|criteo|path.yaml] [DATA=path] [SET=key=value] [PROFILE=cluster OBJECTS=s3://bucket/prefix]
-	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data $(DATA)) $(foreach change,$(SET),--set $(change)) \
+	@$(BIN)/shortlist run $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(SET),--set "$$SET") \
 	  $(if $(PROFILE),--profile $(PROFILE)) $(if $(OBJECTS),--objects $(OBJECTS)) --runs $(RUNS)
+
+init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
+	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
 	@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4
@@ -107,7 +117,7 @@ rollback: $(READY) ## abort the rollout under way; with none, go back to the cha
 	@$(BIN)/shortlist rollback $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
-	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data $(DATA)) $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
+	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
 
 collect: $(READY) ## join SPEC's served rows with their outcomes, once those are due, and add them to the log
 	@$(BIN)/shortlist collect $(SPEC) --runs $(RUNS)
@@ -127,6 +137,10 @@ submit: $(READY_CLUSTER) ## start SPEC's training on a cluster, once: make submi
 
 schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedule says: make schedule HOST=http://... [DATA=s3://...] [DRY_RUN=1]
 	@$(BIN)/shortlist schedule $(ON_CLUSTER)
+
+docs: $(READY_DOCS) ## build the documentation site in build/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo "Documentation: build/site/index.html"
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
@@ -246,6 +260,11 @@ $(READY_TRITON): $(LOCK)/triton.txt | $(UV)
 	$(call install,Triton,$(TRITON_VENV),$(LOCK)/triton.txt)
 	@touch $@
 
+$(READY_DOCS): $(LOCK)/docs.txt | $(UV)
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	$(call install,the documentation generator,$(DOCS_VENV),$(LOCK)/docs.txt)
+	@touch $@
+
 $(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
 	$(call install,what the cluster profile needs,$(VENV),$(LOCK)/cluster.txt)
 	@touch $@
@@ -262,11 +281,11 @@ $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 	@touch $@
 
 lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
-	@for name in run cluster test triton; do \
+	@for name in run cluster test triton docs; do \
 	  grep -vE '^(-r |torch==)' requirements/$$name.txt \
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect drill \
+.PHONY: help run init docs test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

@@ -100,13 +100,13 @@ def bins_of(values: pl.Series, kind: Kind, limits: DriftLimits) -> Bins:
 def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dict[str, Kind]:
     """Return how each column that is known before the impression is compared, in declared order.
 
-    Left out are the label, the impression's id, dates and vectors, what the limits ignore, and names that rows of a
-    window have themselves. An integer is a category when it is a key or becomes an id or the key of a statistic, and a
-    number otherwise.
+    Left out are the label, the ids of impression and request, dates and vectors, what the limits ignore, and names that
+    rows of a window have themselves. An integer is a category when it is a key or becomes an id or the key of a
+    statistic, and a number otherwise.
     """
     read_as_keys = (name for feature in features.columns for name in feature.read_as_keys)
     categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
-    left_out = {data.label, data.impression, *limits.ignore, *OWN}
+    left_out = {*data.names_of_rows, *limits.ignore, *OWN}
     kinds: dict[str, Kind] = {}
     for column in (*data.columns, *(column for table in data.side_tables for column in table.columns)):
         if column.known == "before" and column.name not in left_out:

@@ -26,8 +26,8 @@ _TYPES: Final[Mapping[str, pl.DataType]] = {
 
 
 def log_columns(data: Data) -> dict[str, Column]:
-    """Return the log's columns that are known before the impression, by name: no label, no impression, no vectors."""
-    left_out = (data.label, data.impression, *OWN)
+    """Return the log's columns that are known before the impression, by name: no label, no ids of rows, no vectors."""
+    left_out = (*data.names_of_rows, *OWN)
     return {column.name: column for column in data.columns if _is_known(column) and column.name not in left_out}
 
 

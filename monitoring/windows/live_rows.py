@@ -66,13 +66,13 @@ class Unfold:
 
     def __init__(self, places: Ints, rows: Ints, lengths: Ints) -> None:
         """Name the rows: the place of their request, their own place in it, and how many there are in it."""
-        self._places, self._rows, self._lengths = places, rows, lengths
+        self.places, self._rows, self._lengths = places, rows, lengths
 
     def __call__(self, lists: pl.Series) -> pl.Series:
         """Return the values of the rows; null where a list has another length, or is null."""
         lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
         starts = np.cumsum(lengths) - lengths
-        there, start = lengths[self._places], starts[self._places]
+        there, start = lengths[self.places], starts[self.places]
         whole, single = there == self._lengths, there == 1
         at = np.where(whole, start + self._rows, start)
         wanted = pl.Series(at, dtype=pl.Int64).set(pl.Series(~(whole | single)), None)

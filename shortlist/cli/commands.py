@@ -10,6 +10,7 @@ import typer
 
 from shortlist.cli.cluster import commands as cluster
 from shortlist.cli.diagnose import commands as diagnosing
+from shortlist.cli.init import commands as initialising
 from shortlist.cli.monitoring import commands as watching
 from shortlist.cli.options import (
     ObjectsOption,
@@ -121,6 +122,7 @@ def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="
 app.registered_commands += cluster.registered_commands
 app.registered_commands += (
     diagnosing.registered_commands
+    + initialising.registered_commands
     + planning.registered_commands
     + serving.registered_commands
     + watching.registered_commands

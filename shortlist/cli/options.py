@@ -13,7 +13,11 @@ SpecArgument = Annotated[
     str, typer.Argument(help="Name of a shipped spec (demo, kuairand, criteo) or path of a YAML file.")
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Use this value instead of the spec's: key.of.section=value.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Use this value instead of the spec's: key.of.section=value. In lists by position or name; + appends.",
+    ),
 ]
 RunsOption = Annotated[Path, typer.Option(help="Folder for runs, models and stores.")]
 

@@ -105,7 +105,10 @@ class LiveRows:
         roles = (self._data.label, self._data.impression)
         found = []
         for column in self._data.columns:
-            if column.name not in roles and column.known == "before":
+            if column.name == self._data.request:  # no input: it is the request itself
+                ids = requests["request_id"] if column.type == "string" else codes_of(requests["request_id"])
+                found.append(ids[unfold.places].alias(column.name))
+            elif column.name not in roles and column.known == "before":
                 values = requests["items" if column.name == self._data.item else logged_name(column.name)]
                 found.append(unfold(values).cast(type_of(column)).alias(column.name))
         return found

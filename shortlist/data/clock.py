@@ -17,6 +17,19 @@ _SECONDS_PER_YEAR = 31_556_952
 # A few wrong times are bad rows; when it is half of some, nobody wrote them as the clock is declared.
 _MAX_FAILED_SHARE = 0.5
 _MIN_FAILED_ROWS = 20
+_UNITS = ("s", "ms", "us")
+_MOST_TRIED = 1_000
+_MAX_MISFITS = 0.02
+_DATES = (
+    "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d",
+    "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%B %d, %Y", "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+)  # fmt: skip
+_HOURS = ("", " %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H:%M:%S%.f", "T%H:%M:%S", "%H%M%S")
+_FORMATS = (
+    *(date + hours for date in _DATES for hours in _HOURS),
+    "%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z", "%a %b %d %H:%M:%S %Y",
+)  # fmt: skip
+"""What logs that are not in ISO 8601 are usually written in."""
 _LOCAL_FORMATS = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 
 
@@ -46,10 +59,10 @@ def event_times(raw: pl.Series, clock: EventClock) -> pl.Series:
     """
     if isinstance(raw.dtype, pl.Datetime | pl.Date):
         times = _utc(raw.cast(pl.Datetime("us", getattr(raw.dtype, "time_zone", None))), clock)
-    elif clock.unit == "iso" and not raw.dtype.is_nested():
+    elif clock.is_text and not raw.dtype.is_nested():
         times = _parsed(raw.cast(pl.String(), strict=False), clock)
     else:
-        times = _counted(raw, _MICROSECONDS.get(clock.unit, 1))
+        times = _counted(raw, _MICROSECONDS.get(clock.unit or "", 1))
     low, high = _limits(clock)
     return times.set(~times.is_between(low, high, closed="left").fill_null(True), None).alias(Columns.TIME)
 
@@ -88,19 +101,54 @@ def check_time_unit(raw: pl.Series, times: pl.Series, clock: EventClock, file: s
     if len(failed) < _MIN_FAILED_ROWS or len(failed) <= _MAX_FAILED_SHARE * (len(raw) - raw.null_count()):
         return
     value = failed[len(failed) // 2]
-    fitting = [unit for unit in ("s", "ms", "us", "iso") if unit != clock.unit and _fits(value, clock, unit)]
-    advice = f"declare unit: {fitting[0]}" if fitting else "check clock.column, unit, earliest and latest"
+    notations = likely_notations(failed, clock)
+    if notations:
+        advice = "declare " + " or ".join(notations)
+    elif isinstance(value, str):
+        advice = "declare how it is written: format: '%d/%m/%Y %H:%M:%S'"
+    else:
+        advice = "check clock.column, unit, earliest and latest"
+    as_text = isinstance(value, str) and not _is_count(value)
+    wrong = "format" if as_text and (clock.is_text or notations[:1] != ["unit: iso"]) else "unit"
     raise DataError(
-        f"{file}: the unit of clock column '{clock.column}' is probably wrong: got e.g. {_plain(value)}"
-        f"{_read_as(value, clock)}, wanted a time from {clock.earliest} to {clock.latest}; {advice}"
+        f"{file}: the {wrong} of clock column '{clock.column}' is probably wrong: got e.g. {_plain(value)}"
+        f"{_read_as(value, clock)}, wanted {wanted_time(clock) if wrong == 'format' else _span(clock)}; {advice}"
         f" ({len(failed)} of {len(raw)} rows)"
     )
 
 
+def likely_notations(values: pl.Series, clock: EventClock) -> list[str]:
+    """Return the other declarations under which nearly all values are times, each `unit: U` or `format: '...'`.
+
+    Day and month are told apart by values beyond the twelfth; where none is, both readings are given.
+
+    Args:
+        values: Of a clock column, without nulls.
+        clock: Limits and timezone; its own notation is left out.
+    """
+    sample = values.gather_every(max(1, len(values) // _MOST_TRIED)).head(_MOST_TRIED)
+    if sample.dtype.is_numeric():
+        units = [unit for unit in _UNITS if _fits(sample, clock, unit=unit)]
+        return [f"unit: {unit}" for unit in units if unit != clock.unit]
+    texts = sample.cast(pl.String(), strict=False)
+    units = [unit for unit in (*_UNITS, "iso") if _fits(texts, clock, unit=unit)]
+    if units:
+        return [f"unit: {unit}" for unit in units if unit != clock.unit]
+    formats = [form for form in _FORMATS if form != clock.format and _fits(texts, clock, format=form)]
+    return [f"format: '{form}'" for form in formats[:2]]
+
+
 def wanted_time(clock: EventClock) -> str:
     """Return the words for what a clock's values must be."""
-    form = "ISO 8601 text" if clock.unit == "iso" else f"{clock.unit} since 1970"
+    if clock.format is not None:
+        form = f"a time as {clock.format}"
+    else:
+        form = "ISO 8601 text" if clock.unit == "iso" else f"{clock.unit} since 1970"
     return f"{form}, from {clock.earliest} to {clock.latest}"
+
+
+def _span(clock: EventClock) -> str:
+    return f"a time from {clock.earliest} to {clock.latest}"
 
 
 def _limits(clock: EventClock) -> tuple[datetime, datetime]:
@@ -121,6 +169,10 @@ def _counted(raw: pl.Series, factor: int) -> pl.Series:
 
 
 def _parsed(text: pl.Series, clock: EventClock) -> pl.Series:
+    if clock.format is not None:
+        zone = "UTC" if "%z" in clock.format else None
+        written = text.str.strip_chars().str.strptime(pl.Datetime("us", zone), clock.format, strict=False)
+        return _utc(written, clock)
     text = text.str.strip_chars().str.replace(" ", "T", literal=True)
     times = text.str.to_datetime("%+", time_unit="us", time_zone="UTC", strict=False)
     for form in _LOCAL_FORMATS:
@@ -138,10 +190,14 @@ def _utc(times: pl.Series, clock: EventClock) -> pl.Series:
     return times.dt.convert_time_zone("UTC")
 
 
-def _fits(value: object, clock: EventClock, unit: str) -> bool:
-    other = clock.model_copy(update={"unit": unit})
-    series = pl.Series([str(value)])
-    return event_times(series, other)[0] is not None
+def _fits(values: pl.Series, clock: EventClock, unit: str | None = None, format: str | None = None) -> bool:
+    """Whether nearly all values are times under another notation."""
+    times = event_times(values, clock.model_copy(update={"unit": unit, "format": format}))
+    return times.null_count() <= _MAX_MISFITS * len(values)
+
+
+def _is_count(value: str) -> bool:
+    return value.strip().removeprefix("-").replace(".", "", 1).isdigit()
 
 
 def _plain(value: object) -> str:
@@ -149,7 +205,7 @@ def _plain(value: object) -> str:
 
 
 def _read_as(value: object, clock: EventClock) -> str:
-    if clock.unit == "iso" or not isinstance(value, int | float):
+    if clock.unit is None or clock.unit == "iso" or not isinstance(value, int | float):
         return ""
     year = 1970 + value * _MICROSECONDS[clock.unit] / 1e6 / _SECONDS_PER_YEAR
     return f" read as {clock.unit} = year {year:.0f}"

@@ -53,6 +53,8 @@ def wanted(column: Column) -> str:
     """Return the words for what a column's values must be."""
     if column.type == "tags":
         return f"a list of {column.tag_type} values"
+    if column.format is not None:
+        return f"a date as {column.format}"
     words = {"hex": "at most 16 hexadecimal digits", "date": "an ISO 8601 date", "vector": "a list of finite numbers"}
     return words.get(column.type, {"integer": "an integer", "number": "a number"}.get(column.type, "text"))
 
@@ -81,7 +83,7 @@ def _quick(column: Column, kind: pl.DataType) -> pl.Expr:
     if column.type == "hex":
         return _hex(value, kind)
     if column.type == "date":
-        return _date(value, kind)
+        return _date(column, value, kind)
     if column.type == "string":
         return pl.lit(None, pl.String()) if kind.is_nested() else value.cast(pl.String())
     return _vector(column, value, kind) if column.type == "vector" else _tags(column, value, kind)
@@ -113,11 +115,14 @@ def _hex(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
     return value.str.to_integer(base=16, dtype=pl.UInt64(), strict=False).reinterpret(signed=True)
 
 
-def _date(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+def _date(column: Column, value: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if kind == pl.Date() or isinstance(kind, pl.Datetime):
         return value.cast(pl.Date())
     if kind == pl.String() or kind.is_integer():
-        return value.cast(pl.String()).str.to_date("%Y-%m-%d", strict=False)
+        text = value.cast(pl.String())
+        return (text if column.format is None else text.str.strip_chars()).str.to_date(
+            column.format or "%Y-%m-%d", strict=False
+        )
     return pl.lit(None, pl.Date())
 
 
@@ -167,7 +172,7 @@ def _patient(column: Column, before: pl.Series, after: pl.Series) -> pl.Series:
         if column.type == "hex":
             plain = text.str.to_lowercase().str.strip_prefix("0x").to_frame("x")
             return _first_of(after, plain.select(_hex(pl.col("x"), pl.String())).to_series())
-    if column.type == "date" and (before.dtype == pl.String() or before.dtype.is_integer()):
+    if column.type == "date" and column.format is None and (before.dtype == pl.String() or before.dtype.is_integer()):
         text = before.cast(pl.String()).str.strip_chars()
         day = text.str.extract(r"^(\d{4}-\d{2}-\d{2})[T ]").str.to_date("%Y-%m-%d", strict=False)
         return _first_of(after, day, text.str.to_date("%Y%m%d", strict=False))

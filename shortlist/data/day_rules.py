@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from math import sqrt
+from itertools import pairwise
+from math import hypot, log, sqrt
 from statistics import median
 
 from shortlist.data.log_facts import LogFacts, Problems, grouped
@@ -16,8 +17,11 @@ _GAP_ADVICE = (
     ". When a few wrong times stretch the log, narrow clock.earliest and latest; when days without rows are right, set"
     " min_volume_ratio: 0"
 )
-# Two-sided 1 in 1 000: a label rate further off than this is not chance.
+# Two-sided 1 in 1 000: a day further off than this is not chance.
 _CHANCE_Z = 3.29
+_MAD_TO_SIGMA = 1.4826
+_FEWEST_STEPS = 7
+"""From one day to the next, before they tell what is usual: a single odd day makes two of them."""
 
 
 def enough_days(facts: LogFacts, data: Data) -> Problems:
@@ -45,14 +49,19 @@ def null_share(facts: LogFacts, data: Data) -> Problems:
 def volume(facts: LogFacts, data: Data) -> Problems:
     """No day has far fewer or far more rows than those before it; a day without any rows counts as a day.
 
+    A sparse log has days of few rows by chance, and a log of bursts has long had them: only what lies beyond both is a
+    problem.
+
     A day that is cut short because no later row may be read can have too many rows, but not too few.
     """
     low, high, found = data.rules.min_volume_ratio, data.rules.max_volume_ratio, []
     counts = _with_gaps(facts.days)
+    spread = _spread([log(rows + 0.5) for _, rows in counts])
     for place, (day, rows) in enumerate(counts[1:], 1):
         usual = median([n for _, n in counts[:place] if n])
         # The first day may have begun at noon or late at night, so alone it is no measure of too much.
-        if (rows < low * usual and day != facts.cut_day) or (rows > high * usual and place > 1):
+        off = (rows < low * usual and day != facts.cut_day) or (rows > high * usual and place > 1)
+        if off and _is_unusual(rows, usual, spread):
             found.append(f"{grouped(rows)} rows on {day} ({rows / usual:.2g} times the median {grouped(usual)} before)")
     if found:
         advice = "" if all(rows for _, rows in counts) else _GAP_ADVICE
@@ -60,12 +69,14 @@ def volume(facts: LogFacts, data: Data) -> Problems:
 
 
 def label_rate(facts: LogFacts, data: Data) -> Problems:
-    """No day's label rate is far from those before it, chance aside."""
+    """No day's label rate is far from those before it, beyond chance and beyond how much these differ themselves."""
     limit, found = data.rules.max_label_rate_change, []
+    spread = _spread([profile.rate for _, profile in facts.days])
     for place, (day, profile) in enumerate(facts.days[1:], 1):
         before = [past for _, past in facts.days[:place]]
-        usual, rows = median(past.rate for past in before), sum(past.rows for past in before)
-        if abs(profile.rate - usual) > limit * usual and _beyond_chance(profile, usual, rows):
+        usual = median(past.rate for past in before)
+        rows = sum(past.rows for past in before)
+        if abs(profile.rate - usual) > limit * usual and _beyond_chance(profile, usual, rows, spread):
             found.append(f"{profile.rate:.4f} on {day} (median {usual:.4f} before)")
     if found:
         yield f"label rate: {_listed(found)}; rules.max_label_rate_change is {limit:.0%}"
@@ -84,6 +95,21 @@ def _with_gaps(days: list[tuple[date, DayProfile]]) -> list[tuple[date, int]]:
     return [(day, rows.get(day, 0)) for day in every]
 
 
-def _beyond_chance(day: DayProfile, usual: float, rows_before: int) -> bool:
-    spread = sqrt(max(usual * (1 - usual), 1 / rows_before / 4) * (1 / day.rows + 1 / rows_before))
-    return abs(day.rate - usual) > _CHANCE_Z * spread
+def _spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of days that always differ; a step from one level to another leaves it near 0."""
+    steps = [abs(later - earlier) for earlier, later in pairwise(values)]
+    return _MAD_TO_SIGMA / sqrt(2) * median(steps) if len(steps) >= _FEWEST_STEPS else 0.0
+
+
+def _is_unusual(rows: int, usual: float, spread: float) -> bool:
+    """Whether a count is further from the usual one than chance, and than the logarithms of counts are from day to day.
+
+    Of a Poisson count, twice the square root has a standard deviation near 1 (Anscombe, 1948).
+    """
+    by_chance = 2 * abs(sqrt(rows + 3 / 8) - sqrt(usual + 3 / 8)) <= _CHANCE_Z
+    return not by_chance and abs(log((rows + 0.5) / (usual + 0.5))) > _CHANCE_Z * spread
+
+
+def _beyond_chance(day: DayProfile, usual: float, rows_before: int, spread: float) -> bool:
+    chance = sqrt(max(usual * (1 - usual), 1 / rows_before / 4) * (1 / day.rows + 1 / rows_before))
+    return abs(day.rate - usual) > _CHANCE_Z * hypot(chance, spread)

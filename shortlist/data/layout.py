@@ -10,6 +10,7 @@ import polars as pl
 
 from shortlist.contracts import DataError, did_you_mean
 from shortlist.spec.data import Column, EventClock
+from shortlist.spec.log_shape import Explode
 
 _TYPED: dict[str, pl.DataType] = {"integer": pl.Int64(), "number": pl.Float64()}
 _MOST_UNDECLARED = 200
@@ -28,6 +29,8 @@ class Layout:
     header: bool
     null_values: tuple[str, ...]
     undeclared: Literal["refuse", "ignore"]
+    explode: Explode | None = None
+    """Columns whose lists become rows; read as text or lists."""
 
     @property
     def sources(self) -> list[str]:
@@ -43,15 +46,35 @@ class Layout:
             wanted = _TYPED.get(column.type, pl.String())
             types[column.source_name] = wanted if types.get(column.source_name, wanted) == wanted else pl.String()
         if self.clock is not None:
-            types[self.clock.column] = pl.String() if self.clock.unit == "iso" else pl.Float64()
-        return types
+            types[self.clock.column] = pl.String() if self.clock.is_text else pl.Float64()
+        return types | dict.fromkeys(self.exploded, pl.String())
+
+    @property
+    def exploded(self) -> dict[str, list[Column]]:
+        """Name in the file of each column of lists that become rows, and the columns that its elements hold."""
+        found: dict[str, list[Column]] = {}
+        for name in self.explode.columns if self.explode is not None else ():
+            column = next(column for column in self.columns if column.name == name)
+            found.setdefault(column.source_name, []).append(column)
+        return found
+
+    @property
+    def row_columns(self) -> tuple[Column, ...]:
+        """The columns as blocks hold them: where one text holds several, each is cut out under a name of its own."""
+        if self.explode is None or self.explode.within is None:
+            return self.columns
+        own = {name: cut_name(name, self) for name in self.explode.columns}
+        return tuple(
+            column.model_copy(update={"source": own[column.name]}) if column.name in own else column
+            for column in self.columns
+        )
 
     @property
     def hexadecimal(self) -> set[str]:
         """Names in the file of the columns that hold hexadecimal numbers and are read as nothing else."""
         other = {column.source_name for column in self.columns if column.type != "hex"}
         clock = {self.clock.column} if self.clock is not None else set()
-        return {column.source_name for column in self.columns} - other - clock
+        return {column.source_name for column in self.columns} - other - clock - set(self.exploded)
 
     def names_by_position(self, fields: int, file: str) -> list[str]:
         """Return the names of the fields of a file without a header.
@@ -112,6 +135,12 @@ class Block:
     """Rows that could not be taken apart: source_line, rule, detail."""
     position: int
     """Bytes of the file on disk read so far."""
+
+
+def cut_name(name: str, layout: Layout) -> str:
+    """Return the name in blocks of a column that is cut out of a text which holds several."""
+    source = next(column.source_name for column in layout.columns if column.name == name)
+    return f"{source}:{name}"
 
 
 def _listed(names: list[str], most: int = 8) -> str:

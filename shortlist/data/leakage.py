@@ -66,8 +66,8 @@ def column_auc(values: pl.Series, label: npt.NDArray[np.bool_]) -> float:
 
 
 def _judged(columns: tuple[Column, ...], data: Data) -> list[Column]:
-    skipped = (data.label, data.impression)
-    return [c for c in columns if c.known == "before" and c.type != "vector" and c.name not in skipped]
+    kinds = [column for column in columns if column.known == "before" and column.type != "vector"]
+    return [column for column in kinds if column.name not in data.names_of_rows]
 
 
 def _joined(sample: pl.DataFrame, table: SideTable, folder: Path) -> pl.DataFrame:

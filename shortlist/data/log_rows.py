@@ -10,9 +10,11 @@ from shortlist.contracts import Columns, DataError
 from shortlist.data.clock import check_timezone, event_days, row_times
 from shortlist.data.failures import Failure, failure, split_failures
 from shortlist.data.layout import Block, Layout
+from shortlist.data.rules import broken_checks, column_checks
 from shortlist.data.sources import InputFile
 from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock
+from shortlist.spec.log_shape import Positive
 
 _INT8 = (-128, 127)
 
@@ -28,16 +30,19 @@ def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -
     Raises:
         DataError: The label or the impression has a type that cannot be one, or the timezone does not exist.
     """
-    _check_no_role(data, "label", data.label, ("integer", "number"))
+    if data.positive is None:
+        _check_no_role(data, "label", data.label, ("integer", "number"))
     _check_no_role(data, "impression", data.impression, ("integer",))
     clock = data.clock if isinstance(data.clock, EventClock) else None
     if clock is not None:
         check_timezone(clock)
-    label_as_integer = data.by_name[data.label].model_copy(update={"type": "integer"})
-    columns = [label_as_integer if column.name == data.label else column for column in data.columns]
+    label = data.by_name[data.label]
+    if data.positive is None:
+        label = label.model_copy(update={"type": "integer"})
+    columns = [label if column.name == data.label else column for column in data.columns]
     # What a generated log has beyond the declared columns is nobody's mistake.
     undeclared = data.rules.undeclared_columns if isinstance(data.source, FileSource) else "ignore"
-    return Layout("the log", (*columns, *extra), clock, source.header, source.null_values, undeclared)
+    return Layout("the log", (*columns, *extra), clock, source.header, source.null_values, undeclared, data.explode)
 
 
 class LogRows:
@@ -47,6 +52,7 @@ class LogRows:
         """Begin at the first row of the log; `total_rows` is used only where the rows' order is the clock."""
         self._data = data
         self._typed = TypedRows(layout)
+        self._label_checks = column_checks([data.by_name[data.label]])
         self._total = total_rows
         self._newest: datetime | None = None
         self.rows = 0
@@ -56,6 +62,9 @@ class LogRows:
         """Return a block's rows, and those rejected as quarantine rows; raises as `TypedRows.take` does."""
         typed, failures = self._typed.take(file, block)
         rows = self._timed(typed.with_columns(pl.col(Columns.ROWS) + self.rows))
+        if self._data.positive is not None:
+            failures += broken_checks(rows, self._label_checks)
+            rows = rows.with_columns(_derived(self._data.label, self._data.positive))
         label = rows[self._data.label]
         failures += failure("label_is_binary", ~label.is_between(*_INT8), self._data.label, label, "0 or 1")
         if self._data.rules.sorted:
@@ -85,6 +94,18 @@ class LogRows:
         named = [pl.col(name).alias(role) for role, name in roles.items()]
         others = [name for name in rows.columns if name not in {*own, *roles.values(), Columns.ROWS}]
         return rows.select(*own, *named, *others).cast({Columns.LABEL: pl.Int8})
+
+
+def _derived(label: str, positive: Positive) -> pl.Expr:
+    """Return the label, 0 or 1, of the values of its column; null where there is none."""
+    value = pl.col(label)
+    if positive.any_of is not None:
+        is_positive = value.cast(pl.String()).is_in([str(one) for one in positive.any_of])
+    else:
+        low = float("-inf") if positive.at_least is None else positive.at_least
+        high = float("inf") if positive.at_most is None else positive.at_most
+        is_positive = value.is_between(low, high)
+    return is_positive.cast(pl.Int64()).alias(label)
 
 
 def _check_no_role(data: Data, role: str, name: str | None, wanted: tuple[str, ...]) -> None:

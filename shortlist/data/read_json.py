@@ -59,6 +59,10 @@ class _Reader:
         lists = [column for column in layout.columns if column.type in ("tags", "vector")]
         self._lists = {column.source_name: _list_type(column) for column in lists}
         self._separators = {column.source_name: column.separator for column in lists}
+        for name, held in layout.exploded.items():
+            assert layout.explode is not None
+            self._lists[name] = _element_list(held)
+            self._separators[name] = layout.explode.separator
 
     def fast(self, block: TextBlock) -> Block | None:
         """Return the rows parsed into their types, or None when anything at all is wrong with the block."""
@@ -123,6 +127,12 @@ def _list_of_texts(lines: pl.Series, name: str, separator: str) -> pl.Series:
     lists = text.set(~flat, None).str.json_decode(pl.List(pl.String()))
     parts = text.str.split(separator).list.eval(pl.element().str.strip_chars())
     return lists.zip_with(flat, parts).alias(name)
+
+
+def _element_list(held: list[Column]) -> pl.DataType:
+    """Return the type of lists that become rows, of one column or of several in one text."""
+    kinds = {"integer": pl.List(pl.Int64()), "number": pl.List(pl.Float64())}
+    return kinds.get(held[0].type, pl.List(pl.String())) if len(held) == 1 else pl.List(pl.String())
 
 
 def _list_type(column: Column) -> pl.DataType:

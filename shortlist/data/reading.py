@@ -7,6 +7,7 @@ from threading import Thread
 
 from shortlist.contracts import DataError
 from shortlist.data import clean_text
+from shortlist.data.explode import explode_block
 from shortlist.data.layout import Block, Layout
 from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
 from shortlist.data.read_json import json_fields, read_json
@@ -51,7 +52,7 @@ def read_blocks(files: list[InputFile], layout: Layout, rows_per_block: int) -> 
             for block in _read(file, layout, rows_per_block):
                 advance((block.position - position) / _MEGABYTE, file.name)
                 position = block.position
-                yield file, block
+                yield file, explode_block(block, layout)
 
 
 def rows_of(files: list[InputFile], header: bool) -> int:

@@ -87,12 +87,12 @@ def log_checks(data: Data, until: datetime | None = None) -> list[Check]:
     future = [] if until is None else [not_in_the_future(until)]
     others = [column for column in data.columns if column.name not in (data.label, data.impression)]
     impression = Column(name=Columns.IMPRESSION, type="integer", nullable=False)
-    return [*future, label_is_binary(), *_checks([impression, *others])]
+    return [*future, label_is_binary(), *column_checks([impression, *others])]
 
 
 def side_checks(table: SideTable) -> list[Check]:
     """Return the checks of a side table's rows; its key always has a value."""
-    return _checks([_with_value(column) if column.name == table.key else column for column in table.columns])
+    return column_checks([_with_value(column) if column.name == table.key else column for column in table.columns])
 
 
 def broken_checks(rows: pl.DataFrame, checks: Sequence[Check]) -> list[Failure]:
@@ -154,7 +154,8 @@ def _own_name(name: str, data: Data) -> str:
     return {data.label: Columns.LABEL, data.impression: Columns.IMPRESSION}.get(name, name)
 
 
-def _checks(columns: Sequence[Column]) -> list[Check]:
+def column_checks(columns: Sequence[Column]) -> list[Check]:
+    """Return the checks that the columns' own declarations ask for."""
     return [check for rule in _COLUMN_RULES for column in columns if (check := rule(column)) is not None]
 
 

@@ -13,12 +13,15 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.data.clock import check_time_unit, event_days, event_times
+from shortlist.data.clock import check_time_unit, event_times
 from shortlist.data.convert import convert, wanted
+from shortlist.data.day_rules import enough_days, label_rate, volume
 from shortlist.data.failures import failure
 from shortlist.data.ingest import ingest
 from shortlist.data.layout import Block, Layout
-from shortlist.data.log_rows import log_layout
+from shortlist.data.log_facts import LogFacts
+from shortlist.data.log_rows import LogRows, log_layout
+from shortlist.data.profile import DayProfile, Profile
 from shortlist.data.reading import fields_of, read_blocks
 from shortlist.data.side_tables import side_layout
 from shortlist.data.sources import InputFile, log_files, side_files
@@ -31,6 +34,7 @@ _MOST_FILES: Final = 5
 """Files of a table whose columns are compared with the spec."""
 _COUNTED_BYTES: Final = 2**31
 """A larger log is not read to its end for its days."""
+_COUNTED_ROWS: Final = 250_000
 _MOST_FAILED_SHARE: Final = 0.9
 
 
@@ -60,7 +64,7 @@ def check_sample(data: Data, location: Path, most_rows: int = 100_000) -> Sample
     lenient = data.model_copy(update={"rules": data.rules.model_copy(update={"undeclared_columns": "ignore"})})
     report = _judged(lenient, location, most_rows)
     if not report.whole:
-        problems += _missing_days(data, tables[0])
+        problems += _days_of_the_whole(data, tables[0])
     return SampleReport((*problems, *report.problems), report.rows, report.whole)
 
 
@@ -96,8 +100,9 @@ class _Table:
             return
         yield from self._clock(block)
         nulls = () if self.files[0].format in ("csv", "tsv") else self.layout.null_values
-        for name, flags in convert(block.columns, self.layout.columns, nulls).failed.items():
-            column = next(column for column in self.layout.columns if column.name == name)
+        columns = self.layout.row_columns
+        for name, flags in convert(block.columns, columns, nulls).failed.items():
+            column = next(column for column in columns if column.name == name)
             raw, failed = block.columns[column.source_name], int(flags.sum())
             values = len(raw) - raw.null_count()
             (found,) = failure("type", flags, column.source_name, raw, wanted(column))
@@ -177,26 +182,32 @@ def _broken_rules(quarantine: Path) -> Iterator[str]:
     for rule, rows in counts.most_common():
         first = bad.filter(pl.col(Columns.RULE) == rule).row(0, named=True)
         where = f"{first[Columns.SOURCE_FILE]}, line {first[Columns.SOURCE_LINE]}"
-        hint = ""
-        if rule == "duplicate_impression":
-            hint = "; `impression` names one row: where it names a request of several rows, leave it out"
-        yield f"{rows:,} rows break '{rule}', e.g. {where}: {first[Columns.DETAIL]}{hint}"
+        yield f"{rows:,} rows break '{rule}', e.g. {where}: {first[Columns.DETAIL]}"
 
 
-def _missing_days(data: Data, log: _Table) -> Iterator[str]:
-    """Say when the whole log has fewer days than the split needs; only its clock is read."""
-    clock, split = log.layout.clock, data.split
+def _days_of_the_whole(data: Data, log: _Table) -> Iterator[str]:
+    """Judge the days of a longer log: are they enough, and do their rows and label rates vary within the rules.
+
+    Only its clock and its label are read.
+    """
+    clock = log.layout.clock
     size = sum(file.path.stat().st_size for file in log.files)
     if clock is None or not log.layout.header or size > _COUNTED_BYTES:
         return
-    needed = split.warmup_days + 1 + split.validation_days + split.test_days
-    days: set[Any] = set()
-    narrow = replace(log.layout, columns=(), undeclared="ignore")
-    for _, block in read_blocks(log.files, narrow, 250_000):
-        days |= set(event_days(event_times(block.columns[clock.column], clock), clock).drop_nulls().unique())
-        if len(days) >= needed:
-            return
-    yield (
-        f"the log has {len(days)} day(s), the split needs {needed}: {split.warmup_days} to warm up, at least 1 to"
-        f" train, {split.validation_days} to validate, {split.test_days} to test; give more days or change data.split"
-    )
+    exploded = data.explode.columns if data.explode is not None else ()
+    kept = tuple(column for column in log.layout.columns if column.name in (data.label, *exploded))
+    narrow = replace(log.layout, columns=kept, undeclared="ignore")
+    profile, rows = Profile(data, {}), LogRows(data, narrow, 0)
+    try:
+        for file, block in read_blocks(log.files, narrow, _COUNTED_ROWS):
+            good, _ = rows.take(file, block)
+            counts = good.filter(pl.col(Columns.LABEL).is_between(0, 1)).group_by(Columns.DAY)
+            for day, n, positives in counts.agg(pl.len(), pl.col(Columns.LABEL).cast(pl.Int64).sum()).rows():
+                found = profile.days.setdefault(day, DayProfile())
+                found.rows += n
+                found.positives += positives
+    except DataError:
+        return  # what is wrong in later rows is a run's to say; the first ones were judged
+    facts = LogFacts(rows.rows, {}, profile, {}, {}, datetime.now(UTC))
+    for rule in (enough_days, volume, label_rate):
+        yield from rule(facts, data)

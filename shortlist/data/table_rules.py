@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Final
 
 from shortlist.data.day_rules import enough_days, label_rate, null_share, volume
 from shortlist.data.log_facts import LogFacts, Problems, grouped, share
 from shortlist.data.rules import DUPLICATE_ROW, FUTURE
 from shortlist.spec.data import Data, SideTable
+
+HINTS: Final = {
+    "duplicate_impression": "`impression` names one row: a key that several rows share is data.request",
+    "label_is_binary": "a label that is not 0 or 1 needs data.positive, e.g. {at_least: 4} or {any_of: [buy]}",
+}
+"""What most often lies behind many rows that break a rule."""
 
 
 def quarantined_share(facts: LogFacts, data: Data) -> Problems:
@@ -18,7 +25,8 @@ def quarantined_share(facts: LogFacts, data: Data) -> Problems:
     if rows > limit * facts.read_rows:
         rules = ", ".join(f"{rule} {grouped(n)}" for rule, n in sorted(bad.items(), key=lambda pair: -pair[1]))
         got = share(rows, facts.read_rows)
-        yield f"{got} rows are quarantined ({rules}); rules.max_quarantined_share is {limit:.2%}"
+        hints = "".join(f"; {HINTS[rule]}" for rule in bad if rule in HINTS)
+        yield f"{got} rows are quarantined ({rules}); rules.max_quarantined_share is {limit:.2%}{hints}"
 
 
 def duplicate_share(facts: LogFacts, data: Data) -> Problems:

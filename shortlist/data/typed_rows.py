@@ -23,6 +23,7 @@ class TypedRows:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._columns = layout.row_columns
         self._widths: dict[str, int] = {}
 
     def take(self, file: InputFile, block: Block) -> tuple[pl.DataFrame, list[Failure]]:
@@ -38,9 +39,9 @@ class TypedRows:
         _check_broken_share(file, block)
         # Delimited text lost its null values while it was parsed.
         null_values = () if file.format in ("csv", "tsv") else null_texts(self._layout.null_values)
-        converted = convert(block.columns, self._layout.columns, null_values)
+        converted = convert(block.columns, self._columns, null_values)
         times, failures = self._times(file, block)
-        for column in self._layout.columns:
+        for column in self._columns:
             if column.name in converted.failed:
                 failures += _type_failure(file, block, column, converted.failed[column.name])
             if column.type == "vector":

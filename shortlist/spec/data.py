@@ -10,6 +10,8 @@ from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
 from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean
 from shortlist.spec.base import Section, expand_names
+from shortlist.spec.log_shape import Explode, Positive
+from shortlist.spec.time_format import TimeFormat
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
@@ -111,6 +113,8 @@ class Column(Section):
     """Name in the file, when it differs."""
     type: ColumnType
     """`hex`: hexadecimal text kept as an integer; `date`: ISO 8601; `tags`: several keys; `vector`: several numbers."""
+    format: TimeFormat | None = None
+    """How a `date` is written where it is not ISO 8601, in `strptime` directives: `%d/%m/%Y`. Requests send ISO."""
     tag_type: Literal["integer", "string"] = "string"
     """Type of the values of a `tags` column."""
     separator: str = Field(default=",", min_length=1, max_length=1)
@@ -134,6 +138,8 @@ class Column(Section):
             raise ValueError(f"'{self.name}' has min or max but type '{self.type}'; bounds need integer or number")
         if self.allowed is not None and self.type not in ("integer", "string"):
             raise ValueError(f"'{self.name}' has allowed values but type '{self.type}'; they need integer or string")
+        if self.format is not None and self.type != "date":
+            raise ValueError(f"'{self.name}' has a format but type '{self.type}'; it needs date")
         return self
 
     @property
@@ -164,14 +170,27 @@ class EventClock(Section):
     """The log has a clock."""
     column: str
     """Name in the file of the column that holds the time; its position from 0 in a file without a header."""
-    unit: Literal["s", "ms", "us", "iso"]
+    unit: Literal["s", "ms", "us", "iso"] | None = None
     """Unit since 1970-01-01 UTC, or ISO 8601 text (in the clock's timezone where it gives no offset)."""
+    format: TimeFormat | None = None
+    """Instead of `unit`: how the text is written, in `strptime` directives: `%d/%m/%Y %H:%M:%S`."""
     timezone: str = "UTC"
     """Where a day begins at midnight."""
     earliest: date = date(2000, 1, 1)
     """An earlier time is refused: most often the unit is wrong."""
     latest: date = date(2100, 1, 1)
     """A later time is refused: most often the unit is wrong."""
+
+    @model_validator(mode="after")
+    def _one_notation(self) -> Self:
+        if (self.unit is None) == (self.format is None):
+            raise ValueError("give unit (s, ms, us, iso) or format (%d/%m/%Y %H:%M), one of the two")
+        return self
+
+    @property
+    def is_text(self) -> bool:
+        """Whether times are texts, not counts of a unit."""
+        return self.unit in (None, "iso")
 
 
 class RowClock(Section):
@@ -225,11 +244,11 @@ class Rules(Section):
     min_rows: int = Field(default=1_000, ge=1)
     """Fewer valid rows stop the run."""
     min_volume_ratio: Share = 0.2
-    """A day with fewer rows than this share of the median of the days before it stops the run."""
+    """A day with fewer rows than this share of the median day before stops the run, beyond chance and usual spread."""
     max_volume_ratio: float = Field(default=5.0, ge=1.0)
-    """A day with more rows than this multiple of the median of the days before it stops the run."""
+    """A day with more rows than this multiple of the median day before stops the run; chance and spread as above."""
     max_label_rate_change: Share = 0.5
-    """Largest relative change of a day's label rate against the median of the days before it, beyond chance."""
+    """Largest relative change of a day's label rate against the median day before; chance and spread as above."""
     undeclared_columns: Literal["refuse", "ignore"] = "refuse"
     """What to do with a column in the file that the spec does not name."""
     max_column_auc: float = Field(default=0.95, gt=0.5, le=1.0)
@@ -274,7 +293,9 @@ class Data(Section):
     columns: ColumnList
     """All columns of the log, in file order when there is no header."""
     label: str
-    """The column to predict, 0 or 1."""
+    """The column to predict, 0 or 1, or any column with `positive`."""
+    positive: Positive | None = None
+    """Which values of the label's column count as 1, where it is not 0 or 1: `{at_least: 4}`, `{any_of: [buy]}`."""
     clock: Clock
     """How time is known."""
     user: str | None = None
@@ -282,7 +303,11 @@ class Data(Section):
     item: str | None = None
     """The column that names the item, if there is one."""
     impression: str | None = None
-    """An integer column that names the impression; the row's number by default."""
+    """An integer column that names the impression, unique to a row; the row's number by default."""
+    request: str | None = None
+    """A column that names the request whose answer the row was part of; many rows share it. Never a feature."""
+    explode: Explode | None = None
+    """Columns that hold lists, whose elements become rows."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()
@@ -322,7 +347,13 @@ class Data(Section):
     def _names_are_known(self) -> Self:
         names = [column.name for column in self.columns]
         _check_unique_names(names, "columns")
-        roles = {"label": self.label, "user": self.user, "item": self.item, "impression": self.impression}
+        roles = {
+            "label": self.label,
+            "user": self.user,
+            "item": self.item,
+            "impression": self.impression,
+            "request": self.request,
+        }
         for role, name in roles.items():
             if name is not None and name not in names:
                 raise ValueError(f"{role} '{name}' is not a declared column{did_you_mean(name, names)}")
@@ -340,7 +371,53 @@ class Data(Section):
                 if name not in {column.name for column in every}:
                     raise ValueError(f"rules.{rule}: '{name}' is not a declared column{did_you_mean(name, names)}")
         self._check_side_tables(names)
+        self._check_label()
+        self._check_keys_of_rows()
         return self
+
+    def _check_label(self) -> None:
+        label = self.by_name[self.label]
+        if self.positive is not None and label.type not in self.positive.types:
+            wanted = " or ".join(self.positive.types)
+            raise ValueError(f"label '{self.label}' is of type {label.type}; this `positive` needs {wanted}")
+        paired = self.explode.columns if self.explode is not None and self.explode.within is not None else ()
+        for column in self.columns:
+            reads_label = column.source_name == label.source_name and column.name not in (self.label, *paired)
+            if reads_label and column.known == "before":
+                raise ValueError(
+                    f"column '{column.name}' reads '{label.source_name}', as the label does; declare it"
+                    " `known: after`, or it would leak the label"
+                )
+
+    def _check_keys_of_rows(self) -> None:
+        if self.request is not None:
+            if self.request in (self.impression, self.user, self.item):
+                role = {self.impression: "impression", self.user: "user", self.item: "item"}[self.request]
+                raise ValueError(f"request '{self.request}' is the {role} too; a request is shared by several rows")
+            if self.by_name[self.request].type not in ("integer", "string", "hex"):
+                raise ValueError(
+                    f"request '{self.request}' is of type {self.by_name[self.request].type}; wanted integer, string or"
+                    " hex"
+                )
+        if self.explode is None:
+            return
+        own = {column.name: column for column in self.columns}
+        for name in self.explode.columns:
+            if name not in own:
+                raise ValueError(f"explode: '{name}' is not a column of the log{did_you_mean(name, own)}")
+            if own[name].type in ("tags", "vector"):
+                raise ValueError(
+                    f"explode: '{name}' is of type {own[name].type}; wanted the type of an element, which becomes a row"
+                )
+        if self.explode.within is not None and len({own[name].source_name for name in self.explode.columns}) > 1:
+            raise ValueError("explode.within: the columns must have the same `source`, the text that holds them")
+        if self.impression is not None:
+            raise ValueError(
+                f"impression '{self.impression}' names a row of the file, which explode makes several rows of; declare"
+                " it as data.request"
+            )
+        if isinstance(self.clock, RowClock):
+            raise ValueError("explode needs a clock column; rows of one list have no order in time")
 
     def _check_side_tables(self, names: list[str]) -> None:
         taken = set(names)
@@ -373,6 +450,11 @@ class Data(Section):
     def _live_columns(self) -> dict[str, ColumnType]:
         kinds: dict[str, ColumnType] = {LIVE_COLUMNS[0]: "integer", LIVE_COLUMNS[1]: "string"}
         return kinds if self.live.collect else {}
+
+    @property
+    def names_of_rows(self) -> tuple[str | None, ...]:
+        """Columns that only tell rows and outcomes apart: never a feature, and no part of a request to the server."""
+        return self.label, self.impression, self.request
 
     @property
     def by_name(self) -> dict[str, Column]:

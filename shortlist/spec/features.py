@@ -66,6 +66,8 @@ class Feature(Section):
                     f"{self.title}: '{name}' is known only after the impression; a feature of the same row would leak"
                     " the label. A target or lag over earlier days may use it."
                 )
+            if name == data.request:
+                raise ValueError(f"{self.title}: '{name}' names the request, which no later row shares; leave it out")
             if self.column_types and column.type not in self.column_types:
                 raise ValueError(
                     f"{self.title}: '{name}' is of type {column.type}; wanted {' or '.join(self.column_types)}"

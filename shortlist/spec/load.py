@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.base import OneOf
+from shortlist.spec.changes import apply_change, split_changes
 from shortlist.spec.models import ModelSection, model_sections
 from shortlist.spec.spec import Spec
 from shortlist.spec.yaml_text import YamlError, read_yaml
@@ -30,7 +31,7 @@ def load_spec(path: Path, changes: Sequence[str] = ()) -> Spec:
 
     Args:
         path: The file.
-        changes: Values to use instead of the file's, each `key.of.section=value`.
+        changes: Values to use instead of the file's, each `key.of.section=value` or several with spaces between them.
 
     Raises:
         SpecError: It cannot be read or is not valid; names file, key, value and the likely intended key.
@@ -68,8 +69,11 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
         raise SpecError(
             f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {type(raw).__name__})"
         )
-    for change in changes:
-        _change(raw, change)
+    for change in (one for text in changes for one in split_changes(text, Spec.model_fields)):
+        try:
+            apply_change(raw, change)
+        except ValueError as error:
+            raise SpecError(f"'{change}': {error}") from None
     try:
         return Spec.model_validate(raw)
     except ValidationError as error:
@@ -85,24 +89,6 @@ def canonical_json(section: BaseModel) -> str:
 def digest(section: BaseModel) -> str:
     """Return the first 16 hex digits of the SHA-256 of a section's canonical JSON."""
     return hashlib.sha256(canonical_json(section).encode()).hexdigest()[:16]
-
-
-def _change(raw: dict[str, Any], change: str) -> None:
-    """Put the value of `a.b.c=value`, read as YAML, at its place."""
-    place, equals, value = change.partition("=")
-    *sections, key = place.strip().split(".")
-    if not equals or not all((*sections, key)):
-        raise SpecError(f"'{change}': wanted key.of.section=value, e.g. gates.min_auc=0.6")
-    at = raw
-    for section in sections:
-        inner = at.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise SpecError(f"'{change}': '{section}' is no section, so it has no key '{key}'")
-        at = inner
-    try:
-        at[key] = read_yaml(value)
-    except YamlError:
-        raise SpecError(f"'{change}': '{value}' is not a YAML value") from None
 
 
 def _describe(problem: ErrorDetails) -> str:

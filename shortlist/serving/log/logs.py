@@ -57,7 +57,7 @@ def logged_inputs(data: Data) -> Mapping[str, Column]:
     Those are the log's columns known before the impression. Items have a column of their own; vectors are left out, for
     they are many times as large as everything else and no distribution is told by their numbers.
     """
-    left_out = (data.label, data.impression, data.item)
+    left_out = (*data.names_of_rows, data.item)
     return {
         column.name: column
         for column in data.columns

@@ -16,10 +16,11 @@ _TIME = Column(name="moment", type="integer")
 def sent_columns(data: Data) -> dict[str, Column]:
     """Return the columns of a valid log that a request may carry, by name: what is known before the impression.
 
-    Outcomes, the label and the impression's own number never leave.
+    Outcomes, the label, the impression's own number and the name of the logged request never leave.
     """
-    own = (data.label, data.impression)
-    before = {each.name: each for each in data.columns if each.known == "before" and each.name not in own}
+    before = {each.name: each for each in data.columns if each.known == "before"}
+    for name in data.names_of_rows:
+        before.pop(name or "", None)
     return {Columns.TIME: _TIME, **before}
 
 

@@ -114,6 +114,15 @@ def test_rows_without_an_outcome_may_be_left_out(shop: Shop) -> None:
     assert shop.rows().select("item_id", Columns.LABEL).rows() == [("i1", 0)]
 
 
+def test_a_column_that_names_the_request_is_filled_from_its_id(shop: Shop) -> None:
+    slate = {"name": "slate", "type": "string"}
+    shop.declared = {**DECLARED, "columns": [slate, *DECLARED["columns"]], "request": "slate"}
+    shop.answer({"request_id": "a"}, {"request_id": "b"})
+    shop.outcome({"request_id": "a", "row": 0})
+    shop.collect()
+    assert shop.rows()["slate"].sort().to_list() == ["a", "a", "b", "b"]
+
+
 def test_rows_before_the_declared_moment_are_left_to_the_log(shop: Shop) -> None:
     shop.declared = {**DECLARED, "live": {**DECLARED["live"], "since": NOON.isoformat()}}
     shop.answer({"request_id": "a", Columns.TIME: [NOON - minutes(1), NOON]})

@@ -113,3 +113,44 @@ def test_row_order_stays_exact_for_billions_of_rows() -> None:
     borders = pl.Series([rows // 7, rows // 7 + 1, rows - 1, rows + 5])
     days = row_times(borders, rows, declared)[Columns.DAY].dt.day().to_list()
     assert days == [3, 4, 9, 9]  # 4e9 / 7 is no whole number: its floor is still of the first day
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("%d/%m/%Y %H:%M", "1/1/2024 12:00"),
+        ("%m/%d/%Y %I:%M:%S %p", "01/01/2024 12:00:00 PM"),
+        ("%d/%b/%Y:%H:%M:%S %z", "01/Jan/2024:13:00:00 +0100"),
+        ("%Y%m%d%H%M", "202401011200"),
+        ("%Y-%m-%d %H:%M:%S.%f", "2024-01-01 12:00:00.000"),
+    ],
+)
+def test_a_moment_in_a_declared_format(form: str, text: str) -> None:
+    written = EventClock(column="time", format=form)
+    assert event_times(pl.Series([text, "2024"]), written).to_list() == [NOON, None]
+
+
+def test_a_declared_format_is_local_time() -> None:
+    shanghai = EventClock(column="time", format="%d.%m.%Y %H:%M", timezone="Asia/Shanghai")
+    assert event_times(pl.Series(["01.01.2024 20:00"]), shanghai).to_list() == [NOON]
+
+
+@pytest.mark.parametrize(
+    ("unit", "form", "values", "message"),
+    [
+        ("iso", None, ["31/01/2024 12:00"] * 20, r"the format of .*got e.g. '31/01/2024 12:00', wanted ISO 8601 text.*;"
+         r" declare format: '%d/%m/%Y %H:%M' \("),
+        ("iso", None, ["05/06/2024"] * 20, r"declare format: '%d/%m/%Y' or format: '%m/%d/%Y' \("),
+        ("s", None, ["31.01.2024"] * 20, r"the format of .*; declare format: '%d.%m.%Y' \("),
+        (None, "%d/%m/%Y", ["01/31/2024"] * 20, r"wanted a time as %d/%m/%Y, from .*; declare format: '%m/%d/%Y' \("),
+        (None, "%d/%m/%Y", ["2024-01-31"] * 20, r"declare unit: iso \("),
+        ("iso", None, ["last Tuesday"] * 20, r"declare how it is written: format: '%d/%m/%Y %H:%M:%S' \("),
+    ],
+)  # fmt: skip
+def test_a_date_that_is_not_iso_is_a_matter_of_format(
+    unit: str | None, form: str | None, values: list[str], message: str
+) -> None:
+    written = EventClock.model_validate({"column": "time", "unit": unit, "format": form})
+    raw = pl.Series(values)
+    with pytest.raises(DataError, match=message):
+        check_time_unit(raw, event_times(raw, written), written, "log.csv")

@@ -110,8 +110,8 @@ def test_the_id_of_a_request_is_no_impression(write: Callable[..., Path]) -> Non
     ])  # fmt: skip
     requests = log().with_columns(price=pl.int_range(pl.len()) // 10)
     problems = check_sample(data, write(requests, items())).problems
-    (repeated,) = [one for one in problems if "duplicate_impression" in one and "e.g." in one]
-    assert "where it names a request of several rows, leave it out" in repeated
+    (quarantined,) = [one for one in problems if "are quarantined (duplicate_impression" in one]
+    assert "`impression` names one row: a key that several rows share is data.request" in quarantined
 
 
 def test_problems_of_both_files_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -250,3 +250,35 @@ def test_rejected_and_quarantined_rows_of_log_and_side_tables_lie_together(tmp_p
     assert table.notes["by_rule"] == {"type": 1}
     assert table.notes["side"]["users"]["quarantined_rows"] == 1
     assert table.notes["side"]["users"]["coverage"] == (1_499 - 29) / 1_499  # a row of user 0 was rejected
+
+
+def _days(counts: list[int], rate: Callable[[int], float]) -> pl.DataFrame:
+    """Return days of so many rows each; on every day `rate` of them are clicks."""
+    return pl.concat(
+        pl.DataFrame({
+            "time": [START + timedelta(days=day, seconds=n) for n in range(rows)],
+            "user_id": range(rows), "price": [float(day)] * rows,
+            "click": [int(n < rate(day) * rows) for n in range(rows)],
+        })
+        for day, rows in enumerate(counts) if rows
+    )  # fmt: skip
+
+
+def test_days_of_a_sparse_log_differ_by_chance(judged: Judged) -> None:
+    # Of 4 rows a day on average, days with 0 and with 9 are ordinary.
+    log = _days([4, 3, 0, 5, 6, 1, 4, 9, 2, 4] * 5, lambda _: 0.5)
+    assert judged(log, rules={"min_rows": 100}).rows == 5 * 38
+
+
+def test_days_of_a_log_of_bursts_differ_as_they_always_have(judged: Judged) -> None:
+    log = _days([100, 20, 500, 60, 1_500, 30, 200, 900, 15, 2_500], lambda day: [0.2, 0.5, 0.3, 0.8, 0.4][day % 5])
+    assert judged(log).rows == 5_825
+    # A quiet week before would make the same day a problem.
+    with pytest.raises(DataError, match=r"volume: 2 500 rows on 2024-01-09 .*max_volume_ratio 5"):
+        judged(_days([200, 210, 190, 205, 195, 200, 200, 200, 2_500], lambda _: 0.3))
+
+
+def test_a_step_to_another_level_is_no_burst(judged: Judged) -> None:
+    steady = [0.3, 0.31, 0.29, 0.3, 0.3]
+    with pytest.raises(DataError, match=r"label rate: 0.0500 on 2024-01-06"):
+        judged(_days([300] * 10, lambda day: steady[day] if day < 5 else 0.05))

@@ -1,0 +1,128 @@
+"""What is decided about a log before its spec is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+
+from shortlist.contracts import RESERVED, DataError
+from shortlist.data.clock import event_times
+from shortlist.first_spec.columns import ColumnLook
+from shortlist.first_spec.tables import Table
+from shortlist.spec.log_shape import Positive
+
+_TEST_SHARE = 0.12
+_MOST_TEST_DAYS = 0.25
+_ROW_DAYS = 7
+SHOWN_ITEM, IS_POSITIVE = "shown_item", "is_click"
+"""Names of the two columns that are cut out of `N12-0 N7-1`."""
+
+
+@dataclass
+class Side:
+    """A table about users or items."""
+
+    table: Table
+    name: str
+    key: str
+    """Source name of its key."""
+    coverage: float
+    """Share of the log's rows that find it."""
+
+
+@dataclass
+class Draft:
+    """The decisions; columns by their source names in the log."""
+
+    location: Path
+    log: Table
+    label: str
+    positive: Positive | None = None
+    clock: str | None = None
+    user: str | None = None
+    item: str | None = None
+    request: str | None = None
+    impression: str | None = None
+    after: dict[str, str] = field(default_factory=dict)
+    """Columns known only after the impression, and why."""
+    sides: list[Side] = field(default_factory=list)
+    rules: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Rule -> its value as YAML, and why it is not the default."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Tables that are no part of the spec, and why."""
+
+    @property
+    def columns(self) -> list[ColumnLook]:
+        """The log's columns that are declared: all but the clock."""
+        return [column for column in self.log.columns if column.source != self.clock]
+
+    @property
+    def paired(self) -> bool:
+        """Whether one text holds items and labels."""
+        return self.log.column(self.label).pairs
+
+    @property
+    def roles(self) -> set[str | None]:
+        """Columns of the log that have a role."""
+        return {self.label, self.clock, self.user, self.item, self.request, self.impression}
+
+    def name_of(self, column: ColumnLook, side: Side | None = None) -> str:
+        """Return the name by which the spec declares a column: no other column's, and none of Shortlist's own."""
+        own_role = {self.label: "label", self.impression: "impression_id"}.get(column.source) if side is None else None
+        name = column.name
+        if name in RESERVED and name != own_role:
+            name = f"{name}_value"
+        if side is None:
+            same = [one.source for one in self.columns if one.name == column.name]
+            return name if same[:1] == [column.source] else f"{name}_{same.index(column.source) + 1}"
+        if column.source == side.key:
+            return self.name_of(next(one for one in self.columns if one.name == column.name))
+        before = {one.name for one in self.columns} | {
+            one.name for other in self.sides[: self.sides.index(side)] for one in other.table.columns
+        }
+        return f"{side.name}_{name}" if name in before else name
+
+    @property
+    def day_rows(self) -> list[tuple[date, int]]:
+        """Rows of every day, in order; of a log without a clock, those of its equal parts."""
+        rows = self.log.rows.height
+        if self.clock is None:
+            return [(date(2000, 1, 3 + day), rows // _ROW_DAYS) for day in range(_ROW_DAYS)]
+        column = self.log.column(self.clock)
+        assert column.clock is not None
+        raw = self.log.rows[self.clock]
+        times = event_times(raw, column.clock)
+        counts = pl.DataFrame({"day": times.dt.date()}).drop_nulls().group_by("day").len().sort("day")
+        return [(day, int(n)) for day, n in counts.rows()]
+
+    @property
+    def split(self) -> tuple[int, int, int]:
+        """Days to warm up, to validate and to test: whole days with about an eighth of the rows each.
+
+        Raises:
+            DataError: The log has too few days.
+        """
+        counts = [n for _, n in self.day_rows]
+        if len(counts) < 4:
+            raise DataError(f"the log has {len(counts)} day(s); a split by days needs 4 at least")
+        most = max(1, int(_MOST_TEST_DAYS * len(counts)))
+        test = _days_with(counts, most)
+        validation = _days_with(counts[:-test], most)
+        warmup = 1 if len(counts) < 10 else max(1, len(counts) // 10)
+        return warmup, validation, test
+
+    @property
+    def test_rows(self) -> int:
+        """Rows of the test days that were seen."""
+        return sum(n for _, n in self.day_rows[-self.split[2] :])
+
+
+def _days_with(counts: list[int], most: int) -> int:
+    wanted, days, rows = _TEST_SHARE * sum(counts), 0, 0
+    while days < most and (rows < wanted or not days):
+        days += 1
+        rows += counts[-days]
+    return days

@@ -1,0 +1,180 @@
+"""`shortlist init`: a first spec that a foreign log keeps, without editing."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import exp
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from shortlist.cli import main
+from shortlist.contracts import DataError
+from shortlist.data.sample_check import check_sample
+from shortlist.first_spec.draft import Draft
+from shortlist.first_spec.write import draft_spec, likeliest, write_spec
+from shortlist.spec.data import EventClock
+from shortlist.spec.load import load_spec, parse_spec
+from shortlist.spec.spec import Spec
+
+GENRES = ["Action", "Comedy", "Drama", "War"]
+
+
+def films(folder: Path, rows: int = 3_000, days: int = 24) -> Path:
+    """Write ratings as RecBole has them: typed headers, sessions in bursts, not in time order, a table of each side."""
+    draw = random.Random(1)
+    genres = {film: draw.sample(GENRES, draw.randint(1, 3)) for film in range(1, 121)}
+    quality = {film: draw.gauss(0, 0.6) for film in genres}
+    lines: list[str] = []
+    while len(lines) < rows:
+        user, start = draw.randint(1, 150), 873_000_000 + draw.random() * days * 86_400
+        for place, film in enumerate(draw.sample(sorted(genres), draw.randint(2, 12))):
+            stars = min(5, max(1, round(3.4 + quality[film] + (user % 3 - 1) * 0.5 + draw.gauss(0, 0.7))))
+            lines.append(f"{user}\t{film}\t{stars}\t{int(start) + 40 * place}\n")
+    draw.shuffle(lines)
+    (folder / "films.inter").write_text(
+        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + "".join(lines)
+    )
+    items = "".join(f"{film}\tFilm {film}\t{1950 + film % 40}\t{' '.join(own)}\n" for film, own in genres.items())
+    header = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
+    (folder / "films.item").write_text(header + items)
+    users = "".join(f"{user}\t{18 + user % 50}\t{'MF'[user % 2]}\t0{1000 + user}\n" for user in range(1, 151))
+    (folder / "films.user").write_text("user_id:token\tage:token\tgender:token\tzip_code:token\n" + users)
+    return folder
+
+
+def clicks(folder: Path, requests: int = 900, days: int = 30) -> Path:
+    """Write a sparse log of clicks: four rows of a request share its id, 5 % clicks, dates that are not ISO."""
+    draw = random.Random(2)
+    lines = []
+    for number, day in enumerate(sorted(draw.random() * days for _ in range(requests))):
+        user, when = draw.randrange(200), datetime(2024, 3, 1, tzinfo=UTC) + timedelta(days=day)
+        for slot, product in enumerate(draw.sample(range(150), 4), 1):
+            clicked = int(draw.random() < 1 / (1 + exp(3.4 - 1.5 * (user % 10 == product % 10) + 0.2 * slot)))
+            shown = f"p{product},c{product % 10},{slot},{product % 40}.99"
+            lines.append(f"r{number},{when:%d/%m/%Y %H:%M},v{user},{shown},{clicked}\n")
+    (folder / "log.csv").write_text("request_id,when,visitor,product,category,slot,price,clicked\n" + "".join(lines))
+    return folder
+
+
+def drafted(location: Path) -> tuple[Draft, Spec]:
+    draft = draft_spec(location, likeliest)
+    text, problems = write_spec(draft, "mine")
+    assert problems == []
+    spec = parse_spec(text)
+    assert check_sample(spec.data, location).problems == ()
+    return draft, spec
+
+
+def test_films_with_typed_headers(tmp_path: Path) -> None:
+    _, spec = drafted(films(tmp_path))
+    data = spec.data
+    assert (data.label, data.user, data.item) == ("rating", "user_id", "item_id")
+    assert data.positive is not None and data.positive.at_least == 4
+    assert isinstance(data.clock, EventClock)
+    assert (data.clock.column, data.clock.unit, data.clock.earliest.year) == ("timestamp:float", "s", 1997)
+    assert {table.name: table.key for table in data.side_tables} == {"users": "user_id", "items": "item_id"}
+    assert data.by_name["class"].type == "tags" and data.by_name["zip_code"].type == "string"  # a leading zero is kept
+    assert {"user_id_rate", "item_id_seen", "user_id_class_rate", "release_year_log"} <= set(spec.features.names)
+    assert "user_id_gender_rate" not in spec.features.names  # tells no two films of a user apart
+    assert spec.gates.min_test_rows < 600
+
+
+def test_a_sparse_log_of_clicks(tmp_path: Path) -> None:
+    draft, spec = drafted(clicks(tmp_path))
+    data = spec.data
+    assert (data.label, data.user, data.item, data.request) == ("clicked", "visitor", "product", "request_id")
+    assert isinstance(data.clock, EventClock) and data.clock.format == "%d/%m/%Y %H:%M"
+    assert data.positive is None and data.impression is None and draft.after == {}
+    assert {"product_rate", "visitor_category_rate", "slot_code", "price_number"} <= set(spec.features.names)
+    assert not any("request" in name for name in spec.features.names)
+    assert spec.gates.max_rate_error > 0.1  # few clicks: chance alone moves the rate
+
+
+def test_a_log_without_a_header(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    rows = [
+        (draw.randint(1, 90), draw.randint(1, 60), draw.randint(1, 5), 880_000_000 + n * 700 % 1_700_000)
+        for n in range(2_500)
+    ]
+    (tmp_path / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    with pytest.raises(DataError, match="no column holds 0 and 1, ratings, or names of events; a log needs"):
+        draft_spec(tmp_path / "u.data", likeliest)
+
+
+def test_pairs_of_items_and_clicks(tmp_path: Path) -> None:
+    draw = random.Random(4)
+    start = datetime(2019, 11, 9, tzinfo=UTC)
+    rows = [
+        {
+            "user": f"U{draw.randrange(80)}",
+            "time": f"{start + timedelta(hours=n // 3):%m/%d/%Y %I:%M:%S %p}",
+            "impressions": " ".join(f"N{news}-{int(draw.random() < 0.2)}" for news in draw.sample(range(50), 5)),
+        }
+        for n in range(900)
+    ]
+    pl.DataFrame(rows).write_csv(tmp_path / "behaviors.tsv", separator="\t")
+    _, spec = drafted(tmp_path)
+    assert spec.data.explode is not None and spec.data.explode.columns == ("shown_item", "is_click")
+    assert (spec.data.item, spec.data.user) == ("shown_item", "user_value")  # `user` is Shortlist's own name
+    assert isinstance(spec.data.clock, EventClock) and spec.data.clock.format == "%m/%d/%Y %I:%M:%S %p"
+
+
+def test_outcomes_are_told_by_name_and_by_what_they_know(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    rows = 3_000
+    label = [int(draw.random() < 0.3) for _ in range(rows)]
+    pl.DataFrame({
+        "user_id": [draw.randrange(99) for _ in range(rows)], "item_id": [draw.randrange(60) for _ in range(rows)],
+        "ts": [1_700_000_000 + n * 300 for n in range(rows)], "is_like": [draw.randrange(2) for _ in range(rows)],
+        "seconds": [one * 20 + draw.random() for one in label], "price": [draw.random() for _ in range(rows)],
+        "is_click": label,
+    }).write_parquet(tmp_path / "log.parquet")  # fmt: skip
+    draft, spec = drafted(tmp_path / "log.parquet")
+    assert "its name is that of an outcome" in draft.after["is_like"]
+    assert "orders the labels with an AUC of 1.00" in draft.after["seconds"]
+    assert {name for name, column in spec.data.by_name.items() if column.known == "after"} == {"is_like", "seconds"}
+
+
+def test_days_of_logs_in_several_files_become_a_glob(tmp_path: Path) -> None:
+    lines = (clicks(tmp_path) / "log.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "log.csv").unlink()
+    for part, first in enumerate(range(1, len(lines), 1_000)):
+        (tmp_path / f"day_{part}.csv").write_text("".join([lines[0], *lines[first : first + 1_000]]))
+    draft, spec = drafted(tmp_path)
+    assert spec.data.source.model_dump()["path"] == "day_*.csv" and draft.log.files == 4
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command line; return its code and what it said."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["shortlist", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_says_why_and_never_replaces_a_file(tmp_path: Path, command: Command) -> None:
+    folder, out = clicks(tmp_path), tmp_path / "mine.yaml"
+    code, said, _ = command("init", str(folder), "--out", str(out), "--yes")
+    assert code == 0 and "item       product: named as items are; 150 of them" in said
+    assert load_spec(out).name == "mine"
+    code, _, error = command("init", str(folder), "--out", str(out), "--yes")
+    assert code == 2 and "is there already; give another --out, or --force" in error
+
+
+def test_a_folder_without_a_log_is_told_so(tmp_path: Path, command: Command) -> None:
+    code, _, error = command("init", str(tmp_path), "--yes", "--out", str(tmp_path / "mine.yaml"))
+    assert code == 2 and "no file that can be a log; wanted CSV, TSV, JSON lines or Parquet" in error
+    assert not (tmp_path / "mine.yaml").exists()

@@ -1,0 +1,67 @@
+"""Markdown leads somewhere: relative links, anchors, make targets and commands; without the site's generator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shortlist.cli.commands import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Give the relative links of a page that lead to no file or no heading."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for link in _LINK.findall(re.sub(r"`[^`]*`", "", text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings in links."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert list(dead_links(page)) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# Title\n\n## What to do, and when\n")
+    page = tmp_path / "page.md"
+    good = "[a](other.md) [b](other.md#what-to-do-and-when) [c](https://example.org/x) `[d](code.md)`\n"
+    page.write_text(good + "```\n[e](fence.md)\n```\n[f](missing.md) [g](other.md#no-such-part)\n")
+    assert list(dead_links(page)) == ["missing.md", "other.md#no-such-part"]
+
+
+def test_commands_in_the_documentation_exist() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback is not None}
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join([*(found[0] for found in _FENCE.finditer(text)), *re.findall(r"`[^`\n]+`", text)])
+        named = set(re.findall(r"(?:^|`|; )make ([a-z][a-z-]*)", code, re.MULTILINE))
+        assert named <= targets, f"{page.name}: no such target {named - targets}"
+        called = set(re.findall(r"\.venv/bin/shortlist ([a-z][a-z-]*)", text))
+        assert called <= commands, f"{page.name}: no such command {called - commands}"
+
+
+def test_every_page_of_the_site_is_in_its_tree() -> None:
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
