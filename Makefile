@@ -33,6 +33,10 @@ DRY_RUN ?=
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
+# make tune: one model, and how long it is searched.
+MODEL ?=
+MINUTES ?=
+TRIALS ?=
 # How many random specs or logs are tried.
 CASES ?= 10000
 # Of the cluster that make test-cluster tries: said with the command, never taken from the environment.
@@ -122,6 +126,9 @@ watch: $(READY) ## look at SPEC's live traffic once, or again and again: make wa
 collect: $(READY) ## join SPEC's served rows with their outcomes, once those are due, and add them to the log
 	@$(BIN)/shortlist collect $(SPEC) --runs $(RUNS)
 
+refresh: $(READY) ## count what is new in SPEC's log and serve it, without a training: make refresh [DATA=path]; make watch does it by schedule.refresh
+	@$(BIN)/shortlist refresh $(SPEC) $(if $(DATA),--data "$(DATA)") --runs $(RUNS)
+
 drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
 	@rm -rf $(RUNS)/drill
 	@$(BIN)/shortlist drill --runs $(RUNS)/drill
@@ -141,6 +148,10 @@ schedule: $(READY_CLUSTER) ## make a cluster's recurring runs what SPEC's schedu
 docs: $(READY_DOCS) ## build the documentation site in build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo "Documentation: build/site/index.html"
+
+tune: $(READY) ## search for better settings of SPEC's models on the last run's features: make tune [MODEL=xgboost] [MINUTES=20|TRIALS=50]
+	@$(BIN)/shortlist tune $(SPEC) $(if $(MODEL),--model $(MODEL)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(TRIALS),--trials $(TRIALS)) $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
 	@$(BIN)/shortlist ui --runs $(RUNS)
@@ -286,6 +297,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect drill \
+.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

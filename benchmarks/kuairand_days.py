@@ -48,8 +48,8 @@ from shortlist.evaluation.metrics import auc, log_loss
 from shortlist.features.fit import fit
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.table import build_table
+from shortlist.features.tiles import start_of
 from shortlist.features.transform import Transformer
-from shortlist.features.views import start_of
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec

@@ -30,12 +30,14 @@ def report(
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
+    comparison: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Write the page and the machine-readable summary of the run."""
+    """Write the page, the machine-readable summary of the run, and its models side by side."""
     from shortlist.report.assembly import write_run
     from shortlist.tracking.steps import step
 
-    with step("report", page=page.path, summary=summary.path):
+    with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
+        scores_of, proofs_of = ({one.metadata["model"]: one for one in left} for left in (scores, proofs))
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             lineage,
@@ -43,6 +45,6 @@ def report(
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
             [raw_log, fitted, skew, champion, *proofs],
             {one.metadata["model"]: one for one in models},
-            {one.metadata["model"]: one for one in scores if one.metadata["role"] == "baseline"},
-            (page.path, summary.path),
+            {name: (score, proofs_of[name]) for name, score in scores_of.items()},
+            (page.path, summary.path, comparison.path),
         )

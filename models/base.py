@@ -13,6 +13,21 @@ from pydantic import BaseModel, ConfigDict
 from shortlist.contracts import ShortlistError
 from shortlist.serving.export.signature import RunsAs
 from shortlist.spec.models import ModelSection
+from shortlist.spec.tune import Dimension
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a search for better settings treats a kind of model.
+
+    Attributes:
+        space: What it changes where the spec declares no space, by key of the section.
+        pace: Key by which rounds of training are compared: two trials at the same number of rounds times this value
+            have got equally far. Empty: at the same number of rounds.
+    """
+
+    space: Mapping[str, Dimension] = field(default_factory=dict)
+    pace: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class ModelKind:
             `shortlist plan`; empty: there is nothing to plan.
         diagnosis: Function (table, section, runtime, steps) that finds the bottleneck of a training and gives its
             `lines`, for `shortlist diagnose`; likewise.
+        tuning: What `shortlist tune` searches over.
     """
 
     section: type[ModelSection]
@@ -42,6 +58,7 @@ class ModelKind:
     forms: Mapping[str, str] = field(default_factory=dict)
     plan: str = ""
     diagnosis: str = ""
+    tuning: Tuning = Tuning()
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a feature table as sparse vectors: standardised floats, then hashed one-hot ids."""
+"""Rows of a feature table as sparse vectors: standardised floats, then hashed one-hot ids and bins of numbers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ class OneHot:
         features: The features; a list of ids counts as the mean of its one-hot vectors.
         mean: Mean of every float.
         scale: What its distance from the mean is multiplied by; null becomes 0, the mean.
-        buckets: Places for ids; two ids may share one.
+        buckets: Places for ids and bins; two of them may share one.
+        edges: Where the bins of every number (not of vectors) end, rising, shape (numbers, bins - 1); null has a bin of
+            its own. None: numbers have no bins.
     """
 
     features: tuple[FeatureColumn, ...]
     mean: np.ndarray
     scale: np.ndarray
     buckets: int
+    edges: np.ndarray | None = None
 
     def rows(self, frame: pl.DataFrame) -> sparse.csr_matrix:
         """Return a frame's rows, shape (rows, floats + buckets), float32."""
@@ -36,6 +39,7 @@ class OneHot:
         blocks = [sparse.csr_matrix(standard), self._singles(frame)]
         lists = [one for one in self.features if one.kind == "ids"]
         blocks += [self._list(frame, feature, number) for number, feature in enumerate(lists, start=1)]
+        blocks += [] if self.edges is None else [self._bins(frame)]
         ids = sum(blocks[2:], start=blocks[1])
         return sparse.hstack([blocks[0], ids], format="csr", dtype=np.float32)
 
@@ -44,6 +48,18 @@ class OneHot:
         ids = fused_rows(frame, singles, [0] * len(singles))
         starts = np.arange(frame.height + 1) * len(singles)
         return self._one_hot(bucket_of(ids, np.arange(len(singles)), self.buckets).ravel(), starts, 1.0)
+
+    def _bins(self, frame: pl.DataFrame) -> sparse.csr_matrix:
+        assert self.edges is not None
+        numbers = [one for one in self.features if one.kind == "dense"]
+        values = float_matrix(frame, numbers)
+        bins = np.empty(values.shape, np.int64)
+        for place, edges in enumerate(self.edges):
+            bins[:, place] = np.searchsorted(edges, values[:, place], side="right") + 1
+        bins[np.isnan(values)] = 0
+        columns = np.arange(len(numbers)) + len(self.features)  # of no id's column
+        starts = np.arange(frame.height + 1) * len(numbers)
+        return self._one_hot(bucket_of(bins, columns, self.buckets).ravel(), starts, 1.0)
 
     def _list(self, frame: pl.DataFrame, feature: FeatureColumn, number: int) -> sparse.csr_matrix:
         ids, starts = fused_lists(frame, feature, 0)
@@ -54,6 +70,18 @@ class OneHot:
     def _one_hot(self, buckets: np.ndarray, starts: np.ndarray, values: np.ndarray | float) -> sparse.csr_matrix:
         data = np.broadcast_to(np.float32(values), buckets.shape)
         return sparse.csr_matrix((data, buckets, starts), shape=(len(starts) - 1, self.buckets))
+
+
+def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
+    """Return the quantiles at which the bins of every column end, shape (columns, bins - 1), float32; nulls are NaN.
+
+    >>> bin_edges(np.array([[1.0], [2.0], [3.0], [np.nan]], np.float32), 2).tolist()
+    [[2.0]]
+    """
+    if not values.shape[1]:
+        return np.empty((0, bins - 1), np.float32)
+    known = np.where(np.isnan(values).all(axis=0), 0.0, values)
+    return np.nanquantile(known, np.linspace(0, 1, bins + 1)[1:-1], axis=0).T.astype(np.float32)
 
 
 def floats_of(features: Sequence[FeatureColumn]) -> list[FeatureColumn]:

@@ -51,6 +51,9 @@ class Outcome(NamedTuple):
     importance: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple's default, never changed
     hashed: dict[str, HashCollisions] = {}  # noqa: RUF012 - as above
     cached_rows: int | None = None
+    held_out: np.ndarray | None = None
+    """Scores of the validation rows, in the table's order, by the model that had not learnt them; None where the final
+    one has not either, or where they were not kept."""
 
 
 SectionT = TypeVar("SectionT", bound=ModelSection)
@@ -75,6 +78,8 @@ class Ranker(ABC, Generic[SectionT]):
         self.section = section
         self.name = name or self.kind
         self._record: TrainedModel | None = None
+        self.held_out: np.ndarray | None = None
+        """See `Outcome.held_out`; None for a model that was loaded."""
         self._calibration: Calibration | None = None
         self._features: tuple[FeatureColumn, ...] = ()
 
@@ -131,6 +136,7 @@ class Ranker(ABC, Generic[SectionT]):
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
+        self.held_out = outcome.held_out
         self._record = TrainedModel(
             kind=self.kind, name=self.name, features=learning.features, params=self.section.model_dump(mode="json"),
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,

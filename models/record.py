@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ class TrainedModel(BaseModel):
     seed: int
     champion: str | None = None
     """Name of the champion's folder when training started from it."""
+
+    def has_learnt(self, day: date) -> bool:
+        """Whether the weights were fitted on the rows of a day."""
+        learnt = (*self.train_days, *(self.validation_days if self.params.get("refit") else ()))
+        return str(day) in learnt
 
 
 def read_record(folder: Path) -> TrainedModel:

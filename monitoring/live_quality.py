@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monitoring.reference.reference import ModelReference
     from monitoring.windows.windows import LiveWindow
 
-Name = Literal["auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
+Name = Literal["auc", "gauc", "log_loss", "ndcg_at_10", "rate_error", "hit_rate", "label_rate", "mean_score"]
 _Scale = Mapping[Name, tuple[float | None, float | None]]
 VERSION: Final = "version"
 ALL: Final = "all"
@@ -133,12 +133,18 @@ class _Look:
 def _scale(usual: ModelReference, limits: QualityLimits) -> _Scale:
     return {
         "auc": (usual.auc, usual.auc - limits.max_auc_drop),
+        "gauc": (usual.gauc, _below(usual.gauc, limits.max_gauc_drop)),
+        "ndcg_at_10": (usual.ndcg_at_10, None),
         "log_loss": (usual.log_loss, usual.log_loss + limits.max_log_loss_increase),
         "rate_error": (rate_error(usual.mean_score, usual.label_rate), limits.max_rate_error),
         "hit_rate": (usual.hit_rate, usual.hit_rate * (1 - limits.max_kpi_drop)),
         "label_rate": (usual.label_rate, None),
         "mean_score": (usual.mean_score, None),
     }
+
+
+def _below(usual: float | None, drop: float | None) -> float | None:
+    return None if usual is None or drop is None else usual - drop
 
 
 def _absolute(limits: QualityLimits) -> _Scale:
@@ -155,9 +161,9 @@ def _measure(rows: pl.DataFrame, limits: QualityLimits, seed: int) -> dict[Name,
     check_scores(labels, scores)
     check_classes(labels)
     scored = ScoredRows(rows, labels, scores, clusters_of(rows))
-    auc, log_loss = bootstrap(scored, limits.confidence, ROUNDS, seed)
+    found = bootstrap(scored, limits.confidence, ROUNDS, seed)
     rates = measure_rates(rows, limits.hit_rate_at, limits.confidence, seed)
-    return {"auc": auc, "log_loss": log_loss, **{name: rates[name] for name in rates}}
+    return {**{name: found[name] for name in found}, **{name: rates[name] for name in rates}}
 
 
 def _slices(rows: pl.DataFrame, columns: Sequence[str], min_rows: int) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -237,7 +237,13 @@ class MonitoringJob:
             },
             waiting=waiting,
             policy=self._settings.retrain,
+            counted_until=self._counted_until(),
         )
+
+    def _counted_until(self) -> datetime | None:
+        announced = spec_feast_store_location(self._stores, self.name).announced() or {}
+        counted = announced.get("counted_until", announced.get("until"))
+        return None if counted is None else datetime.fromisoformat(counted)
 
 
 def _stamp(moment: datetime) -> str:

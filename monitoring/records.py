@@ -49,7 +49,7 @@ class Problem(_Record):
 class Measure(_Record):
     """One number about a model in a window, with its interval and what it was on the test days."""
 
-    name: Literal["auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
+    name: Literal["auc", "gauc", "log_loss", "ndcg_at_10", "rate_error", "hit_rate", "label_rate", "mean_score"]
     value: float
     low: float
     high: float

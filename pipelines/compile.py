@@ -21,7 +21,9 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         scheduled_retraining,
         scheduled_retraining_wide,
     )
+    from pipelines.refresh import refresh
     from pipelines.training import training, training_wide
+    from pipelines.tuning import tuning
 
     return {
         "training": training,
@@ -30,6 +32,8 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         "monitoring_wide": monitoring_wide,
         "scheduled_retraining": scheduled_retraining,
         "scheduled_retraining_wide": scheduled_retraining_wide,
+        "refresh": refresh,
+        "tuning": tuning,
     }
 
 

@@ -78,6 +78,7 @@ class Files:
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"
+    COMPARISON: Final = "compare.json"
     REPORT: Final = "report.html"
     PREPROCESSING: Final = "preprocessing"
     """Folder inside a model folder: what the model needs besides its weights to read rows."""

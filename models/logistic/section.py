@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shortlist.spec.base import Names
 from shortlist.spec.models import ModelSection
 
+MOST_BINS: Final = 256
+
 
 class LogisticModel(ModelSection):
-    """Logistic-regression baseline on hashed one-hot ids and dense features."""
+    """Logistic-regression baseline on hashed one-hot ids, numbers and their bins."""
 
     kind: Literal["logistic"] = "logistic"
-    """Logistic regression; added with the features of the last declared candidate where none is declared."""
+    """Logistic regression; added with every declared feature where none is declared."""
     role: Literal["baseline"] = "baseline"
     """It has no exported form, so it is never served."""
     features: Names = Field(min_length=1)
     """Features it reads; `*` and `?` match several."""
+    epochs: int = Field(default=10, ge=1)
+    """Most passes over the training days; it stops after the first that does not improve the validation log loss."""
+    bins: tuple[int, ...] = Field(default=(0, 24), min_length=1)
+    """Equal-count bins of every number, each with a weight of its own beside the number's (0: none), to choose ..."""
+    l2: tuple[float, ...] = Field(default=(1e-6, 1e-5, 1e-4), min_length=1)
+    """... together with the L2 penalties, by the validation log loss after the third pass."""
+    refit: bool = True
+    """After that, train once more on training and validation days with the bins, the penalty and the passes found."""
+
+    @model_validator(mode="after")
+    def _penalties_and_bins_make_sense(self) -> Self:
+        if any(penalty <= 0 for penalty in self.l2):
+            raise ValueError(f"l2: penalties must be above 0 (got {list(self.l2)})")
+        if wrong := [bins for bins in self.bins if bins < 0 or bins == 1 or bins > MOST_BINS]:
+            raise ValueError(f"bins: 0 (none) or 2 to {MOST_BINS} (got {wrong[0]})")
+        return self
 
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
-        """Return one on the features of the last candidate that declares some."""
-        reads = [candidate.reads for candidate in candidates if candidate.reads]
-        return cls(features=reads[-1]) if reads else None
+        """Return one on every declared feature, where some candidate reads features."""
+        return cls(features=("*",)) if any(candidate.reads for candidate in candidates) else None

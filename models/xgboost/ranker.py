@@ -84,7 +84,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         before = _champion(champion, learning.features) if champion else None
         matrices = exact_matrices(learning, runtime) if before else self._binned(learning, runtime)
         with xgboost_collective(), matrices as matrix:
-            history = self._boost(params, matrix, before, on_epoch)
+            history, held_out = self._boost(params, matrix, before, on_epoch)
             if self.section.refit:
                 if current() is None:  # several workers may not declare both
                     self._calibrate(learning)  # before the validation days are learnt
@@ -92,12 +92,15 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
-        return Outcome(tuple(history), passes=passes, best=trees, rounds=trees, importance=importance)
+        return Outcome(
+            tuple(history), passes=passes, best=trees, rounds=trees, importance=importance,
+            held_out=held_out if self.section.refit and current() is None else None,
+        )  # fmt: skip
 
     def _boost(
         self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
-    ) -> list[dict[str, Any]]:
-        """Grow trees on the training days until the validation days stop it; return the history."""
+    ) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """Grow trees on the training days until the validation days stop it; return the history and their scores."""
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
@@ -114,7 +117,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         scores = probabilities(scores) if self.section.learns_order else scores
         history[kept - 1] |= quality(all_gather_rows(validation.get_label()), all_gather_rows(scores))
         self._booster = _released(booster)
-        return history
+        return history, scores
 
     def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> Outcome:
         """Grow as many trees as the champion has, anew.

@@ -28,7 +28,7 @@ __all__ = ["PAGE", "StatusPageData", "environment", "render", "write_page"]
 
 PAGE: Final = "status.html"
 TEMPLATE: Final = "status.html.j2"
-_MEASURES: Final = ("hit_rate", "auc", "log_loss", "rate_error", "label_rate", "mean_score")
+_MEASURES: Final = ("hit_rate", "auc", "gauc", "ndcg_at_10", "log_loss", "rate_error", "label_rate", "mean_score")
 _MOST_LINES: Final = 60
 
 
@@ -93,7 +93,7 @@ def measured(value: float, name: str) -> str:
     >>> measured(0.0512, "hit_rate"), measured(0.7411, "auc")
     ('5.1 %', '0.7411')
     """
-    return decimals(value) if name in {"auc", "log_loss"} else share(value)
+    return decimals(value) if name in {"auc", "gauc", "ndcg_at_10", "log_loss"} else share(value)
 
 
 def clock(time: datetime) -> str:

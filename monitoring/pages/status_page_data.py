@@ -35,6 +35,8 @@ class StatusPageData:
     """Folder of the rollouts, relative to the status page."""
     policy: RetrainPolicy = field(default_factory=RetrainPolicy)
     """As declared; it says when windows raise the alarm, and when they end it."""
+    counted_until: datetime | None = None
+    """The end of the newest tile of the statistics that servers use; None while nothing is published."""
 
     @cached_property
     def windows(self) -> tuple[WindowReport, ...]:

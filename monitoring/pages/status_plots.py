@@ -23,11 +23,12 @@ from shortlist.report.figures import DASHES, INK, MARKERS, MUTED, SERIES, Plot, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Name = Literal["auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
+Name = Literal["auc", "gauc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"]
 
 _TITLES: Final[dict[Name, tuple[str, str]]] = {
     "hit_rate": ("Hit rate", "Share of the answers whose best items were taken."),
     "auc": ("AUC", "How well clicks are told from other rows; a half is guessing."),
+    "gauc": ("GAUC", "How well one user's clicks are told from the same user's other rows; a half is guessing."),
     "rate_error": ("Rate error", "Difference of mean score and label rate, as a share of the label rate."),
     "label_rate": ("Label rate and mean score", "How often items were taken, and how often the scores expected it."),
 }
@@ -64,7 +65,7 @@ def _kpi_plot(loop: StatusPageData, shown: Slots, name: Name) -> Plot | None:
         draw_alarms(axes, shown, loop.alarmed)
         draw_decisions(axes, shown, loop.decisions)
         draw_ticks(axes, shown)
-        if name != "auc":
+        if name not in {"auc", "gauc"}:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         bottom, top = axes.get_ylim()
         axes.set_ylim(bottom - 0.12 * (top - bottom), top)  # room for the marks along the bottom

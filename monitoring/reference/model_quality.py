@@ -15,6 +15,7 @@ from monitoring.reference.reference_parts import ColumnReference, ModelReference
 from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
+from shortlist.evaluation.ranking import gauc, mean_ndcg
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
 from shortlist.spec.data import Data
@@ -57,6 +58,9 @@ def scores_by_impression(path: Path) -> pl.DataFrame:
 
 def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
     scored = test.frame.select(Columns.IMPRESSION, Columns.LABEL).with_columns(pl.Series(SCORE, test.scores))
+    listed = lists.join(scored, on=Columns.IMPRESSION)
+    found = listed.select(pl.col(Columns.LABEL, SCORE).cast(pl.Float64), pl.col(REQUEST)).to_dict(as_series=True)
+    labels, scores, requests = (found[name].to_numpy() for name in (Columns.LABEL, SCORE, REQUEST))
     return ModelReference(
         model=model,
         scores=_distribution(scores_by_impression(path), settings),
@@ -64,7 +68,9 @@ def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, set
         label_rate=float(test.labels.mean()),
         auc=auc(test.labels, test.scores),
         log_loss=log_loss(test.labels, test.scores),
-        hit_rate=hit_rate(lists.join(scored, on=Columns.IMPRESSION), settings.quality.hit_rate_at),
+        gauc=None if test.users is None else gauc(test.labels, test.scores, test.users),
+        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests),
+        hit_rate=hit_rate(listed, settings.quality.hit_rate_at),
         rows=test.rows,
     )
 

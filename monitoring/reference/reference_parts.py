@@ -34,6 +34,10 @@ class ModelReference(_Record):
     label_rate: float
     auc: float
     log_loss: float
+    gauc: float | None = None
+    """None where the log names no users."""
+    ndcg_at_10: float | None = None
+    """Over the lists that a replay would ask for; likewise."""
     hit_rate: float
     """At `quality.hit_rate_at`, over the lists that a replay would ask for."""
     rows: int

@@ -1,4 +1,4 @@
-"""The command line: `shortlist check|schema|run|compile|ui`, and the commands of serving and of monitoring."""
+"""The command line: `shortlist check|schema|run|compile|ui|compare`, and the commands of serving and of monitoring."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shortlist.cli.cluster import commands as cluster
+from shortlist.cli.compare import commands as comparing
 from shortlist.cli.diagnose import commands as diagnosing
 from shortlist.cli.init import commands as initialising
 from shortlist.cli.monitoring import commands as watching
@@ -23,6 +24,7 @@ from shortlist.cli.options import (
 )
 from shortlist.cli.plan import commands as planning
 from shortlist.cli.serving import commands as serving
+from shortlist.cli.tune import commands as tuning
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
@@ -121,10 +123,12 @@ def ui(runs: RunsOption = Path("runs"), port: Annotated[int, typer.Option(help="
 
 app.registered_commands += cluster.registered_commands
 app.registered_commands += (
-    diagnosing.registered_commands
+    comparing.registered_commands
+    + diagnosing.registered_commands
     + initialising.registered_commands
     + planning.registered_commands
     + serving.registered_commands
+    + tuning.registered_commands
     + watching.registered_commands
 )
 

@@ -1,4 +1,4 @@
-"""The commands of monitoring: `shortlist watch|collect|drill`."""
+"""The commands of monitoring: `shortlist watch|collect|refresh|drill`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
     found = collect_locally(load_spec(find_spec(spec)), runs)
     typer.echo("\n".join(found.lines))
     raise typer.Exit(1 if found.problems else 0)
+
+
+@commands.command()
+def refresh(
+    spec: SpecArgument,
+    data: Annotated[Path | None, typer.Option(help="The log, grown since the last training or refresh.")] = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Count what is new in the log and serve it: newer statistics for the champion's features, without a training."""
+    from shortlist.runs.refresh_runs import run_refresh_locally
+    from shortlist.spec.load import load_spec
+
+    raise typer.Exit(run_refresh_locally(load_spec(find_spec(spec)), data, runs))
 
 
 @commands.command()

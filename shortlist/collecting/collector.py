@@ -28,7 +28,8 @@ from shortlist.features.hashing import codes_of
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
-from shortlist.spec.data import Data, length_of
+from shortlist.spec.data import Data
+from shortlist.spec.durations import length_of
 from shortlist.spec.serving import ReplayTraffic, Serving
 from shortlist.storage.artefacts import sha256
 
@@ -123,8 +124,8 @@ class Collector:
         raise ShortlistError(f"spec '{self._name}': other collectors published {lost} batches meanwhile; run again")
 
     def _due(self, folders: ServingPaths, published: Sequence[Batch], now: datetime) -> MatureParts:
-        assert self._data.outcome_delay is not None
-        due = now - length_of(self._data.outcome_delay) - length_of(self._data.live.settle)
+        assert self._data.live_outcome_delay is not None
+        due = now - length_of(self._data.live_outcome_delay) - length_of(self._data.live.settle)
         return mature_parts(folders.predictions, self._data, covered_parts(published), due, self._most_rows)
 
     def _made(

@@ -15,7 +15,8 @@ from monitoring.windows.answered import REQUEST, ROWS, hashed
 from shortlist.contracts import Columns
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
-from shortlist.spec.data import Column, Data, length_of
+from shortlist.spec.data import Column, Data
+from shortlist.spec.durations import length_of
 
 _WRITTEN_LATER: Final = timedelta(hours=1)
 """A file is written after its outcomes happened, by a clock that may be so much behind."""
@@ -55,7 +56,7 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     """
     after = outcome_columns(data)
     schema = outcome_schema(item_type(data), after)
-    delay, skew = length_of(data.outcome_delay or "0s"), length_of(data.live.max_clock_skew)
+    delay, skew = length_of(data.live_outcome_delay or "0s"), length_of(data.live.max_clock_skew)
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
     ours, strangers = [], [pl.Series("request_id", [], dtype=pl.String)]

@@ -19,7 +19,8 @@ from shortlist.data.failures import failure, split_failures
 from shortlist.data.rules import broken_checks, log_checks
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
-from shortlist.spec.data import Data, EventClock, length_of
+from shortlist.spec.data import Data, EventClock
+from shortlist.spec.durations import length_of
 
 _OWN_IDS: Final = np.uint64(1) << np.uint64(62)
 """Ids of collected impressions begin here, far above those that people number impressions with."""

@@ -21,7 +21,7 @@ from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.runs.submit import run_locally
-from shortlist.spec.data import length_of
+from shortlist.spec.durations import length_of
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
 from shortlist.training.training import RunContext
@@ -149,9 +149,9 @@ class _Loop:
     def _wait_for_outcomes(self) -> None:
         """Wait until what users did on the day that was played counts."""
         data = self._spec.data
-        if data.live.collect and data.outcome_delay is not None:
+        if data.live.collect and data.live_outcome_delay is not None:
             flushed = timedelta(seconds=self._spec.serving.log.flush_seconds)
-            wait = length_of(data.outcome_delay) + length_of(data.live.settle) + 2 * flushed
+            wait = length_of(data.live_outcome_delay) + length_of(data.live.settle) + 2 * flushed
             time.sleep(wait / timedelta(seconds=1))
 
     def _say(self, number: int, decision: RetrainDecision, report: WindowReport, asked: dict[str, object]) -> None:

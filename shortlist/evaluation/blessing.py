@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from shortlist.evaluation.choice import Choice
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.evaluation.records import Measures, Record
@@ -37,28 +38,42 @@ class Blessing(Record):
     digests: dict[str, dict[str, str]]
     """Per model: SHA-256 of every file that was judged."""
     gates: tuple[GateReport, ...]
+    choice: Choice | None = None
+    """Of several that pass; None when they could not be compared, and the validation log loss alone decided."""
 
 
-def bless(reports: Sequence[GateReport], measures: Sequence[Measures]) -> Blessing:
-    """Return the verdict: of the candidates that pass every gate, the one with the lowest validation log loss.
+def bless(reports: Sequence[GateReport], measures: Sequence[Measures], choice: Choice | None = None) -> Blessing:
+    """Return the verdict: of the candidates that pass every gate, the best on the validation days.
 
-    The test rows only judge. Choosing by them would make their numbers look better than they are. A candidate whose
-    validation log loss is unknown (grown anew on all days from an earlier model that learnt the validation days) is
-    chosen when no other passes.
+    The test rows only judge. Choosing by them would make their numbers look better than they are. Candidates whose
+    paired interval with the best includes 0 are tied with it: of these the one with the lowest validation log loss is
+    chosen, and the reasons say that it was a coin toss. Without a choice the lowest validation log loss decides
+    alone. A candidate whose validation log loss is unknown (grown anew on all days from an earlier model that learnt
+    the validation days) is then chosen when no other passes.
+
+    Args:
+        reports: What the gates said.
+        measures: Numbers of the models.
+        choice: The candidates that pass, compared on the validation days; None when they could not be.
     """
     losses = {one.model: one.validation_log_loss for one in measures}
     passing = {report.model: losses.get(report.model) for report in reports if report.passed}
     known = {model: loss for model, loss in passing.items() if loss is not None}
+    if choice is not None:
+        tied = choice.tied & known.keys() or {choice.best}
+        passing = {model: loss for model, loss in passing.items() if model in tied}
+        known = {model: loss for model, loss in known.items() if model in tied}
     chosen = min(known, key=lambda model: (known[model], model), default=min(passing, default=None))
     candidates = {report.model: report.candidate for report in reports}
     return Blessing(
         blessed=None
         if chosen is None
         else Blessed(model=chosen, candidate=candidates[chosen], validation_log_loss=known.get(chosen)),
-        reasons={report.model: _reasons(report, chosen, known) for report in reports},
+        reasons={report.model: _reasons(report, chosen, known, choice) for report in reports},
         numbers={one.model: one.model_copy(update={"curves": None}) for one in measures},
         digests={report.model: _digests(report) for report in reports},
         gates=tuple(reports),
+        choice=choice,
     )
 
 
@@ -109,9 +124,11 @@ def verify_blessing(path: Path, model_folder: Path) -> Blessing:
     return blessing
 
 
-def _reasons(report: GateReport, chosen: str | None, known: dict[str, float]) -> tuple[str, ...]:
+def _reasons(report: GateReport, chosen: str | None, known: dict[str, float], choice: Choice | None) -> tuple[str, ...]:
     if not report.passed:
         return report.holds
+    if choice is not None:
+        return (f"passes every gate, {_chosen_by(report.model, str(chosen), known, choice)}",)
     if report.model not in known:
         if report.model == chosen:
             return ("passes every gate; its validation log loss is unknown, and no candidate with a known one passes",)
@@ -124,6 +141,20 @@ def _reasons(report: GateReport, chosen: str | None, known: dict[str, float]) ->
     if report.model == chosen:
         return (f"passes every gate, lowest {loss}",)
     return (f"passes every gate, but {loss} is not below {known[chosen or report.model]:.4f} of '{chosen}'",)
+
+
+def _chosen_by(model: str, chosen: str, known: dict[str, float], choice: Choice) -> str:
+    tied = sorted(choice.tied - {choice.best})
+    if model == chosen and not tied:
+        nearest = max(choice.leads, key=lambda other: choice.values[other])
+        return f"best: {choice.described(nearest)} over '{nearest}'"
+    if model not in choice.tied:
+        return f"but is behind '{choice.best}': {choice.described(model)}"
+    other = model if model != choice.best else chosen if chosen != choice.best else tied[0]
+    toss = f"a coin toss with '{choice.best if model != choice.best else other}': {choice.described(other)}"
+    losses = ", ".join(f"{known[name]:.4f} of '{name}'" for name in sorted(known, key=lambda name: (known[name], name)))
+    verb = "chosen by" if model == chosen else "not chosen:"
+    return f"{toss}; {verb} the lowest validation log loss ({losses})"
 
 
 def _digests(report: GateReport) -> dict[str, str]:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import bless, write_blessing
+from shortlist.evaluation.choice import choose
 from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import GateInputs, read_gate_inputs, read_record, validation_log_loss
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gates import GATES, Case
-from shortlist.evaluation.intervals import bootstrap_difference
-from shortlist.evaluation.measure import Scored, best_possible, measure
+from shortlist.evaluation.measure import Scored, best_possible, compare, measure
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import Comparison, Measures, SliceComparison
 from shortlist.evaluation.slices import compare_slices
@@ -61,7 +61,8 @@ def evaluate_gates(
         _evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()
     ]
     found = _verdict(hearings, evidence, limits)
-    blessing = bless(found.reports, found.models)
+    passing = {one.model: candidates[one.model].scores for one in found.reports if one.passed}
+    blessing = bless(found.reports, found.models, choose(passing, found.metric, limits, seed))
     with atomic_folder(verdict) as staging:
         write_json(staging / Files.GATES, found.model_dump(mode="json"))
         write_blessing(staging / Files.BLESSING, blessing)
@@ -73,6 +74,7 @@ class _CandidateResult:
     """What came out about one candidate."""
 
     measures: Measures
+    gain: Comparison
     comparison: Comparison | None
     slices: tuple[SliceComparison, ...] | None
     report: GateReport
@@ -86,24 +88,14 @@ def _evaluate_candidate(
     scored = replace(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
     )
-    comparison = _compare(scored, evidence.serving, limits, seed) if evidence.serving else None
+    gain = compare(scored, evidence.baseline, limits)
+    comparison = compare(scored, evidence.serving, limits) if evidence.serving else None
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
-    case = Case(limits, evidence, folder, digest, scored, comparison, slices, problem, proof)
+    case = Case(limits, evidence, folder, digest, scored, gain, comparison, slices, problem, proof)
     report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
-    return _CandidateResult(scored.measures, comparison, slices, report)
-
-
-def _compare(candidate: Scored, reference: Scored, limits: Gates, seed: int) -> Comparison:
-    name = reference.measures.model
-    if candidate.rows is None or reference.rows is None:
-        return Comparison(reference=name, problem=candidate.measures.problem or reference.measures.problem)
-    options = limits.confidence, limits.bootstrap_rounds, seed
-    try:
-        return Comparison(reference=name, difference=bootstrap_difference(candidate.rows, reference.rows, *options))
-    except UnmeasurableError as problem:
-        return Comparison(reference=name, problem=str(problem))
+    return _CandidateResult(scored.measures, gain, comparison, slices, report)
 
 
 def _slices(
@@ -122,7 +114,9 @@ def _verdict(hearings: list[_CandidateResult], evidence: GateInputs, limits: Gat
     serving = (evidence.serving.measures,) if evidence.serving else ()
     return Verdict(
         limits=limits,
+        metric=evidence.metric,
         models=(*(one.measures for one in hearings), evidence.baseline.measures, *serving),
+        gains={one.measures.model: one.gain for one in hearings},
         comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
         slices={one.measures.model: one.slices for one in hearings if one.slices is not None},
         slice_reference=evidence.reference_name,

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from shortlist.contracts import Files
-from shortlist.evaluation.measure import Scored, measure
-from shortlist.evaluation.records import Champion, SkewReport
+from shortlist.evaluation.measure import Scored, deciding_metric, measure
+from shortlist.evaluation.records import Champion, Metric, SkewReport
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -30,6 +30,8 @@ class GateInputs:
     """The champion's scores; None when there is no champion."""
     baseline: Scored
     """Of the baseline that candidates have to beat."""
+    metric: Metric
+    """What decides."""
 
     @property
     def reference(self) -> Scored:
@@ -56,12 +58,14 @@ def read_gate_inputs(
         seed: Seed of the bootstrap.
     """
     serving = read_record(Champion, champion / Files.CHAMPION)
+    baseline = measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed)
     return GateInputs(
         log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
         skew=read_record(SkewReport, skew / Files.SKEW),
         champion=serving,
         serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
-        baseline=measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed),
+        baseline=baseline,
+        metric=deciding_metric(limits, baseline.measures),
     )
 
 

@@ -15,7 +15,17 @@ from shortlist.evaluation.gate_result import GateResult, rows
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.evaluation.measure import Scored
 from shortlist.evaluation.metrics import constant_log_loss
-from shortlist.evaluation.records import Champion, Comparison, Measures, SkewReport, SliceComparison
+from shortlist.evaluation.records import (
+    TITLES,
+    Champion,
+    Comparison,
+    Difference,
+    Interval,
+    Measures,
+    Metric,
+    SkewReport,
+    SliceComparison,
+)
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError
@@ -37,6 +47,8 @@ class Case:
     """Of the folder; empty when it is missing."""
     scored: Scored
     """The candidate's numbers, and its scores row by row where they could be read."""
+    gain: Comparison
+    """With the baseline that it has to beat."""
     comparison: Comparison | None
     """With the champion; None when there is none."""
     slices: Sequence[SliceComparison] | None
@@ -114,9 +126,16 @@ def skew_gate(skew: SkewReport | None, test_rows: int, limits: Gates) -> GateRes
     return GateResult.of("skew", failures, passes, **numbers)
 
 
-def absolute_gate(candidate: Measures, baseline: Measures | None, limits: Gates) -> GateResult:
-    """Hold when the confidence bounds of AUC and log loss miss their floors, or the baseline does as well."""
-    numbers: dict[str, Any] = {"min_auc": limits.min_auc, "max_log_loss": limits.max_log_loss}
+def absolute_gate(candidate: Measures, gain: Comparison, metric: Metric, limits: Gates) -> GateResult:
+    """Hold when the confidence bounds of AUC and log loss miss their floors, or it is not shown to beat the baseline.
+
+    Args:
+        candidate: Its numbers on the test rows.
+        gain: The candidate against the baseline, paired: on the same rows of the same resampled users.
+        metric: What decides; where that is the GAUC, it must be above the baseline's as the AUC must.
+        limits: min_auc, max_log_loss, min_gain_over_baseline, min_gauc_gain and the confidence level.
+    """
+    numbers: dict[str, Any] = {"min_auc": limits.min_auc, "max_log_loss": limits.max_log_loss, "metric": metric}
     if candidate.auc is None or candidate.log_loss is None or candidate.label_rate is None:
         return GateResult.of("absolute", [f"no numbers: {candidate.problem or 'not measured'}"], "", **numbers)
     level = f"{limits.confidence:.0%} bound, {rows(candidate.rows)} test rows"
@@ -127,40 +146,51 @@ def absolute_gate(candidate: Measures, baseline: Measures | None, limits: Gates)
     if candidate.log_loss.high >= ceiling:
         name = "log loss of a constant rate" if limits.max_log_loss is None else "max_log_loss"
         failures.append(f"log loss {candidate.log_loss.high:.4f} >= {ceiling:.4f} ({name}; {level})")
-    failures += _no_gain(candidate, baseline, limits)
-    numbers |= {"auc": candidate.auc.model_dump(), "log_loss": candidate.log_loss.model_dump(), "ceiling": ceiling}
+    failures += _no_gain(gain, metric, limits)
+    shown = {
+        name: one.model_dump() for name in ("auc", "log_loss", "gauc", "ndcg_at_10") if (one := _of(candidate, name))
+    }
+    numbers |= {**shown, "ceiling": ceiling, "baseline": gain.reference}
+    numbers |= {f"{name}_gain": one.model_dump() for name, one in gain.differences.items()}
+    gains = "".join(f", {TITLES[name]} gain {one.low:+.4f}" for name, one in _asked(gain, metric, limits))
     passes = (
-        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f},"
-        f" {baseline.model if baseline else 'baseline'} {_auc(baseline)} ({level})"
+        f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f}"
+        f"{gains} over {gain.reference} ({level})"
     )
-    return GateResult.of("absolute", failures, passes, **numbers, baseline_auc=baseline and _value(baseline))
+    return GateResult.of("absolute", failures, passes, **numbers)
 
 
-def champion_gate(champion: Champion | None, comparison: Comparison | None, limits: Gates) -> GateResult:
+def champion_gate(
+    champion: Champion | None, comparison: Comparison | None, metric: Metric, limits: Gates
+) -> GateResult:
     """Hold when the candidate may be worse than the champion by more than the margin, or they cannot be compared.
 
     Args:
         champion: Who serves now; its version is empty when nobody does. None when nobody looked.
         comparison: The candidate against it, on the same rows.
-        limits: max_auc_drop and the confidence level.
+        metric: What decides.
+        limits: The margins and the confidence level.
     """
     if champion is None:
         return GateResult.of("champion", ["nobody looked whether there is a champion"], "")
     if not champion.version:
         return GateResult.of("champion", (), "first model: there is no champion yet", version="")
     name = f"champion, version {champion.version}"
-    difference = comparison.difference if comparison else None
-    if champion.problem or difference is None:
-        reason = champion.problem or (comparison.problem if comparison else "") or "it was not scored"
+    difference = comparison.differences.get(metric) if comparison else None
+    if champion.problem or comparison is None or comparison.problem or difference is None:
+        reason = champion.problem or (comparison.problem if comparison else "it was not scored")
+        reason = reason or f"too few users have rows of both classes for {TITLES[metric]}"
         return GateResult.of("champion", [f"{name}: no comparison, {reason}"], "", version=champion.version)
-    holds = difference.low < -limits.max_auc_drop
+    margin = limits.margin[metric]
+    holds = difference.low < -margin
     sentence = (
-        f"AUC difference {difference.low:+.4f} {'<' if holds else '>='} {-limits.max_auc_drop:.4f}"
-        f" ({difference.candidate_auc:.4f} against {difference.reference_auc:.4f} of the {name};"
+        f"{TITLES[metric]} difference {difference.low:+.4f} {'<' if holds else '>='} {-margin:.4f}"
+        f" ({difference.candidate:.4f} against {difference.reference:.4f} of the {name};"
         f" one-sided {limits.confidence:.0%} bound, {rows(difference.rows)} test rows)"
     )
-    numbers = {**difference.model_dump(), "version": champion.version, "max_auc_drop": limits.max_auc_drop}
-    return GateResult.of("champion", [sentence] if holds else (), sentence, **numbers)
+    numbers = {name: one.model_dump(exclude={"metric"}) for name, one in comparison.differences.items()}
+    deciding = {**difference.model_dump(), "version": champion.version, f"max_{metric}_drop": margin}
+    return GateResult.of("champion", [sentence] if holds else (), sentence, **numbers, **deciding)
 
 
 def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
@@ -237,16 +267,37 @@ def _worst(skew: SkewReport) -> str:
     return "most in " + ", ".join(name for _, name in worst) if worst else "no column named"
 
 
-def _no_gain(candidate: Measures, baseline: Measures | None, limits: Gates) -> Iterator[str]:
-    assert candidate.auc is not None
-    if baseline is None or baseline.auc is None:
-        yield f"no baseline to beat: {(baseline and baseline.problem) or 'it was not scored'}"
-    elif (baseline.rows, baseline.positives) != (candidate.rows, candidate.positives):
-        yield f"{baseline.model} was measured on other rows ({rows(baseline.rows)}, candidate {rows(candidate.rows)})"
-    elif candidate.auc.low < baseline.auc.value + limits.min_gain_over_baseline:
-        floor = baseline.auc.value + limits.min_gain_over_baseline
-        gain = f"{baseline.model} {baseline.auc.value:.4f}, min_gain_over_baseline {limits.min_gain_over_baseline:.4f}"
-        yield f"AUC {candidate.auc.low:.4f} < {floor:.4f} ({gain})"
+def _no_gain(gain: Comparison, metric: Metric, limits: Gates) -> Iterator[str]:
+    if gain.problem or "auc" not in gain.differences:
+        yield f"no baseline to beat: {gain.problem or f'{gain.reference} was not scored'}"
+        return
+    floors = _floors(metric, limits)
+    if missing := [TITLES[name] for name in floors if name not in gain.differences]:
+        yield f"no {', '.join(missing)} to compare: too few users have rows of both classes"
+    for name, one in _asked(gain, metric, limits):
+        if one.low <= floors[name]:  # a baseline that is copied is not beaten
+            yield (
+                f"{TITLES[name]} gain {one.low:+.4f} <= {floors[name]:.4f} ({one.candidate:.4f} against"
+                f" {one.reference:.4f} of {gain.reference} on the same {rows(one.rows)} test rows; one-sided"
+                f" {limits.confidence:.0%} bound, {'min_gauc_gain' if name == 'gauc' else 'min_gain_over_baseline'})"
+            )
+
+
+def _asked(gain: Comparison, metric: Metric, limits: Gates) -> list[tuple[Metric, Difference]]:
+    """Return the differences that have to reach a floor."""
+    return [(name, one) for name in _floors(metric, limits) if (one := gain.differences.get(name))]
+
+
+def _floors(metric: Metric, limits: Gates) -> dict[Metric, float]:
+    floors: dict[Metric, float] = {"auc": limits.min_gain_over_baseline}
+    if metric == "gauc" and limits.min_gauc_gain is not None:
+        floors["gauc"] = limits.min_gauc_gain
+    return floors
+
+
+def _of(measures: Measures, metric: str) -> Interval | None:
+    found: Interval | None = getattr(measures, metric)
+    return found
 
 
 def _fallen_slices(judged: Sequence[SliceComparison], reference: str, limits: Gates) -> Iterator[str]:
@@ -255,19 +306,10 @@ def _fallen_slices(judged: Sequence[SliceComparison], reference: str, limits: Ga
         if one.p_value is None or one.p_value < 1 - limits.confidence:
             gap = one.difference
             yield (
-                f"{one.name}: AUC {gap.candidate_auc:.4f} against {gap.reference_auc:.4f} of {reference}, a gap of"
+                f"{one.name}: AUC {gap.candidate:.4f} against {gap.reference:.4f} of {reference}, a gap of"
                 f" {gap.value:+.4f} beyond {-limits.max_slice_auc_drop:.4f}"
                 f" (p = {one.p_value if one.p_value is None else f'{one.p_value:.2g}'}, {rows(one.rows)} rows)"
             )
-
-
-def _value(measures: Measures) -> float | None:
-    return measures.auc.value if measures.auc else None
-
-
-def _auc(measures: Measures | None) -> str:
-    value = _value(measures) if measures else None
-    return "missing" if value is None else f"{value:.4f}"
 
 
 class Gate(NamedTuple):
@@ -282,8 +324,10 @@ class Gate(NamedTuple):
 GATES: Final[dict[str, Gate]] = {
     "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
     "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
-    "absolute": Gate(lambda case: absolute_gate(case.measures, case.evidence.baseline.measures, case.limits)),
-    "champion": Gate(lambda case: champion_gate(case.evidence.champion, case.comparison, case.limits)),
+    "absolute": Gate(lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits)),
+    "champion": Gate(
+        lambda case: champion_gate(case.evidence.champion, case.comparison, case.evidence.metric, case.limits)
+    ),
     "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
     "slices": Gate(
         lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shortlist.evaluation.metrics import Floats, UnmeasurableError, auc, check_classes, log_losses
-from shortlist.evaluation.records import Difference, Interval
+from shortlist.evaluation.ranking import auc_per_group, ndcg_per_group
+from shortlist.evaluation.records import METRICS, Difference, Interval, Metric
 from shortlist.evaluation.scores import ScoredRows, check_same_rows
 
 FEWEST_CLUSTERS = 10
@@ -43,8 +46,30 @@ class SortedScores:
         return _dot(positive, beaten) / pairs if pairs else float("nan")
 
 
-def bootstrap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> tuple[Interval, Interval]:
-    """Return AUC and log loss with percentile intervals over resampled users (rows when there are no users).
+class Resampled(NamedTuple):
+    """A metric of all rows, and of every resample of their users."""
+
+    value: float
+    values: Floats
+    """Shape (rounds,). Models that were scored on the same rows saw the same resamples, so they can be subtracted."""
+
+    def interval(self, confidence: float) -> Interval:
+        """Return the value with its percentile interval."""
+        low, high = np.quantile(self.values, [(1 - confidence) / 2, (1 + confidence) / 2])
+        return Interval(low=min(float(low), self.value), value=self.value, high=max(float(high), self.value))
+
+
+def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled]:
+    """Return every metric that can be had, over resampled users (rows when there are no users).
+
+    Args:
+        rows: Of one split.
+        rounds: Resamples.
+        seed: Of the resamples.
+
+    Returns:
+        `auc` and `log_loss` always; `gauc` and `ndcg_at_10` where the log names users and enough of them (or of their
+        lists) have rows of both classes.
 
     Raises:
         UnmeasurableError: One class, or so few users of one class that a resample can miss them all.
@@ -52,41 +77,115 @@ def bootstrap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> tu
     check_classes(rows.labels)
     clusters = _count_clusters(rows)
     losses = log_losses(rows.labels, rows.scores)
-    cluster_losses = np.bincount(rows.clusters, losses).astype(np.float64)
-    cluster_rows = np.bincount(rows.clusters).astype(np.float64)
+    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of(rows.clusters, losses, np.ones(rows.rows), clusters)}
+    sums |= _ranking_sums(rows)
     by_score = SortedScores(rows)
-    aucs, means = np.empty(rounds), np.empty(rounds)
+    aucs, values = np.empty(rounds), {name: np.empty(rounds) for name in sums}
     for number, weights in enumerate(_resamples(clusters, rounds, seed)):
         aucs[number] = by_score.auc(weights)
-        means[number] = _dot(weights, cluster_losses) / _dot(weights, cluster_rows)
+        for name, one in sums.items():
+            values[name][number] = one.mean(weights)
     _check_resamples(aucs, rows)
-    value = auc(rows.labels, rows.scores)
-    return _interval(value, aucs, confidence), _interval(float(losses.mean()), means, confidence)
+    found: dict[Metric, Resampled] = {"auc": Resampled(auc(rows.labels, rows.scores), aucs)}
+    everybody = np.ones(clusters)
+    for metric in METRICS:
+        # A resample without a user of two classes has no GAUC: they are too few for an interval.
+        if metric in sums and not np.isnan(values[metric]).any():
+            found[metric] = Resampled(sums[metric].mean(everybody), values[metric])
+    return found
 
 
-def bootstrap_difference(
+def differences(
+    candidate: Mapping[Metric, Resampled], reference: Mapping[Metric, Resampled], confidence: float, rows: int
+) -> dict[Metric, Difference]:
+    """Return by how much a candidate is above a reference, for every metric that both have.
+
+    Args:
+        candidate: From `resample`.
+        reference: Likewise, on the same rows with the same rounds and seed.
+        confidence: Level of the one-sided lower bound, and of the interval.
+        rows: How many rows that were.
+    """
+    return {
+        metric: _difference(metric, ours, reference[metric], confidence, rows)
+        for metric, ours in candidate.items()
+        if metric in reference
+    }
+
+
+def bootstrap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> dict[Metric, Interval]:
+    """Return every metric that can be had with its percentile interval; see `resample`."""
+    return {name: one.interval(confidence) for name, one in resample(rows, rounds, seed).items()}
+
+
+def bootstrap_differences(
     candidate: ScoredRows, reference: ScoredRows, confidence: float, rounds: int, seed: int
-) -> Difference:
-    """Return the AUC difference of two models on the same rows, both seeing the same resampled users in every round.
+) -> dict[Metric, Difference]:
+    """Return the differences of two models on the same rows, both seeing the same resampled users in every round.
 
     Raises:
-        UnmeasurableError: The rows differ, or as for `bootstrap`.
+        UnmeasurableError: The rows differ, or as for `resample`.
     """
     check_same_rows(candidate, reference)
-    check_classes(candidate.labels)
-    clusters = _count_clusters(candidate)
-    ours = SortedScores(candidate)
-    theirs = SortedScores(replace(reference, clusters=candidate.clusters))
-    gaps = np.array([ours.auc(weights) - theirs.auc(weights) for weights in _resamples(clusters, rounds, seed)])
-    _check_resamples(gaps, candidate)
-    ours_auc, theirs_auc = auc(candidate.labels, candidate.scores), auc(reference.labels, reference.scores)
+    ours, theirs = (resample(rows, rounds, seed) for rows in (candidate, _as_clustered(reference, candidate)))
+    return differences(ours, theirs, confidence, candidate.rows)
+
+
+def _as_clustered(rows: ScoredRows, like: ScoredRows) -> ScoredRows:
+    """Return rows whose users are those that another model's scores of the same rows name."""
+    same = rows.users is not None and np.array_equal(rows.clusters, like.clusters)
+    return rows if same else replace(rows, frame=like.frame, clusters=like.clusters)
+
+
+class _Sums(NamedTuple):
+    """A metric that is a ratio of sums over users."""
+
+    numerators: Floats
+    denominators: Floats
+
+    @classmethod
+    def of(cls, clusters: npt.NDArray[np.intp], values: Floats, weights: Floats, size: int) -> _Sums:
+        """Return the sums of weighted values and of weights, by cluster."""
+        sums = (np.bincount(clusters, one, size).astype(np.float64) for one in (values * weights, weights))
+        return cls(*sums)
+
+    def mean(self, weights: Floats) -> float:
+        weight = _dot(weights, self.denominators)
+        return _dot(weights, self.numerators) / weight if weight else float("nan")
+
+
+def _ranking_sums(rows: ScoredRows) -> dict[Metric, _Sums]:
+    """Return the sums of GAUC (users weighted by their rows) and of nDCG (the mean of lists), summed by user."""
+    users, lists = rows.users, rows.lists
+    if users is None or lists is None:
+        return {}
+    size = int(rows.clusters.max()) + 1
+    found: dict[Metric, _Sums] = {}
+    by_user = auc_per_group(rows.labels, rows.scores, users)
+    if by_user.groups.size >= FEWEST_CLUSTERS:
+        found["gauc"] = _Sums.of(by_user.groups, by_user.values, by_user.rows, size)
+    by_list = ndcg_per_group(rows.labels, rows.scores, lists)
+    owners = np.zeros(int(lists.max(initial=-1)) + 1, np.intp)
+    owners[lists[lists >= 0]] = rows.clusters[lists >= 0]
+    owners = owners[by_list.groups]
+    if np.unique(owners).size >= FEWEST_CLUSTERS:
+        found["ndcg_at_10"] = _Sums.of(owners, by_list.values, np.ones(owners.size), size)
+    return found
+
+
+def _difference(metric: Metric, ours: Resampled, theirs: Resampled, confidence: float, rows: int) -> Difference:
+    gaps = ours.values - theirs.values
+    value = ours.value - theirs.value
+    ends = np.quantile(gaps, [(1 - confidence) / 2, 1 - confidence, (1 + confidence) / 2])
     return Difference(
-        candidate_auc=ours_auc,
-        reference_auc=theirs_auc,
-        value=ours_auc - theirs_auc,
-        low=float(np.quantile(gaps, 1 - confidence)),
+        metric=metric,
+        candidate=ours.value,
+        reference=theirs.value,
+        value=value,
+        low=float(ends[1]),
+        interval=(min(float(ends[0]), value), max(float(ends[2]), value)),
         error=float(gaps.std(ddof=1)),
-        rows=candidate.rows,
+        rows=rows,
     )
 
 
@@ -114,11 +213,6 @@ def _check_resamples(values: Floats, rows: ScoredRows) -> None:
             f"{missing} of {values.size} resamples hold one class; {rows.positives} positives in {rows.rows} rows come"
             " from too few users for an interval"
         )
-
-
-def _interval(value: float, resampled: Floats, confidence: float) -> Interval:
-    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(low=min(float(low), value), value=value, high=max(float(high), value))
 
 
 def _dot(left: Floats, right: Floats) -> float:

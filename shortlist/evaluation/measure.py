@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.calibration import calibration_bins, calibration_error, calibration_noise
-from shortlist.evaluation.intervals import bootstrap
+from shortlist.evaluation.intervals import Resampled, differences, resample
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss, roc_points, score_histogram
-from shortlist.evaluation.records import Curves, Measures, Role, Scores
-from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.ranking import auc_per_group, gauc
+from shortlist.evaluation.records import Comparison, Curves, Measures, Metric, Role, Scores
+from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
 from shortlist.spec.gates import Gates
 
 
@@ -27,6 +30,39 @@ class Scored:
 
     measures: Measures
     rows: ScoredRows | None
+    resampled: Mapping[Metric, Resampled] = field(default_factory=dict)
+    """Empty when nothing can be measured."""
+
+
+FEWEST_RANKED_USERS: Final = 100
+"""Users with rows of both classes from which on GAUC decides where the spec does not say what does."""
+
+
+def deciding_metric(limits: Gates, measures: Measures) -> Metric:
+    """Return the metric by which candidates are judged and chosen.
+
+    Args:
+        limits: What is declared.
+        measures: Of any model on the test rows; labels and users are the same for all.
+    """
+    if limits.metric is not None:
+        return limits.metric
+    return "gauc" if measures.gauc and (measures.ranked_users or 0) >= FEWEST_RANKED_USERS else "auc"
+
+
+def compare(candidate: Scored, reference: Scored, limits: Gates) -> Comparison:
+    """Return the differences of two models that were measured alike, or why there are none."""
+    name = reference.measures.model
+    if candidate.rows is None or reference.rows is None:
+        return Comparison(reference=name, problem=candidate.measures.problem or reference.measures.problem)
+    try:
+        check_same_rows(candidate.rows, reference.rows)
+    except UnmeasurableError as problem:
+        return Comparison(reference=name, problem=str(problem))
+    found = differences(candidate.resampled, reference.resampled, limits.confidence, candidate.rows.rows)
+    return Comparison(
+        reference=name, differences=found, problem=candidate.measures.problem or reference.measures.problem
+    )
 
 
 def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> Scored:
@@ -43,10 +79,23 @@ def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> S
         rows = read_scores(scores_file(scores), "test")
     except UnmeasurableError as problem:
         return Scored(Measures(model=model, role=role, problem=str(problem)), None)
-    return Scored(measure_rows(model, role, rows, limits, seed), rows)
+    found = measure_rows(model, role, rows, limits, seed)
+    validation = {"validation_gauc": validation_gauc(scores)}
+    return replace(found, measures=found.measures.model_copy(update=validation))
 
 
-def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: int) -> Measures:
+def validation_gauc(scores: Path) -> float | None:
+    """Return the GAUC of validation rows that the model had not learnt; None where there are none, or no users."""
+    try:
+        rows = read_scores(scores_file(scores), "validation")
+    except UnmeasurableError:
+        return None
+    if rows.users is None or rows.learnt:
+        return None
+    return gauc(rows.labels, rows.scores, rows.users)
+
+
+def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: int) -> Scored:
     """Return a model's numbers on rows that are read already."""
     counted = Measures(
         model=model,
@@ -57,18 +106,26 @@ def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: 
         label_rate=float(rows.labels.mean()),
     )
     try:
-        aucs, losses = bootstrap(rows, limits.confidence, limits.bootstrap_rounds, seed)
+        resampled = resample(rows, limits.bootstrap_rounds, seed)
     except UnmeasurableError as problem:
-        return counted.model_copy(update={"problem": str(problem)})
+        return Scored(counted.model_copy(update={"problem": str(problem)}), rows)
     curves = _curves(rows, limits.confidence)
-    found = {
-        "auc": aucs,
-        "log_loss": losses,
+    found: dict[str, Any] = {
+        **{metric: one.interval(limits.confidence) for metric, one in resampled.items()},
+        **_ranked_users(rows),
         "calibration_error": calibration_error(curves.calibration),
         "calibration_noise": calibration_noise(curves.calibration),
         "curves": curves,
     }
-    return counted.model_copy(update=found)
+    return Scored(counted.model_copy(update=found), rows, resampled)
+
+
+def _ranked_users(rows: ScoredRows) -> dict[str, int]:
+    """Return how many users GAUC counts, and how many it leaves out; nothing where the log names none."""
+    if rows.users is None:
+        return {}
+    by_user = auc_per_group(rows.labels, rows.scores, rows.users)
+    return {"ranked_users": by_user.groups.size, "one_class_users": by_user.one_class}
 
 
 def best_possible(rows: ScoredRows) -> Scores | None:

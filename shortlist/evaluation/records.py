@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Role = Literal["candidate", "baseline", "champion"]
+Metric = Literal["auc", "log_loss", "gauc", "ndcg_at_10"]
+"""`gauc`: AUC within each user, weighted by the user's rows. `ndcg_at_10`: mean nDCG of the first ten of each list."""
+METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+TITLES: Final[dict[Metric, str]] = {"auc": "AUC", "log_loss": "log loss", "gauc": "GAUC", "ndcg_at_10": "nDCG@10"}
+"""How reports call them."""
 
 
 class Record(BaseModel):
@@ -56,6 +61,15 @@ class Measures(Record):
     positives: int = 0
     auc: Interval | None = None
     log_loss: Interval | None = None
+    gauc: Interval | None = None
+    """AUC within each user, weighted by the user's rows; None where the log names no users, or too few have both
+    classes."""
+    ndcg_at_10: Interval | None = None
+    """Mean over lists (a user's rows of a day, or a request's) whose rows are of both classes; likewise."""
+    ranked_users: int | None = None
+    """Users with rows of both classes: those that GAUC counts."""
+    one_class_users: int | None = None
+    """Users left out of it, because all their labels are equal."""
     calibration_error: float | None = None
     """Expected calibration error, 20 equal-count bins."""
     calibration_noise: float | None = None
@@ -63,31 +77,36 @@ class Measures(Record):
     mean_score: float | None = None
     label_rate: float | None = None
     validation_log_loss: float | None = None
-    """Of the kept epoch, as training recorded it; the blessed candidate is chosen by it, the test rows only judge."""
+    """Of the kept epoch, as training recorded it."""
+    validation_gauc: float | None = None
+    """On validation rows that the scoring model had not learnt; None where there are none, or no users."""
     curves: Curves | None = None
     problem: str = ""
     """Why the test numbers are missing; empty when they are not."""
 
 
 class Difference(Record):
-    """AUC of a candidate minus AUC of a reference on the same rows."""
+    """A metric of a candidate minus that of a reference, on the same rows and the same resampled users."""
 
-    candidate_auc: float
-    reference_auc: float
+    metric: Metric = "auc"
+    candidate: float
+    reference: float
     value: float
     low: float
     """One-sided lower confidence bound."""
+    interval: tuple[float, float] | None = None
+    """Two-sided bounds of the same level."""
     error: float = Field(ge=0)
     """Standard error (of the bootstrap)."""
     rows: int
 
 
 class Comparison(Record):
-    """The candidate against one other model; `difference` is None when there is a reason why not."""
+    """The candidate against one other model; `differences` is empty when there is a reason why not."""
 
     reference: str
     """What it is compared with, as reports call it."""
-    difference: Difference | None = None
+    differences: dict[Metric, Difference] = Field(default_factory=dict)
     problem: str = ""
 
 
@@ -130,7 +149,9 @@ class SliceComparison(Record):
     rows: int
     positives: int
     difference: Difference | None = None
-    """None when the slice is not judged."""
+    """Of the AUC, by which a slice is judged; None when it is not."""
+    gauc: Difference | None = None
+    """Of the GAUC, for information; None when it cannot be measured."""
     p_value: float | None = None
     """Chance of a gap this bad if the true gap were just the margin; Holm-corrected over all judged slices."""
     note: str = ""

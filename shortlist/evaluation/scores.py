@@ -16,6 +16,9 @@ from shortlist.storage.artefacts import IntegrityError, read_json
 
 SPLIT = "split"
 SCORE = "score"
+REQUEST = "request_id"
+LEARNT = "learnt"
+"""Whether the model that gave the score has learnt the row."""
 _NEEDED = (Columns.IMPRESSION, Columns.LABEL, SPLIT, SCORE)
 
 
@@ -29,6 +32,34 @@ class ScoredRows:
     scores: Floats
     clusters: npt.NDArray[np.intp]
     """Dense number of the row's user; the row's own number when the log names no users."""
+
+    @property
+    def users(self) -> npt.NDArray[np.intp] | None:
+        """The row's cluster where it names its user, else -1; None when the log names no users."""
+        if Columns.USER not in self.frame.columns:
+            return None
+        return np.where(self.frame[Columns.USER].is_null().to_numpy(), -1, self.clusters)
+
+    @property
+    def lists(self) -> npt.NDArray[np.intp] | None:
+        """Dense number of what was ranked together, -1 for a row of no list; None when the log names no users.
+
+        That is a request where rows name theirs, as live ones do; else a user's rows of a day.
+        """
+        users = self.users
+        if users is None:
+            return None
+        if REQUEST in self.frame.columns:
+            return _dense(self.frame[REQUEST])
+        if Columns.DAY not in self.frame.columns:
+            return users
+        days = _dense(self.frame[Columns.DAY])
+        return np.where((users < 0) | (days < 0), -1, users * (days.max(initial=0) + 1) + days)
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the model that scored them has learnt some of these rows, so that they cannot judge it."""
+        return LEARNT in self.frame.columns and bool(self.frame[LEARNT].any())
 
     @property
     def rows(self) -> int:
@@ -99,5 +130,9 @@ def _clusters(frame: pl.DataFrame) -> npt.NDArray[np.intp]:
     if Columns.USER not in frame.columns:
         return np.arange(frame.height)
     # Rows without a user form one cluster: nothing shows that they are independent.
-    ranks = frame[Columns.USER].rank("dense").cast(pl.Int64).fill_null(0).to_numpy()
-    return np.unique(ranks, return_inverse=True)[1]
+    return np.unique(_dense(frame[Columns.USER]), return_inverse=True)[1]
+
+
+def _dense(values: pl.Series) -> npt.NDArray[np.intp]:
+    """Return a number from 0 on per value; -1 for null."""
+    return values.rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1

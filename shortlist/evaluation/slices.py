@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from shortlist.evaluation.intervals import bootstrap_difference
+from shortlist.evaluation.intervals import bootstrap_differences
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import SliceComparison
 from shortlist.evaluation.scores import ScoredRows, check_same_rows
@@ -97,7 +97,7 @@ def _compare(one: _Slice, candidate: ScoredRows, reference: ScoredRows, limits: 
         return plain.model_copy(update={"note": f"not judged: fewer than {limits.min_slice_rows} rows"})
     try:
         rounds, confidence = limits.bootstrap_rounds, limits.confidence
-        difference = bootstrap_difference(ours, reference.where(one.kept), confidence, rounds, seed)
+        found = bootstrap_differences(ours, reference.where(one.kept), confidence, rounds, seed)
     except UnmeasurableError as problem:
         return plain.model_copy(update={"note": f"not judged: {problem}"})
-    return plain.model_copy(update={"difference": difference})
+    return plain.model_copy(update={"difference": found["auc"], "gauc": found.get("gauc")})

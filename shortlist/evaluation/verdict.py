@@ -7,7 +7,16 @@ from typing import Any, Self
 
 from shortlist.contracts import Files
 from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import Champion, Comparison, Measures, Record, Scores, SkewReport, SliceComparison
+from shortlist.evaluation.records import (
+    Champion,
+    Comparison,
+    Measures,
+    Metric,
+    Record,
+    Scores,
+    SkewReport,
+    SliceComparison,
+)
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 
@@ -17,8 +26,12 @@ class Verdict(Record):
 
     limits: Gates
     """What was asked."""
+    metric: Metric
+    """What decides."""
     models: tuple[Measures, ...]
     """Candidates, the baseline that they have to beat, and the champion when there is one."""
+    gains: dict[str, Comparison]
+    """Candidates against that baseline."""
     comparisons: dict[str, Comparison]
     """Candidates against the champion; empty without one."""
     slices: dict[str, tuple[SliceComparison, ...]]

@@ -1,4 +1,4 @@
-"""From what each day counted to what was known at the start of every following day."""
+"""From what each day or tile counted to what was known from the start of the following ones on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.features.keyed import LAST_TIME, KeyedView
 
-DAY: Final = ":day"
-"""Number of the day (since 1970-01-01) from whose start on values hold."""
+MOMENT: Final = ":moment"
+"""From when on values hold, in microseconds since 1970-01-01 UTC."""
 FIRST: Final = ":first"
 """Whether a row is the first of its key."""
-NO_DAY: Final = -(2**31)
-"""Stands before every day, for what was known before the log began."""
+NO_MOMENT: Final = -(2**63) + 1
+"""Stands before every moment, for what was known before the log began."""
 _NO_TIME: Final = -(2**63)
 _CHANGED: Final = ":changed"
 
@@ -25,54 +25,60 @@ def windows_of(view: KeyedView) -> list[int]:
     return sorted({total.window_days for total in view.totals} - {0})
 
 
-def day_changes(counted: pl.LazyFrame, view: KeyedView, day: int, last: int) -> Iterator[pl.LazyFrame]:
+def day_changes(
+    counted: pl.LazyFrame, view: KeyedView, known: pl.Expr, leaving: Mapping[int, int]
+) -> Iterator[pl.LazyFrame]:
     """Give what a day's statistics add to the values of its keys, and what leaves them when a window has passed.
+
+    A window moves on by whole days: what a day's tiles counted leaves it at once. What has to be done thus grows with
+    days and not with tiles.
 
     Args:
         counted: The statistics of the day.
         view: The view.
-        day: Number of the day.
-        last: Number of the last day from whose start on values are wanted.
+        known: The moment (see `MOMENT`) from which on each row of the statistics counts.
+        leaving: The moment at which the day leaves each window.
     """
     added = {total.name: pl.col(total.measure) for total in view.totals}
     # NaN stands for "no value" on the way, so that it is not mistaken for "unchanged".
     newest = {f"last_{name}": pl.col(f"last_{name}").fill_null(float("nan")) for name in view.lasts}
     times = {LAST_TIME: pl.col(LAST_TIME)} if view.timed else {}
-    yield counted.select(*view.keys, *_row(view, day + 1, {**added, **newest, **times}))
-    for window in windows_of(view):
-        if day + 1 + window <= last:
-            leaving = {each.name: -pl.col(each.measure) for each in view.totals if each.window_days == window}
-            yield counted.select(*view.keys, *_row(view, day + 1 + window, leaving))
+    yield counted.select(*view.keys, *_row(view, known, {**added, **newest, **times}))
+    for window, moment in leaving.items():
+        given = {each.name: -pl.col(each.measure) for each in view.totals if each.window_days == window}
+        yield counted.select(*view.keys, *_row(view, pl.lit(moment, dtype=pl.Int64), given))
 
 
 def history_changes(counted: pl.LazyFrame, view: KeyedView, history: str) -> pl.LazyFrame:
-    """Return what the counts of a history add before the first day."""
-    return counted.select(*view.keys, *_row(view, NO_DAY, {f"count_{history}": pl.col(Columns.ROWS)}))
+    """Return what the counts of a history add before the log."""
+    return counted.select(
+        *view.keys, *_row(view, pl.lit(NO_MOMENT, dtype=pl.Int64), {f"count_{history}": pl.col(Columns.ROWS)})
+    )
 
 
 def running_values(changes: pl.LazyFrame, view: KeyedView) -> pl.LazyFrame:
-    """Return the values of every key from each day on which they change: keys, `DAY`, `FIRST`, features.
+    """Return the values of every key from each moment at which they change: keys, `MOMENT`, `FIRST`, features.
 
-    Sorted by day, then key. Only sums, shifts and fills over the whole frame, in order of key: a fraction of what
+    Sorted by moment, then key. Only sums, shifts and fills over the whole frame, in order of key: a fraction of what
     windows per key cost, and within what cuDF can do.
     """
     lasts = [f"last_{name}" for name in view.lasts]
     sums = [name for name in view.features if name not in (LAST_TIME, *lasts)]
     times = [pl.col(LAST_TIME).max()] if view.timed else []
-    merged = changes.group_by(*view.keys, DAY).agg(*(pl.col(name).sum() for name in [*sums, *lasts]), *times)
+    merged = changes.group_by(*view.keys, MOMENT).agg(*(pl.col(name).sum() for name in [*sums, *lasts]), *times)
     new_key = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in view.keys)
-    ordered = merged.sort(*view.keys, DAY).with_columns(new_key.fill_null(value=True).alias(FIRST))
+    ordered = merged.sort(*view.keys, MOMENT).with_columns(new_key.fill_null(value=True).alias(FIRST))
     kept = ordered.with_columns(
         *(running_sum(name) for name in sums),
         *(_newest_value(name) for name in lasts),
         *([_newest_time()] if view.timed else []),
         pl.any_horizontal(pl.col(name) != 0 for name in sums).alias(_CHANGED),
     ).filter(_CHANGED)
-    return kept.select(*view.keys, DAY, FIRST, *view.features).sort(DAY, *view.keys)
+    return kept.select(*view.keys, MOMENT, FIRST, *view.features).sort(MOMENT, *view.keys)
 
 
-def _row(view: KeyedView, day: int, given: Mapping[str, pl.Expr]) -> list[pl.Expr]:
-    columns = [pl.lit(day, dtype=pl.Int64).alias(DAY)]
+def _row(view: KeyedView, moment: pl.Expr, given: Mapping[str, pl.Expr]) -> list[pl.Expr]:
+    columns = [moment.alias(MOMENT)]
     for name in view.features:
         if name in given:
             columns.append(given[name].alias(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -14,6 +13,7 @@ from shortlist.features.counting import DayRecord
 from shortlist.features.plan import Plan
 from shortlist.features.views import day_file
 from shortlist.storage.artefacts import read_json, write_json
+from shortlist.storage.tables import link_or_copy
 
 STATISTICS: Final = "statistics"
 """Folder of what was counted per key and day, below a fitted artefact or a group's."""
@@ -55,11 +55,11 @@ class CountedDays:
         return next((file for file, _ in self._files(plan) if not file.is_file()), None)
 
     def copy_statistics(self, plan: Plan, statistics: Path) -> None:
-        """Copy the statistics that a plan needs."""
+        """Put the statistics that a plan needs into a folder: linked, because they never change, or copied."""
         for source, name in self._files(plan):
             target = statistics / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            link_or_copy(source, target)
 
     def _files(self, plan: Plan) -> Iterable[tuple[Path, Path]]:
         """Give every file of statistics, and its place below the folder of statistics."""

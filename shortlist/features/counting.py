@@ -125,7 +125,8 @@ class LogCounter:
                 # Side tables are searched once for every piece; how small these may be for a GPU was not measured.
                 whole = bool(self.sides) or resolve(self.engine) == "gpu"
                 for rows in pieces_of(self.log.folder / name, columns, whole=whole):
-                    yield day, self._with_sides(rows, day.day)
+                    tiled = rows.with_columns(self.plan.tiles.ends(day.day)) if self.plan.tiles.within_days else rows
+                    yield day, self._with_sides(tiled, day.day)
 
     def _with_sides(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
         for side in self.sides:

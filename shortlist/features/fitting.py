@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -113,8 +113,9 @@ class Fitting:
         """Write the point-in-time views; return their sizes by name."""
         keyed = [view for view in self.plan.counted if view.looked_up]
         writer = ViewWriter(
-            self.statistics, days, self.plan.declared.timezone, self.runtime.chunk_rows * 2, self.runtime.engine
-        )
+            self.statistics, days, self.plan.declared.timezone, self.runtime.chunk_rows * 2, self.runtime.engine,
+            self.plan.tiles.delay,
+        )  # fmt: skip
         sizes = {}
         with progress("views", len(keyed), "views") as advance:
             for view in keyed:
@@ -135,6 +136,8 @@ class Fitting:
             first_day=min(days),
             last_day=max(days),
             timezone=self.plan.declared.timezone,
+            tile_seconds=self.plan.tiles.length // timedelta(seconds=1),
+            delay_seconds=self.plan.tiles.delay // timedelta(seconds=1),
         )
         self.views.mkdir(exist_ok=True)  # a log without keys has no view
         write_json(self.views / INDEX, index.model_dump(mode="json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shortlist.contracts import Columns
+from shortlist.features.tiles import TILE
 
 LAST_TIME = "last_time"
 LAST_IMPRESSION = "last_impression"
@@ -29,7 +30,7 @@ ROWS = Total(Columns.ROWS)
 
 @dataclass(frozen=True)
 class KeyedView:
-    """What is known, at the start of a day, of each value of a key."""
+    """What is known, at the start of a day or of a tile, of each value of a key."""
 
     keys: tuple[str, ...]
     tags: tuple[str, ...] = ()
@@ -43,11 +44,18 @@ class KeyedView:
     """Lists of items, of the user's side table, in which the key is counted."""
     looked_up: bool = True
     """False when only a vocabulary needs the counts."""
+    by_tile: bool = False
+    """Whether it is counted per tile of a day, and not per day."""
 
     @property
     def name(self) -> str:
         """Name of the view and of its statistics."""
         return "all_rows" if self.keys == (Columns.EVERYTHING,) else "by_" + "__".join(self.keys)
+
+    @property
+    def counted_by(self) -> tuple[str, ...]:
+        """What tells the rows of a day's statistics apart."""
+        return (*self.keys, TILE) if self.by_tile else self.keys
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -71,6 +79,7 @@ class KeyedView:
             timed=self.timed or other.timed,
             histories=tuple(dict.fromkeys((*self.histories, *other.histories))),
             looked_up=self.looked_up or other.looked_up,
+            by_tile=self.by_tile or other.by_tile,
         )
 
 

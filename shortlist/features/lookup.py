@@ -1,8 +1,8 @@
-"""Looking views up: the newest values of a key before a day."""
+"""Looking views up: the newest values of a key before a day, or before a row's own time."""
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +13,14 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.plan import View
-from shortlist.features.views import start_of
+from shortlist.features.tiles import DAY_LENGTH, start_of
 from shortlist.system.execution import on_cpu
 from shortlist.system.query_engine import Engine, collect
 
 _BATCH_ROWS: Final = 250_000
 _HELD_KEYS: Final = 100_000
 """Views of more keys are searched on disk for every part of a table."""
+_ASKED: Final = ":asked"
 
 
 class ViewFile:
@@ -37,15 +38,45 @@ class ViewFile:
         self._newest = self._rows(0, 0)
 
     def answer(self, keys: pl.DataFrame, day: date) -> pl.DataFrame:
-        """Return the features for each row of keys, in order, as known at the start of a day; null where unknown."""
-        known = pl.col(Columns.VALID_FROM) <= start_of(day, self._timezone)
-        rows = int(self._moments.filter(known)[Columns.ROWS].sum())
+        """Return the features for each row of keys, in order; null where unknown.
+
+        Args:
+            keys: The view's keys. With their `event_time` they are answered as of that time, otherwise as of the start
+                of the day.
+            day: The day of the rows.
+        """
+        rows = self._rows_by(start_of(day, self._timezone))
         if self._is_small or not isinstance(self.view, KeyedView):
             values = self._read_up_to(rows)
         else:
             values = self._search(keys, rows)
+        if Columns.TIME in keys.columns:
+            return self._as_of_time(keys, values, rows, self._rows_by(start_of(day + DAY_LENGTH, self._timezone)))
         found = keys.lazy().join(values.lazy(), on=self.view.keys, how="left", maintain_order="left")
         return collect(found.select(self.view.features), self._engine)
+
+    def _rows_by(self, moment: datetime) -> int:
+        return int(self._moments.filter(pl.col(Columns.VALID_FROM) <= moment)[Columns.ROWS].sum())
+
+    def _as_of_time(self, keys: pl.DataFrame, values: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+        """Return the features for each row of keys as of its time, given those that hold when the day begins.
+
+        Args:
+            keys: The view's keys, and their time.
+            values: What holds at the start of the day.
+            first: Rows of the view until then.
+            last: Rows of the view until the end of the day.
+        """
+        on_cpu("values as of a time")
+        wanted = keys.select(self.view.keys).drop_nulls().unique()
+        later = (self._rows(at, min(_BATCH_ROWS, last - at)) for at in range(first, last, _BATCH_ROWS))
+        theirs = [rows.join(wanted, on=self.view.keys, how="semi") for rows in later]
+        known = pl.concat([values, *theirs]).sort(Columns.VALID_FROM)
+        asked = keys.select(*self.view.keys, Columns.TIME).with_row_index(_ASKED).sort(Columns.TIME)
+        found = asked.join_asof(
+            known, left_on=Columns.TIME, right_on=Columns.VALID_FROM, by=self.view.keys, check_sortedness=False
+        )
+        return found.sort(_ASKED).select(self.view.features)
 
     def _read_up_to(self, rows: int) -> pl.DataFrame:
         """Return the newest of the first rows of each key, going on from where the last call stopped."""
@@ -84,18 +115,21 @@ class ViewFile:
         return wanted.slice(first, rows).collect()
 
 
-def lookup_keys(rows: pl.DataFrame, view: View, declared: DeclaredColumns) -> pl.DataFrame:
+def lookup_keys(rows: pl.DataFrame, view: View, declared: DeclaredColumns, *, timed: bool = False) -> pl.DataFrame:
     """Return the keys that rows look up in a view: `ROW` and the key columns, one row per distinct tag.
 
     Args:
         rows: Rows of the log, with the views that hold their keys looked up before.
         view: The view.
         declared: The declared columns.
+        timed: Whether to add the rows' `event_time`: the view's values change within a day.
     """
     everything = pl.lit(0, dtype=pl.Int64)
     columns = (everything if name == Columns.EVERYTHING else pl.col(declared.place(name)) for name in view.keys)
     named = rows.with_columns(column.alias(name) for name, column in zip(view.keys, columns, strict=True))
-    return one_row_per_tag(named.select(view.keys), view.tags if isinstance(view, KeyedView) else ())
+    if not isinstance(view, KeyedView):
+        return one_row_per_tag(named.select(view.keys), ())
+    return one_row_per_tag(named.select(*view.keys, *([Columns.TIME] if timed else [])), view.tags)
 
 
 def gathered(view: View, asked: pl.DataFrame, answers: pl.DataFrame, rows: int) -> pl.DataFrame:

@@ -10,7 +10,9 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
+from shortlist.features.slates import SlateValue, slate_columns
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views
+from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -42,6 +44,10 @@ class Plan:
     """Keys to count; views are made of those with `looked_up`."""
     vocabularies: tuple[VocabularyLimits, ...]
     """One per column."""
+    slates: tuple[SlateValue, ...] = ()
+    """What is compared among the rows of a request."""
+    tiles: Tiles = WHOLE_DAYS
+    """By which statistics are counted."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -66,7 +72,7 @@ class Plan:
     def counted_columns(self) -> tuple[str, ...]:
         """Columns of the valid log that counting reads; the label, if nothing else, tells how many rows there are."""
         read = self.read_for_counting
-        if self.counted_sides or any(view.timed for view in self.counted):
+        if self.counted_sides or any(view.timed or view.by_tile for view in self.counted):
             return self.log_columns(read)
         return tuple(dict.fromkeys((Columns.LABEL, *(self.declared.in_log(name) for name in read))))
 
@@ -82,7 +88,8 @@ class Plan:
         data = self.declared.data
         own = (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION)
         keys = (data.user, data.item, *(key for view in self.statics for key in view.keys))
-        there = (self.declared.in_log(name) for name in read if self.declared.owner(name) is None)
+        there = [self.declared.in_log(name) for name in read if self.declared.owner(name) is None]
+        there += slate_columns(data) if self.slates else ()
         return tuple(dict.fromkeys(name for name in (*own, *keys, *there) if name))
 
     def counting(self) -> dict[str, Any]:
@@ -91,6 +98,9 @@ class Plan:
             view.name: {"keys": list(view.keys), "measures": sorted(view.measures), "lasts": sorted(view.lasts)}
             for view in self.counted
         }
+        if self.tiles.within_days:
+            for said in keyed.values():
+                said["tile"] = [f"{self.tiles.length.total_seconds():.0f} s"]
         return {"keyed": keyed, "standardised": {each.output: dict(each.settings) for each in self.measured}}
 
     @property
@@ -111,6 +121,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         PlanError: They cannot be made from the declared columns.
     """
     declared, operations = DeclaredColumns(data), kinds_of(features)
+    tiles = Tiles.declared(data, features, declared.timezone)
     slices = gates.slices if gates is not None else ()
     vocabularies = _vocabularies(operations)
     planned = Plan(
@@ -124,10 +135,24 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         ),
         statics=static_views(_read(operations, slices), declared),
         means=tuple(dict.fromkeys(mean for feature in operations for mean in feature.means(declared))),
-        counted=_counted(operations, declared, vocabularies),
+        counted=tuple(
+            replace(view, by_tile=tiles.within_days and view.looked_up)
+            for view in _counted(operations, declared, vocabularies)
+        ),
         vocabularies=vocabularies,
+        slates=tuple(
+            value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
+        ),
+        tiles=tiles,
     )
     _check_names(planned)
+    if planned.slates and tiles.within_days:
+        # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
+        names = [name for each in operations if each.slate_value(declared, operations) for name in each.outputs]
+        raise PlanError(
+            f"features of kind slate need statistics by whole days, and {', '.join(names)} is declared together with"
+            " features.tile below 1d or data.outcome_delay; remove one of them"
+        )
     return planned
 
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 
-from shortlist.contracts import Columns, Files
+from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.skew import SkewReport, check_skew
+from shortlist.features.slates import SLATE, whole_slates
 from shortlist.features.store import apply
 from shortlist.features.transform import Transformer
-from shortlist.features.views import start_of
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import atomic_folder, write_json
+from shortlist.storage.artefacts import atomic_folder, sha256, write_json
 from shortlist.storage.tables import DayPart, DayTable
 from shortlist.system.progress import progress
 
 
-def publish(
-    project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path, table: Path,
-    out: Path,
+def publish(  # noqa: PLR0913 - the sections and folders of one step
+    project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path,
+    table: Path | None, out: Path, *, now: datetime | None = None,
 ) -> int:  # fmt: skip
-    """Bring Feast up to the day after the log's last one, and write what its answers differ in from the table.
+    """Bring Feast up to what is known after the log's last day, and write what its answers differ in from the table.
 
-    The online store is first filled to the start of the newest day: that is what the newest rows of the training table
-    were allowed to see, so there the two must agree. Then it is filled to the end, for serving.
+    The online store is first filled to the moment as of which the newest rows of the training table are: that is what
+    they were allowed to see, so there the two must agree. Then it is filled to the end, for serving.
 
     Args:
         project: Feast project.
@@ -36,37 +36,59 @@ def publish(
         rows: Rows of all days, and again of the newest day, that are compared.
         log: The valid log.
         fitted: What features were fitted to.
-        table: The feature table.
+        table: The feature table; None where only statistics moved on. No gate follows then, so a difference is refused.
         out: Folder to write `skew.json` into.
+        now: The present moment, where the log's newest day may not be over: tiles that are not complete, or whose
+            outcomes are not known, stay out. Given or not, that holds where tiles are shorter than a day.
 
     Returns:
         Number of rows compared.
+
+    Raises:
+        DataError: There is no table, and Feast says otherwise than the views; servers keep what they have.
     """
     transformer = Transformer.load(fitted, runtime.engine)
     declared = transformer.plan.declared
     days = DayTable.open(log, Files.LOG)
     newest = days.days[-1]
+    tiles = transformer.tiles
+    times = pl.scan_parquet(days.paths({newest.day}), hive_partitioning=False).select(pl.col(Columns.TIME).max())
+    newest_time = times.collect().item()
+    seen = tiles.known_at(newest_time)
+    until = tiles.known_after(newest.day)
+    if now is None and tiles.within_days:
+        now = datetime.now(UTC)
+    if now is not None and newest_time <= now:  # a log of days to come is one that was made up
+        until = min(until, tiles.known_at(now))
     with progress("feast", total=4, unit="steps") as advance:
         place, views = feast_store_location(store), fitted / "views"
         address = f"{place.publish(fitted, 'fits')}/views" if place.shares else ""
         feast = apply(views, place, project, runtime.online_store, declared.data.user, address)
         advance(1, "registered")
-        feast.materialize(start_of(newest.day, declared.timezone))
-        advance(1, "materialised to the newest day")
+        feast.materialize(seen)
+        advance(1, "materialised to the newest rows")
         sample = _sample(transformer, days, table, rows, runtime.seed)
         current = _rows_of(transformer, days, table, newest, rows, runtime.seed)
         report = check_skew(feast, sample.log, current.log, transformer.answer)
         advance(1, "compared")
-        feast.materialize(start_of(newest.day + timedelta(days=1), declared.timezone))
+        differing = report.historical_mismatches + report.online_mismatches
+        if table is None and (differing or not report.row_count_ok):
+            named = ", ".join(name for name, count in report.columns.items() if count)
+            raise DataError(
+                f"{differing} of {report.keys_checked} answers of Feast differ from the views ({named or 'lost rows'});"
+                " servers keep the features that they have. Train to fill the store anew: make run"
+            )
+        feast.materialize(until)
         advance(1, "materialised to the end")
-    until = start_of(newest.day + timedelta(days=1), declared.timezone)
-    announce_views(views, place, until, log)
+    announce_views(views, place, until, log, counted_until=tiles.counted_until(until))
     with atomic_folder(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
     return report.rows_checked
 
 
-def announce_views(views: Path, store: Path | FeastStoreLocation, until: datetime, log: Path) -> None:
+def announce_views(
+    views: Path, store: Path | FeastStoreLocation, until: datetime, log: Path, counted_until: datetime | None = None
+) -> None:
     """Write into the store which views servers read beside it; they notice when the file changes.
 
     Where servers are elsewhere, the fit that the views belong to and the log are published before: both are addresses
@@ -77,13 +99,15 @@ def announce_views(views: Path, store: Path | FeastStoreLocation, until: datetim
         store: The store.
         until: The moment up to which it was filled.
         log: The valid log behind them; a replay plays its newest days.
+        counted_until: The end of the newest tile that they count; `until` by default.
     """
     place = feast_store_location(store)
     fit = place.publish(views.parent, "fits")
     folders = {"views": f"{fit}#{views.name}" if place.shares else str(views.resolve())}
     folders["log"] = place.publish(log, "logs")
-    moments = {"until": until.isoformat(), "published": datetime.now(UTC).isoformat()}
-    place.announce({**folders, **moments})
+    moments = {"until": until, "published": datetime.now(UTC), "counted_until": counted_until or until}
+    digests = {path.name: sha256(path) for path in sorted(views.glob("*.parquet"))}
+    place.announce({**folders, **{name: each.isoformat() for name, each in moments.items()}, "digests": digests})
 
 
 class _Compared:
@@ -94,7 +118,7 @@ class _Compared:
         self.differing = differing
 
 
-def _sample(transformer: Transformer, log: DayTable, table: Path, rows: int, seed: int) -> _Compared:
+def _sample(transformer: Transformer, log: DayTable, table: Path | None, rows: int, seed: int) -> _Compared:
     """Rows spread evenly over all days."""
     per_day = math.ceil(rows / len(log.days))
     parts = [_rows_of(transformer, log, table, part, per_day, seed) for part in log.days]
@@ -105,12 +129,19 @@ def _sample(transformer: Transformer, log: DayTable, table: Path, rows: int, see
     return _Compared(pl.concat([part.log for part in parts]), differing)
 
 
-def _rows_of(transformer: Transformer, log: DayTable, table: Path, part: DayPart, rows: int, seed: int) -> _Compared:
-    """Rows of one day, from one of its files."""
-    file = part.files[seed % len(part.files)]
-    whole = pl.read_parquet(log.folder / file, hive_partitioning=False)
+def _rows_of(
+    transformer: Transformer, log: DayTable, table: Path | None, part: DayPart, rows: int, seed: int
+) -> _Compared:
+    """Rows of one day, from one of its files; what is told of slates is made again from whole ones."""
+    whole = _piece(transformer, log, part, seed)
     chosen = whole.sample(min(rows, whole.height), seed=seed, shuffle=False)
-    looked_up = transformer.look_up(chosen, part.day)
+    beside = chosen
+    if SLATE in whole.columns:
+        beside = whole.join(chosen.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
+    own = pl.col(Columns.IMPRESSION).is_in(chosen[Columns.IMPRESSION].implode())
+    looked_up = transformer.look_up(beside, part.day).filter(own)
+    if table is None:
+        return _Compared(_keys(transformer, looked_up), {})
     again = transformer.compute(looked_up).with_columns(looked_up[Columns.IMPRESSION])
     built = DayTable.open(table, Files.TABLE).scan({part.day})
     stored = again.select(Columns.IMPRESSION).join(
@@ -121,6 +152,19 @@ def _rows_of(transformer: Transformer, log: DayTable, table: Path, part: DayPart
     )
     features = [name for name in again.columns if name != Columns.IMPRESSION]
     return _Compared(_keys(transformer, looked_up), {name: _unequal(again[name], stored[name]) for name in features})
+
+
+def _piece(transformer: Transformer, log: DayTable, part: DayPart, seed: int) -> pl.DataFrame:
+    """Return the rows of one of a day's files, or as many whole slates."""
+    number = seed % len(part.files)
+    if not transformer.plan.slates:
+        return pl.read_parquet(log.folder / part.files[number], hive_partitioning=False)
+    found = pl.DataFrame()
+    for at, rows in enumerate(whole_slates(log, part, transformer.plan.declared.data)):
+        found = rows if rows.height else found
+        if at >= number and found.height:
+            break
+    return found
 
 
 def _keys(transformer: Transformer, looked_up: pl.DataFrame) -> pl.DataFrame:

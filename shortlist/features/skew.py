@@ -22,8 +22,9 @@ class ViewLookup(Protocol):
 
         Args:
             view: Name of the view.
-            keys: The view's key columns, one value per row (tags are exploded), none null.
-            day: The day of the rows; only earlier days count.
+            keys: The view's key columns, one value per row (tags are exploded), none null; where values change within
+                days, the rows' `event_time` too.
+            day: The day of the rows; only earlier days count or, with `event_time`, what was known at that time.
 
         Returns:
             The view's features by their own names, one row per key, in order.
@@ -106,23 +107,27 @@ class _Tally:
             moment = self._store.valid_until(view.name)
             if moment is None:
                 raise ShortlistError(f"view '{view.name}' is not in the online store yet; materialise it first")
-            table = self._table(view, keys, self._store.views.day_of(moment))
+            table = self._table_at(view, keys, moment)
             self.now += self._differing(view, table, lambda: self._store.online(keys, [view.name]))
         else:
-            day = asking[Columns.DAY].max()
-            assert isinstance(day, date)
-            table = self._table(view, keys, day)
-            self.now += self._differing(
-                view, table, lambda: self._snapshot(view, keys, self._store.views.start_of(day))
-            )
+            newest = asking[Columns.TIME].max()
+            assert isinstance(newest, datetime)
+            moment = self._store.views.tiles.known_at(newest)
+            table = self._table_at(view, keys, moment)
+            self.now += self._differing(view, table, lambda: self._snapshot(view, keys, moment))
 
     def _snapshot(self, view: View, keys: pl.DataFrame, at: datetime) -> pl.DataFrame:
         values = self._store.views.snapshot(view.name, at)
         named = values.rename(dict(zip(view.feature_names, view.columns, strict=True)))
         return keys.join(named, on=view.key_names, how="left", maintain_order="left")
 
+    def _table_at(self, view: View, keys: pl.DataFrame, moment: datetime) -> pl.DataFrame:
+        rows = keys.with_columns(pl.lit(moment, pl.Datetime("us", "UTC")).alias(Columns.TIME))
+        return self._table(view, rows, self._store.views.day_of(moment))
+
     def _table(self, view: View, rows: pl.DataFrame, day: date) -> pl.DataFrame:
-        values = self._look_up(view.name, rows.select(view.key_names), day)
+        timed = not view.static and self._store.views.tiles.within_days
+        values = self._look_up(view.name, rows.select(*view.key_names, *([Columns.TIME] if timed else [])), day)
         assert values.height == rows.height, f"the table looked up {values.height} of {rows.height} rows of {view.name}"
         return values.select(
             pl.col(one.name).cast(one.polars).alias(f"{view.name}:{one.name}") for one in view.features

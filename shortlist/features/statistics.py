@@ -13,6 +13,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
+from shortlist.features.tiles import TILE
 from shortlist.system.execution import on_cpu
 from shortlist.system.query_engine import Engine, collect, collect_all, resolve
 
@@ -33,7 +34,7 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
         declared: The declared columns.
     """
     on_cpu("keys and measures of rows")
-    keys = dict.fromkeys(key for view in views for key in view.keys)
+    keys = dict.fromkeys(key for view in views for key in view.counted_by)
     measures = dict.fromkeys(name for view in views for name in view.measures if name != Columns.ROWS)
     lasts = dict.fromkeys(name for view in views for name in view.lasts)
     columns = [_key(name, declared) for name in keys] + [_measure(name, declared) for name in measures]
@@ -51,7 +52,7 @@ def count(rows: pl.DataFrame, views: Sequence[KeyedView], engine: Engine) -> lis
 
 
 def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFrame:
-    carried = rows.select(*view.keys, *_carried(view))
+    carried = rows.select(*view.counted_by, *_carried(view))
     wanted = one_row_per_tag(carried, view.tags).drop(ROW) if view.tags else carried
     counted = [pl.len().cast(pl.Int64).alias(Columns.ROWS), *(pl.col(name).sum() for name in view.measures[1:])]
     known = wanted.lazy().drop_nulls(view.keys)
@@ -59,7 +60,7 @@ def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFra
     # keys of 2 M rows; hashing them and sorting the counts takes 1.17. With a sum beside the key it is the other way.
     if wanted.width == 1 and wanted.dtypes[0].is_integer() and resolve(engine) == "cpu":
         return known.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
-    return known.group_by(view.keys).agg(*counted, *_newest(view))
+    return known.group_by(view.counted_by).agg(*counted, *_newest(view))
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
@@ -67,7 +68,7 @@ def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
     if view.timed:
         parts = parts.sort(LAST_TIME, LAST_IMPRESSION)
     summed = (pl.col(name).sum() for name in view.measures)
-    return collect(parts.group_by(view.keys).agg(*summed, *_newest(view)).sort(view.keys), engine)
+    return collect(parts.group_by(view.counted_by).agg(*summed, *_newest(view)).sort(view.counted_by), engine)
 
 
 class KeyCount:
@@ -119,7 +120,7 @@ class KeyCount:
 
     def _merged(self) -> pl.DataFrame:
         if len(self._held) == 1:
-            return self._held[0].sort(self.view.keys)
+            return self._held[0].sort(self.view.counted_by)
         return merge(pl.concat(self._held).lazy(), self.view, self._engine)
 
     def _merged_ranges(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -167,7 +168,7 @@ def _newest(view: KeyedView) -> list[pl.Expr]:
 def _key(name: str, declared: DeclaredColumns) -> pl.Expr:
     if name == Columns.EVERYTHING:
         return pl.lit(0, dtype=pl.Int64).alias(name)
-    return pl.col(declared.place(name)).alias(name)
+    return pl.col(name if name == TILE else declared.place(name)).alias(name)
 
 
 def _measure(name: str, declared: DeclaredColumns) -> pl.Expr:

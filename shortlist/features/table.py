@@ -15,7 +15,9 @@ from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.groups import check_all_days_grouped
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
+from shortlist.features.slates import whole_slates
 from shortlist.features.split import split_days
+from shortlist.features.tiles import Tiles
 from shortlist.features.transform import Transformer
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -58,7 +60,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     transformer = Transformer.load(fitted, runtime.engine, preprocessing)
     planned = transformer.plan
     table = DayTable.open(log, Files.LOG)
-    _check_fit(planned, plan(data, features, gates), fitted, table)
+    _check_fit(planned, transformer.tiles, plan(data, features, gates), fitted, table)
     split = split_days([part.day for part in table.days], data.split)
     wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
     with atomic_folder(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
@@ -118,6 +120,11 @@ def _made(
 
 def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
+    if planned.slates:
+        there = pl.read_parquet_schema(table.folder / day.files[0])
+        wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+        yield from whole_slates(table, day, planned.declared.data, wanted)
+        return
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
         wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
@@ -149,11 +156,14 @@ def _slice(name: str, planned: Plan) -> pl.Expr:
     return value.cast(pl.String).alias(f"slice_{name}")
 
 
-def _check_fit(fitted: Plan, wanted: Plan, folder: Path, log: DayTable) -> None:
+def _check_fit(fitted: Plan, tiles: Tiles, wanted: Plan, folder: Path, log: DayTable) -> None:
     if (fitted.features, fitted.slices) != (wanted.features, wanted.slices):
         raise DataError(f"{folder}: fitted for other features or slices than the declared ones; fit again")
+    if tiles != wanted.tiles:
+        raise DataError(f"{folder}: fitted with other tiles or another outcome_delay than declared; fit again")
     counted = set(read_json(folder / Files.FEATURES)["days"])
-    for part in log.days[:-1]:  # what happened on the last day is read by none of its rows
+    # What happened on the last day is read by none of its rows, unless tiles are shorter.
+    for part in log.days if wanted.tiles.within_days else log.days[:-1]:
         if part.day.isoformat() not in counted:
             raise DataError(
                 f"{folder}: {part.day} of the log was not counted, so later rows would see too little; fit again"

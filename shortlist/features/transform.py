@@ -16,6 +16,8 @@ from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.slates import with_slates
+from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.view_index import ViewIndex
 from shortlist.system.query_engine import Engine, collect
 
@@ -29,6 +31,8 @@ class Transformer:
     engine: Engine
     tables: dict[str, LookupTable] = field(default_factory=dict)
     """Numbers of integers, by output, since they were first needed."""
+    tiles: Tiles = WHOLE_DAYS
+    """Of the views."""
 
     @classmethod
     def load(cls, fitted: Path, engine: Engine = "auto", preprocessing: Path | None = None) -> Self:
@@ -51,6 +55,7 @@ class Transformer:
                 for view, indexed in ((view, index.view(view.name)) for view in planned.views)
             },
             engine=engine,
+            tiles=index.tiles,
         )
 
     @property
@@ -63,14 +68,20 @@ class Transformer:
         return self.preprocessing.columns()
 
     def look_up(self, rows: pl.DataFrame, day: date) -> pl.DataFrame:
-        """Return rows of one day with every view's features, named `<view>:<feature>`, as of that day's start."""
+        """Return rows of one day with every view's features, named `<view>:<feature>`.
+
+        They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
+        What is told of slates needs all rows of each: `shortlist.features.slates.whole_slates` gives them.
+        """
         for view in self.plan.views:
             asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
-        return rows
+        return with_slates(rows, self.plan.slates)
 
     def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:
-        """Return one view's features for each row of keys, in order, as of a day's start; null where unknown.
+        """Return one view's features for each row of keys, in order; null where unknown.
+
+        They are as of a day's start or, for keys with an `event_time`, as of that.
 
         Raises:
             ShortlistError: There is no such view.
@@ -94,7 +105,7 @@ class Transformer:
 
         The views before it in `plan.views` must have been gathered, because keys may come from side tables.
         """
-        return lookup_keys(rows, view, self.plan.declared)
+        return lookup_keys(rows, view, self.plan.declared, timed=self.tiles.within_days)
 
     def gather(self, view: View, rows: pl.DataFrame, asked: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
         """Return rows with a view's features added, given the answers (from anywhere) to what they asked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, Self
 from zoneinfo import ZoneInfo
@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
-from shortlist.features.views import start_of
+from shortlist.features.tiles import Tiles, start_of
 from shortlist.storage.artefacts import read_json
 
 INDEX: Final = "views.json"
@@ -83,6 +83,15 @@ class ViewIndex(BaseModel):
     first_day: date
     last_day: date
     timezone: str
+    tile_seconds: int = 86_400
+    delay_seconds: int = 0
+    """Time after an impression until its outcome is known."""
+
+    @property
+    def tiles(self) -> Tiles:
+        """The tiles at whose ends values change."""
+        length, delay = (timedelta(seconds=seconds) for seconds in (self.tile_seconds, self.delay_seconds))
+        return Tiles(length, delay, self.timezone)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.changes import DAY, FIRST, NO_DAY, day_changes, history_changes, running_values, windows_of
+from shortlist.features.changes import (
+    FIRST,
+    MOMENT,
+    NO_MOMENT,
+    day_changes,
+    history_changes,
+    running_values,
+    windows_of,
+)
 from shortlist.features.keyed import KeyedView
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
+from shortlist.features.tiles import TILE, microseconds, start_of
 from shortlist.system.query_engine import Engine, collect
 
 ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """From when on values hold that have no day: side tables, counts of histories."""
-_EPOCH: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,6 @@ class ViewSize:
     rows: int
     newest_keys: int
     """Distinct keys at the end of the log."""
-
-
-def start_of(day: date, timezone: str) -> datetime:
-    """Return the moment, in UTC, at which a day begins in a timezone."""
-    return datetime.combine(day, time(), ZoneInfo(timezone)).astimezone(UTC)
 
 
 def day_file(statistics: Path, view: str, day: date) -> Path:
@@ -57,9 +59,11 @@ class ViewWriter:
     rows: int
     """Rows held in memory at once, about."""
     engine: Engine
+    delay: timedelta = timedelta()
+    """Time after an impression until its outcome is known."""
 
     def write(self, view: KeyedView, path: Path) -> ViewSize:
-        """Write a view: per key one row for each start of a day at which its values change, in time order."""
+        """Write a view: per key one row for each moment at which its values change, in time order."""
         events = 1 + len(windows_of(view))
         ranges = key_ranges(self._files(view), view.keys[0], max(1, self.rows // events))
         pieces = [path.with_name(f"{path.name}.{number}") for number in range(len(ranges))]
@@ -70,7 +74,7 @@ class ViewWriter:
             write_frames(piece, [values.drop(FIRST)])
         if len(pieces) == 1:
             return ViewSize(pl.scan_parquet(pieces[0].rename(path)).select(pl.len()).collect().item(), keys)
-        rows = write_frames(path, _in_time_order(pieces))
+        rows = write_frames(path, _in_time_order(pieces, self.rows))
         for piece in pieces:
             piece.unlink()
         return ViewSize(rows, keys)
@@ -82,33 +86,36 @@ class ViewWriter:
     def _values(self, view: KeyedView, inside: pl.Expr) -> pl.DataFrame:
         changes = pl.concat(list(self._changes(view, inside)))
         values = collect(running_values(changes, view), self.engine)
-        timed = values.join(self._moments(values[DAY].unique()), on=DAY, how="left", maintain_order="left")
-        return timed.select(*view.keys, Columns.VALID_FROM, *view.features, FIRST)
+        moment = pl.when(pl.col(MOMENT) > NO_MOMENT).then(MOMENT).otherwise(microseconds(ALWAYS))
+        valid_from = moment.cast(pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
+        return values.select(*view.keys, valid_from, *view.features, FIRST)
 
     def _changes(self, view: KeyedView, inside: pl.Expr) -> Iterator[pl.LazyFrame]:
-        last = _number(max(self.days)) + 1
+        last = self._known(max(self.days))
         for day in self.days:
             counted = pl.scan_parquet(day_file(self.statistics, view.name, day), hive_partitioning=False).filter(inside)
-            yield from day_changes(counted, view, _number(day), last)
+            whole = pl.lit(self._known(day), dtype=pl.Int64)
+            known = pl.col(TILE) + self.delay // timedelta(microseconds=1) if view.by_tile else whole
+            leaving = {window: self._known(day + timedelta(days=window)) for window in windows_of(view)}
+            reached = {window: moment for window, moment in leaving.items() if moment <= last}
+            yield from day_changes(counted, view, known, reached)
         for history in view.histories:
             counted = pl.scan_parquet(history_file(self.statistics, view.name, history)).filter(inside)
             yield history_changes(counted, view, history)
 
-    def _moments(self, numbers: pl.Series) -> pl.DataFrame:
-        starts = [ALWAYS if number == NO_DAY else start_of(_day(number), self.timezone) for number in numbers]
-        return pl.DataFrame({DAY: numbers, Columns.VALID_FROM: pl.Series(starts, dtype=pl.Datetime("us", "UTC"))})
+    def _known(self, day: date) -> int:
+        """Return the moment from which on the whole of a day is known."""
+        return microseconds(start_of(day + timedelta(days=1), self.timezone) + self.delay)
 
 
-def _in_time_order(pieces: Sequence[Path]) -> Iterator[pl.DataFrame]:
-    moments = scan_all(pieces).select(pl.col(Columns.VALID_FROM).unique().sort()).collect().to_series()
-    for moment in moments:
-        for piece in pieces:
-            yield pl.scan_parquet(piece).filter(pl.col(Columns.VALID_FROM) == moment).collect()
-
-
-def _number(day: date) -> int:
-    return (day - _EPOCH).days
-
-
-def _day(number: int) -> date:
-    return date.fromordinal(number + _EPOCH.toordinal())
+def _in_time_order(pieces: Sequence[Path], rows: int) -> Iterator[pl.DataFrame]:
+    """Give the rows of files, each in time order, as one file would have them; about as many at once."""
+    moments = scan_all(pieces).group_by(Columns.VALID_FROM).agg(pl.len().alias(Columns.ROWS)).sort(Columns.VALID_FROM)
+    batch = ((pl.col(Columns.ROWS).cum_sum() - pl.col(Columns.ROWS)) // rows).alias("batch")
+    for (_,), some in moments.select(Columns.VALID_FROM, batch).collect().group_by("batch", maintain_order=True):
+        first, last = some[Columns.VALID_FROM][0], some[Columns.VALID_FROM][-1]
+        theirs = (pl.scan_parquet(piece).filter(pl.col(Columns.VALID_FROM).is_between(first, last)) for piece in pieces)
+        if first == last:  # a day of many keys
+            yield from (frame.collect() for frame in theirs)
+        else:
+            yield pl.concat(frame.collect() for frame in theirs).sort(Columns.VALID_FROM, maintain_order=True)

@@ -17,6 +17,7 @@ from shortlist.features.changes import FIRST, running_sum
 from shortlist.features.columns import IncompatibleFitError
 from shortlist.features.integers import MANY, IdTable, ValueCounts
 from shortlist.features.ranges import key_ranges, read_range, write_frames
+from shortlist.features.tiles import TILE
 from shortlist.system.execution import on_cpu
 from shortlist.system.query_engine import Engine, collect, resolve
 
@@ -55,6 +56,8 @@ def build_vocabulary(
         engine: Who executes.
         compiled: Whether to load compiled loops for integers, to the same result.
     """
+    if TILE in pl.read_parquet_schema(days[0]):
+        compiled = False
     integers = compiled and pl.read_parquet_schema(days[0])[key] == pl.Int64 and resolve(engine) == "cpu"
     reaching = _reaching_integers if integers else partial(_reaching, engine=engine)
     frequent = [reaching(days, key, inside, limits.min_rows) for inside in key_ranges(days, key, rows)]
@@ -146,6 +149,8 @@ def _reaching(days: Sequence[Path], key: str, inside: pl.Expr, min_rows: int, en
         .select(pl.col(key).alias(VALUE), pl.lit(number).alias(_DAY), Columns.ROWS)
         for number, path in enumerate(days)
     ]
+    if TILE in pl.read_parquet_schema(days[0]):  # a day's tiles together, sorted as its statistics are
+        counted = [day.group_by(VALUE, _DAY).agg(pl.col(Columns.ROWS).sum()) for day in counted]
     # The days stand in order, so that a stable sort by value sorts by value and day: 0.20 s of processor time for 26
     # keys of 2 M rows, where a sort by both takes 0.35.
     ordered = pl.concat(counted).sort(VALUE, maintain_order=True)

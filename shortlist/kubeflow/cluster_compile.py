@@ -15,9 +15,9 @@ from shortlist.spec.runtime import PostgresDatabase, Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
 
-GraphName = Literal["training", "retraining", "monitoring", "scheduled-retraining"]
-GRAPHS: Final[tuple[GraphName, ...]] = ("training", "retraining", "monitoring", "scheduled-retraining")
-"""What a person starts, what a decision starts, and the two that the clock starts."""
+GraphName = Literal["training", "retraining", "monitoring", "scheduled-retraining", "refresh"]
+GRAPHS: Final[tuple[GraphName, ...]] = ("training", "retraining", "monitoring", "scheduled-retraining", "refresh")
+"""What a person starts, what a decision starts, and the three that the clock starts."""
 
 
 class CompiledGraphs(BaseModel):
@@ -125,7 +125,7 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     made = {}
     for graph in GRAPHS:
         named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
-        name = named.get(graph, training_pipeline)(spec)
+        name = graph if graph == "refresh" else named.get(graph, training_pipeline)(spec)
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
         graph_spec.CopyFrom(generic[name].pipeline_spec)
         platform.CopyFrom(generic[name].platform_spec)

@@ -1,4 +1,4 @@
-"""Makes a cluster's recurring runs what a spec declares: retraining and watching by the clock."""
+"""Makes a cluster's recurring runs what a spec declares: retraining, watching and refreshing by the clock."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shortlist.kubeflow.cron import six_fields
 from shortlist.kubeflow.server import Kubeflow
 from shortlist.kubeflow.training_runs import digest_of, remote_location, storage_config, uploaded
 from shortlist.runs.monitoring_runs import monitoring_arguments
+from shortlist.runs.refresh_runs import refresh_arguments
 from shortlist.spec.spec import Spec
 
 SCHEDULE_SWITCH_SECONDS: Final = 30
@@ -91,6 +92,7 @@ def wanted(spec: Spec, data: str, compiled: CompiledGraphs) -> list[RecurringRun
     declared: list[tuple[GraphName, str | None, dict[str, Any]]] = [
         ("scheduled-retraining", spec.schedule.retrain, retraining),
         ("monitoring", spec.schedule.watch, watching),
+        ("refresh", spec.schedule.refresh, refresh_arguments(spec, location, stores, read_later=True) | {"now": ""}),
     ]
     made = []
     for graph, cron, parameters in declared:

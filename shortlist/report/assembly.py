@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import read_blessing
+from shortlist.evaluation.comparison import TrainedFiles, compare_models
 from shortlist.evaluation.embeddings import embeddings_of
 from shortlist.evaluation.measure import measure
 from shortlist.evaluation.verdict import Verdict
@@ -29,7 +30,7 @@ from shortlist.report.summary import (
 from shortlist.report.titles import in_order, title_of
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import read_json
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable
 
 
@@ -91,6 +92,8 @@ def summary_of(page: RunPage) -> Summary:
         rows=_rows(page),
         best_possible=verdict.best_possible if verdict else None,
         models={one.model: model_numbers(one, kinds.get(one.model, ""), records.get(one.model)) for one in measures},
+        metric=verdict.metric if verdict else None,
+        notice=page.notice,
         gates=gate_lines(verdict.reports) if verdict else (),
         blessed=_blessed(page),
         reasons=read_blessing(page.verdict / Files.BLESSING).reasons if page.verdict else {},
@@ -143,10 +146,10 @@ def write_run(
     shown: Mapping[str, Artefact],
     others: Iterable[Artefact],
     models: Mapping[str, Artefact],
-    baselines: Mapping[str, Artefact],
-    out: tuple[str, str],
+    left: Mapping[str, tuple[Artefact, Artefact]],
+    out: tuple[str, str, str],
 ) -> None:
-    """Write the page and the summary of a finished run.
+    """Write the page, the summary and the comparison of models of a finished run.
 
     Args:
         run: spec, gates and runtime (as JSON), started, version.
@@ -155,17 +158,24 @@ def write_run(
         shown: valid_log, quarantine, table and verdict.
         others: Further artefacts that carry a step's record.
         models: Model folders.
-        baselines: Scores of the baselines.
-        out: Paths of the page and of the summary.
+        left: Scores and proof of every model; the proof of a baseline is empty.
+        out: Paths of the page, of the summary and of the comparison.
     """
     carriers = [*shown.values(), *others, *models.values()]
     records = [*(json.loads(record) for record in steps if record), *(one.metadata.get("step") for one in carriers)]
+    limits, seed = Gates.model_validate_json(run["gates"]), Runtime.model_validate_json(run["runtime"]).seed
+    files = {
+        name: TrainedFiles(one.metadata["role"], Path(one.path), *(Path(each.path) for each in left[name]))
+        for name, one in models.items()
+    }
+    compared = compare_models(run["spec"], files, limits, seed)
     page = run_page(
         RunPage(
             spec=run["spec"],
             started=run["started"],
             steps=page_steps((record for record in records if record), run["started"]),
             version=run["version"],
+            notice=compared.notice,
             mlflow_runs={
                 name: one.metadata["mlflow_run"] for name, one in models.items() if one.metadata["mlflow_run"]
             },
@@ -176,9 +186,10 @@ def write_run(
             **{name: Path(one.path) for name, one in shown.items()},
         ),
         {name: Path(one.path) for name, one in models.items()},
-        {name: Path(one.path) for name, one in baselines.items()},
-        Gates.model_validate_json(run["gates"]),
-        Runtime.model_validate_json(run["runtime"]).seed,
+        {name: one.scores for name, one in files.items() if one.role == "baseline"},
+        limits,
+        seed,
     )
     write_report(page, Path(out[0]))
     write_summary(Path(out[1]), summary_of(page))
+    write_json(Path(out[2]), compared.model_dump(mode="json"))

@@ -34,6 +34,8 @@ class RunPage(Record):
     seconds: float | None = None
     """Of the whole run."""
     steps: tuple[PageStep, ...] = ()
+    notice: str = ""
+    """What a reader must know first: that no candidate is better than a baseline. Usually empty."""
     failure: Failure | None = None
     """Where and why the run stopped."""
     valid_log: Path | None = None

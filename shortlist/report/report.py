@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import Blessing, read_blessing
 from shortlist.evaluation.calibration import rate_error
-from shortlist.evaluation.records import Measures, Scores
+from shortlist.evaluation.records import TITLES, Measures, Scores
 from shortlist.evaluation.verdict import Verdict
 from shortlist.report import plots
 from shortlist.report.figures import Plot
@@ -57,6 +57,8 @@ def render(page: RunPage) -> str:
         engine=engine_of_all(step.engine for step in page.steps),
         models=models,
         best=best,
+        by_user=next((one for one in models if one.gauc), None),
+        metric_title=TITLES[verdict.metric] if verdict else "",
         hero=_headline_model(models, blessing),
         records=records,
         rate_error=rate_error,

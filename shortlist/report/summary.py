@@ -11,7 +11,7 @@ from pydantic import Field
 
 from shortlist.evaluation.embeddings import EmbeddingNumbers
 from shortlist.evaluation.gate_report import GateReport
-from shortlist.evaluation.records import Measures, Record, Scores
+from shortlist.evaluation.records import Interval, Measures, Metric, Record, Scores
 from shortlist.storage.artefacts import write_json
 
 Count = int | None
@@ -43,6 +43,21 @@ class ModelNumbers(Record):
     """Kind of model; empty where it is not known."""
     role: str = "candidate"
     """candidate, baseline or champion."""
+    gauc: float | None = Field(default=None, ge=0, le=1)
+    """AUC within each user, weighted by the user's rows; null where the log names no users, or too few of them have
+    rows of both classes. The same for the next five."""
+    gauc_low: float | None = Field(default=None, ge=0, le=1)
+    gauc_high: float | None = Field(default=None, ge=0, le=1)
+    ndcg_at_10: float | None = Field(default=None, ge=0, le=1)
+    """Mean over lists, a user's rows of a day."""
+    ndcg_at_10_low: float | None = Field(default=None, ge=0, le=1)
+    ndcg_at_10_high: float | None = Field(default=None, ge=0, le=1)
+    ranked_users: int | None = Field(default=None, ge=0)
+    """Users that GAUC counts."""
+    one_class_users: int | None = Field(default=None, ge=0)
+    """Users that it leaves out, because all their labels are equal."""
+    validation_gauc: float | None = Field(default=None, ge=0, le=1)
+    """On validation rows that the scoring model had not learnt."""
     validation_auc: float | None = Field(default=None, ge=0, le=1)
     """On the validation days, as training recorded it; models are tuned and chosen by these days."""
     validation_log_loss: float | None = Field(default=None, ge=0)
@@ -112,6 +127,10 @@ class Summary(Record):
     """Of a generated log: what the planted probabilities themselves reach on the test rows."""
     models: dict[str, ModelNumbers]
     """By declared name; `champion` is the serving model on this run's rows."""
+    metric: Metric | None = None
+    """What decides; null for a run that stopped before the gates."""
+    notice: str = ""
+    """What a reader must know before the figures: that no candidate is better than a baseline. Usually empty."""
     gates: tuple[GateLine, ...]
     blessed: BlessedVersion | None
     reasons: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -138,12 +157,22 @@ def model_numbers(measures: Measures, kind: str, record: Mapping[str, Any] | Non
         log_loss=measures.log_loss.value if measures.log_loss else None,
         auc_low=measures.auc.low if measures.auc else None,
         auc_high=measures.auc.high if measures.auc else None,
+        **_ends("gauc", measures.gauc),
+        **_ends("ndcg_at_10", measures.ndcg_at_10),
+        ranked_users=measures.ranked_users,
+        one_class_users=measures.one_class_users,
+        validation_gauc=measures.validation_gauc,
         train_rows_per_s=record["train_rows_per_s"] if record else None,
         kind=kind,
         role=measures.role,
         validation_auc=kept.get("validation_auc"),
         validation_log_loss=kept.get("validation_log_loss"),
     )
+
+
+def _ends(name: str, found: Interval | None) -> dict[str, float | None]:
+    ends = (found.value, found.low, found.high) if found else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def best_line(history: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -163,18 +163,11 @@ def _bar(progress: dict[str, Any]) -> Group | Text | Table:
 
 
 def _results(summary: dict[str, Any]) -> Group:
-    best = summary["best_possible"]
     table = Table(title=f"{summary['spec']}: {summary['rows']['test']:,} test rows", title_justify="left")
-    headings = "validation\nAUC", "validation\nlog loss", "test\nAUC", "95 %\ninterval", "test\nlog loss"
-    for heading in ("model", *headings):
-        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
-    for name, model in sorted(summary["models"].items(), key=lambda item: -(item[1]["auc"] or 0)):
-        interval = "\N{EN DASH}".join(_decimals(model[end]) for end in ("auc_low", "auc_high"))
-        validation = (_decimals(model.get(f"validation_{name}"), "") for name in ("auc", "log_loss"))
-        table.add_row(name, *validation, _decimals(model["auc"]), interval, _decimals(model["log_loss"]))
-    if best:
-        figures = _decimals(best["auc"]), "", _decimals(best["log_loss"])
-        table.add_row("best possible", "", "", *figures, style="dim")
+    if any(model.get("gauc") is not None for model in summary["models"].values()):
+        _add_within_users(table, summary)
+    else:
+        _add_without_users(table, summary)
     held = [
         Text(f"✗ {gate['model']}, gate {gate['name']}: {gate['reason']}", "red")
         for gate in summary["gates"]
@@ -190,7 +183,45 @@ def _results(summary: dict[str, Any]) -> Group:
         if blessed
         else Text("Nothing is blessed: every candidate is held by a gate", "bold red")
     )
-    return Group(table, tuning, *held, *why, ending)
+    notice = [Text(summary["notice"], "bold yellow")] if summary.get("notice") else []
+    return Group(*notice, table, tuning, *held, *why, ending)
+
+
+def _add_without_users(table: Table, summary: dict[str, Any]) -> None:
+    headings = "validation\nAUC", "validation\nlog loss", "test\nAUC", "95 %\ninterval", "test\nlog loss"
+    _add_columns(table, headings)
+    for name, model in _by_auc(summary):
+        interval = "\N{EN DASH}".join(_decimals(model[end]) for end in ("auc_low", "auc_high"))
+        validation = (_decimals(model.get(f"validation_{name}"), "") for name in ("auc", "log_loss"))
+        table.add_row(name, *validation, _decimals(model["auc"]), interval, _decimals(model["log_loss"]))
+    if best := summary["best_possible"]:
+        figures = _decimals(best["auc"]), "", _decimals(best["log_loss"])
+        table.add_row("best possible", "", "", *figures, style="dim")
+
+
+def _add_within_users(table: Table, summary: dict[str, Any]) -> None:
+    """Fit the metrics within users into 80 columns: intervals stand below their values."""
+    _add_columns(table, ("validation\nlog loss", "test\nAUC", "test\nlog loss", "test\nGAUC", "test\nnDCG@10"))
+    for name, model in _by_auc(summary):
+        auc, gauc = (f"{_decimals(model.get(one))}\n{_between(model, one)}" for one in ("auc", "gauc"))
+        losses = _decimals(model.get("validation_log_loss"), ""), auc, _decimals(model["log_loss"])
+        table.add_row(name, *losses, gauc, _decimals(model.get("ndcg_at_10")))
+    if best := summary["best_possible"]:
+        table.add_row("best possible", "", _decimals(best["auc"]), _decimals(best["log_loss"]), "", "", style="dim")
+
+
+def _add_columns(table: Table, headings: tuple[str, ...]) -> None:
+    for heading in ("model", *headings):
+        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
+
+
+def _by_auc(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return sorted(summary["models"].items(), key=lambda item: -(item[1]["auc"] or 0))
+
+
+def _between(model: dict[str, Any], metric: str) -> str:
+    ends = [model.get(f"{metric}_{end}") for end in ("low", "high")]
+    return "" if None in ends else "\N{EN DASH}".join(f"{end:.3f}" for end in ends)
 
 
 def _decimals(number: float | None, missing: str = "n/a") -> str:

@@ -18,6 +18,7 @@ from monitoring.monitoring_job import MonitoringJob
 from pipelines.compile import COMPILED, monitoring_pipeline
 from shortlist.collecting.collector import Collected, Collector
 from shortlist.runs.display import Display
+from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, existing
 from shortlist.runs.submit import finish, location_of, run_child, run_locally, training_arguments
@@ -39,6 +40,8 @@ def monitoring_arguments(spec: Spec, location: str, stores: str, *, read_later: 
 
 def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     """Look at live traffic once with kfp.local, and train when that is decided; return the exit code.
+
+    Where nothing is trained and the schedule asks for it, newer statistics are published.
 
     Returns:
         0 when all is well or a training ended well; 1 when a person is needed; 130 when stopped.
@@ -62,6 +65,8 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     shutil.rmtree(run)
     for line in display.notes:
         Console(highlight=False).print(line, markup=False, soft_wrap=True)
+    if not code and refresh_is_due(spec, stores, datetime.now(UTC)):
+        code = run_refresh_locally(spec, data, runs)
     newest = _watch(spec, state).newest_decision()
     return code or int(newest is not None and newest.action == "page")
 

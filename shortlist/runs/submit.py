@@ -88,6 +88,15 @@ def training_arguments(
     }
 
 
+def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
+    """Return the tuning pipeline's parameters; see `training_arguments`."""
+    shared = (
+        "name", "data", "features", "models", "slices", "runtime", "location", "input_digest", "stores", "code", "now",
+    )  # fmt: skip
+    training = training_arguments(spec, location, stores)
+    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.tune)}
+
+
 def declared_models(spec: Spec) -> list[DeclaredModel]:
     """Return the models that a run trains: candidates first, as the gates and the page list them."""
     cluster = canonical_json(spec.runtime.cluster)
@@ -188,6 +197,7 @@ def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, start
     if "report" in display.finished:
         shutil.copyfile(display.paths["page"], run / Files.REPORT)
         shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
+        shutil.copyfile(display.paths["comparison"], run / Files.COMPARISON)
     else:
         from shortlist.runs.failure import write_failure
 

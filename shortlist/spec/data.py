@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date, timedelta
+from datetime import date
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
 from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean
 from shortlist.spec.base import Section, expand_names
+from shortlist.spec.durations import Duration
 from shortlist.spec.log_shape import Explode, Positive
 from shortlist.spec.time_format import TimeFormat
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
 FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
-Duration = Annotated[str, Field(pattern=r"^\d{1,6}(ms|s|m|h|d)$")]
-"""A whole number and its unit: 500ms, 30s, 15m, 6h, 1d."""
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def length_of(duration: Duration) -> timedelta:
-    """Return the length of time that a text such as 15m stands for.
-
-    >>> length_of("15m")
-    datetime.timedelta(seconds=900)
-    """
-    unit = duration.lstrip("0123456789")
-    return timedelta(**{_UNITS[unit]: int(duration.removesuffix(unit))})
 
 
 def null_texts(declared: Iterable[str]) -> frozenset[str]:
@@ -274,6 +262,9 @@ class Live(Section):
     collect: bool = False
     """Whether `shortlist collect`, `shortlist watch` and the monitoring graph do so, and trainings read what is there.
     """
+    outcome_delay: Duration | None = None
+    """How long after an answer its outcome counts; null: `data.outcome_delay`. Another one is for a replay, in which a
+    day of the log takes less than a day."""
     settle: Duration = "1m"
     """How long after an outcome was due a prediction is collected: until then, logs may still be written or shipped."""
     missing_outcome: Literal["negative", "leave_out"] = "negative"
@@ -283,6 +274,23 @@ class Live(Section):
     since: AwareDatetime | None = None
     """The moment from which on rows are collected. The log in `data.source` must end before it; a generated log does
     so by itself. null: from the first answer on, which must be later than the newest row of that log."""
+
+
+class Slates(Section):
+    """Which rows of the log were the candidates of one request; in serving, a request is a slate."""
+
+    column: str | None = None
+    """A column of the log with the same value in all rows of a request; within a day, other requests have others."""
+    gap_seconds: float | None = Field(default=None, gt=0)
+    """Where no column says it: rows of a user that follow each other within so many seconds are one slate."""
+    max_rows: int = Field(default=10_000, ge=2)
+    """Most rows of a slate. A log with a larger one stops the run; a request may not be larger (serving.max_rows)."""
+
+    @model_validator(mode="after")
+    def _says_it_in_one_way(self) -> Self:
+        if (self.column is None) == (self.gap_seconds is None):
+            raise ValueError("wanted either column or gap_seconds")
+        return self
 
 
 class Data(Section):
@@ -308,14 +316,17 @@ class Data(Section):
     """A column that names the request whose answer the row was part of; many rows share it. Never a feature."""
     explode: Explode | None = None
     """Columns that hold lists, whose elements become rows."""
+    slate: Slates | None = None
+    """Which rows were one request; features of kind `slate` need it."""
+    outcome_delay: Duration | None = None
+    """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it. Null:
+    it is known at once."""
     side_tables: tuple[SideTable, ...] = ()
     """Tables keyed by a column of the log."""
     rules: Rules = Rules()
     """What is valid."""
     split: Split = Split()
     """Training, validation and test days."""
-    outcome_delay: Duration | None = None
-    """How long after an impression its outcome counts, such as 30m or 1d; `live.collect` needs it."""
     live: Live = Live()
     """Served traffic as training data."""
 
@@ -323,7 +334,7 @@ class Data(Section):
     def _live_rows_can_be_collected(self) -> Self:
         if not self.live.collect:
             return self
-        if self.outcome_delay is None:
+        if self.live_outcome_delay is None:
             raise ValueError(
                 "live.collect: declare outcome_delay, the time after which a row without an outcome is a negative one"
             )
@@ -373,6 +384,7 @@ class Data(Section):
         self._check_side_tables(names)
         self._check_label()
         self._check_keys_of_rows()
+        self._check_slate(names)
         return self
 
     def _check_label(self) -> None:
@@ -419,6 +431,25 @@ class Data(Section):
         if isinstance(self.clock, RowClock):
             raise ValueError("explode needs a clock column; rows of one list have no order in time")
 
+    def _check_slate(self, names: list[str]) -> None:
+        if self.slate is None:
+            return
+        column = self.slate.column
+        if column is None:
+            if self.user is None:
+                raise ValueError("slate.gap_seconds: needs `user`; declare it, or the column that names a request")
+            if isinstance(self.clock, RowClock):
+                raise ValueError("slate.gap_seconds: this log has no time of its own; declare slate.column")
+            return
+        if column not in names:
+            raise ValueError(f"slate.column '{column}' is not a column of the log{did_you_mean(column, names)}")
+        if self.by_name[column].type not in ("integer", "hex", "string"):
+            raise ValueError(
+                f"slate.column '{column}' is of type {self.by_name[column].type}; wanted integer, hex or string"
+            )
+        if column in (self.label, self.impression):
+            raise ValueError(f"slate.column '{column}' is the label or the impression; each row would be a slate")
+
     def _check_side_tables(self, names: list[str]) -> None:
         taken = set(names)
         available = set(names)
@@ -445,6 +476,11 @@ class Data(Section):
                 f"{what} is declared `known: after`; keys must be known before the impression. Declare another column,"
                 " or `known: before` if it is"
             )
+
+    @property
+    def live_outcome_delay(self) -> Duration | None:
+        """How long after an answer its outcome counts, in rows that are collected."""
+        return self.live.outcome_delay or self.outcome_delay
 
     @property
     def _live_columns(self) -> dict[str, ColumnType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -9,9 +10,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from shortlist.contracts import LIVE_COLUMNS, Columns, did_you_mean
 from shortlist.spec.base import OneOf, Section, expand_names
 from shortlist.spec.data import Column, Data, SideTable
+from shortlist.spec.durations import Duration, length_of
 
 _LEARNING: Final = {"admit_after": 1, "evict_after_days": None}
 """Settings of learning with their values when a feature says nothing."""
+
+
+_SHORTEST_TILE: Final = timedelta(minutes=10)
 
 
 class Feature(Section):
@@ -32,6 +37,11 @@ class Feature(Section):
     def inputs(self) -> tuple[str, ...]:
         """Declared columns it reads of the impression itself, so that none may be known only afterwards."""
         raise NotImplementedError
+
+    @property
+    def reads_features(self) -> tuple[str, ...]:
+        """Names of other features that it reads."""
+        return ()
 
     @property
     def read_as_keys(self) -> tuple[str, ...]:
@@ -142,6 +152,19 @@ class Features(Section):
 
     columns: Annotated[tuple[AnyFeature, ...], BeforeValidator(_one_per_key)] = Field(min_length=1)
     """Operations; each gives one or more named features."""
+    tile: Duration = "1d"
+    """Grain of all statistics, 10m to 1d, which it divides: an impression sees the tiles that were complete, with their
+    outcomes known (`data.outcome_delay`), when it happened. In a log without a clock, tiles of as many rows each."""
+
+    @model_validator(mode="after")
+    def _tile_divides_a_day(self) -> Self:
+        length, day = length_of(self.tile), timedelta(days=1)
+        if not _SHORTEST_TILE <= length <= day or day % length:
+            raise ValueError(
+                f"tile: {self.tile} is no part of a day; wanted a length from 10m to 1d that divides 1d, such as 10m,"
+                " 1h or 6h"
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -152,6 +175,10 @@ class Features(Section):
             if name in (Columns.LABEL, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.USER, Columns.ITEM):
                 raise ValueError(f"feature name '{name}' is Shortlist's own")
             seen.add(name)
+        for feature in self.columns:
+            for name in feature.reads_features:
+                if name not in seen:
+                    raise ValueError(f"{feature.title}: no feature is named '{name}'{did_you_mean(name, seen)}")
         return self
 
     @property

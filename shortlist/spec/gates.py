@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -14,6 +14,8 @@ from shortlist.spec.base import Names, Section
 _REGISTRY: Final = "shortlist.evaluation.gates"
 """Named and not imported, for it lies above this layer: each gate says there which settings are its own."""
 
+COARSEST_GAUC: Final = 0.01
+"""Smallest usual margin of GAUC against the champion."""
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
@@ -60,12 +62,22 @@ class Gates(Section):
     """The lower bound of the test AUC must reach it."""
     max_log_loss: float | None = Field(default=None, gt=0)
     """The upper bound of the test log loss may not pass it; null asks only to beat a constant rate."""
+    metric: Literal["auc", "gauc"] | None = None
+    """The metric that decides: by it a candidate must not fall behind the champion, and of several that pass every gate
+    the best is chosen. `gauc`: AUC within each user, weighted by the user's rows; how one user's items are ordered.
+    null: `gauc` where the log names users and 100 or more of them have clicks and other rows on the test days, else
+    `auc`."""
     baseline: str | None = Field(default=None, min_length=1, max_length=31)
     """Name of the baseline that candidates have to beat; null: popularity."""
     min_gain_over_baseline: float = Field(default=0.0, ge=0.0, le=0.5)
-    """The AUC's lower bound must beat that baseline's AUC by this."""
+    """The AUC must be above that baseline's by this, by the lower bound of a paired bootstrap: both models on the same
+    rows of the same resampled users."""
+    min_gauc_gain: float | None = Field(default=0.0, ge=0.0, le=0.5)
+    """Where GAUC decides: likewise for the GAUC. null: it need not be above the baseline's."""
     max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
-    """Non-inferiority margin against the champion; finer than 3e-4 is noise between seeds."""
+    """Non-inferiority margin against the champion where AUC decides; finer than 3e-4 is noise between seeds."""
+    max_gauc_drop: float | None = Field(default=None, ge=0.0003, le=0.2)
+    """Likewise where GAUC decides. null: `max_auc_drop`, but at least 0.01, for GAUC varies more between seeds."""
     max_calibration_error: float = Field(default=0.03, gt=0, le=1)
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)
@@ -88,3 +100,9 @@ class Gates(Section):
     """Limits under load."""
     custom: Annotated[Mapping[str, Any], BeforeValidator(_read_by_their_gates)] = Field(default={}, max_length=100)
     """Settings of gates that were added to the registry, by the name of the gate."""
+
+    @property
+    def margin(self) -> dict[str, float]:
+        """The non-inferiority margin against the champion, by the metric that may decide."""
+        usual = max(self.max_auc_drop, COARSEST_GAUC)
+        return {"auc": self.max_auc_drop, "gauc": usual if self.max_gauc_drop is None else self.max_gauc_drop}

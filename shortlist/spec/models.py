@@ -81,6 +81,18 @@ class ModelSection(Section):
         """Keys of `hash` features that this model follows when it learns their ids."""
         return frozenset()
 
+    @property
+    def without_refit(self) -> Self:
+        """The section as it is trained on the training days alone, so that the validation days can measure it.
+
+        A kind whose training ends with a fit on the validation days calls that key `refit`; calibration learns from
+        them too.
+        """
+        fields = type(self).model_fields
+        usual = {name: fields[name].default for name in fields if name.startswith("retrain")}
+        refit = {"refit": False, **usual} if "refit" in fields else {}
+        return self.model_copy(update={"calibration": "none", **refit})
+
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
         """Check what only the features tell.
 

@@ -73,6 +73,8 @@ class QualityLimits(Section):
     """Of the intervals; users are resampled."""
     max_auc_drop: float = Field(default=0.03, gt=0, lt=0.5)
     """Absolute."""
+    max_gauc_drop: float | None = Field(default=None, gt=0, lt=0.5)
+    """Absolute, of the AUC within each user; null: it is only shown."""
     max_log_loss_increase: float = Field(default=0.1, gt=0)
     """Absolute."""
     max_rate_error: float = Field(default=0.25, gt=0)
@@ -159,3 +161,5 @@ class Schedule(Section):
     """When a new training starts whatever the watching says; null for never."""
     watch: Cron | None = None
     """When live traffic is looked at on a cluster; `make watch EVERY=15m` does it here."""
+    refresh: Cron | None = None
+    """When newer statistics are counted and served without a training; `make watch` does it here. Null for never."""

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from shortlist.spec.base import Section
+from shortlist.spec.durations import Duration
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 MOST_REPLICAS: Final = 8
@@ -225,6 +226,9 @@ class Serving(Section):
     """Most rows (candidates) of a request."""
     refresh_seconds: float = Field(default=5, gt=0)
     """How often the server looks for newer features of items."""
+    max_feature_age: Duration | None = None
+    """Oldest that the newest tile of the statistics in use may be, from its end on, such as 3h; an alert says when it
+    is older. Null: no limit."""
     replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
     """Servers, each with a Triton of its own, that a version runs as on this machine; a cluster has its own number."""
     hold_seconds: float = Field(default=15, ge=0)

@@ -17,6 +17,7 @@ from shortlist.spec.models import Models, ModelSection, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
+from shortlist.spec.tune import Tune
 
 
 class Spec(Section):
@@ -42,6 +43,8 @@ class Spec(Section):
     """How it is watched there, and when it is trained again."""
     schedule: Schedule = Schedule()
     """What runs by the clock."""
+    tune: Tune = Tune()
+    """How better settings of the models are searched for."""
     runtime: Runtime = Runtime()
     """Where it runs."""
 
@@ -70,6 +73,12 @@ class Spec(Section):
         for name in self.runtime.cluster.workers:
             _check_workers(name, self.models)
         _check_baseline(self.gates.baseline, self.models)
+        self.tune.check(self.models)
+        if self.gates.metric == "gauc" and self.data.user is None:
+            raise ValueError(
+                "gates.metric: gauc is measured within each user, and data.user names no column; declare it, or metric:"
+                " auc"
+            )
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
@@ -77,6 +86,11 @@ class Spec(Section):
                 declared_column(name, self.data, "gates.slices")
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
             raise ValueError("data.source.format: npz is for side tables only")
+        if self.data.slate is not None and self.serving.max_rows > self.data.slate.max_rows:
+            raise ValueError(
+                f"serving.max_rows {self.serving.max_rows} is above data.slate.max_rows {self.data.slate.max_rows}:"
+                " requests would be larger than any slate that was learnt from. Declare the same limit for both"
+            )
         _check_split(self.data)
         if self.runtime.target == "kserve":
             _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)

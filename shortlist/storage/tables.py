@@ -189,13 +189,13 @@ class DayTableWriter:
         """
         if day in self._held and self._height(day):
             self._write(day, self._chunk_rows)
-        _link(path, self._new_file(day, rows, positives))
+        link_or_copy(path, self._new_file(day, rows, positives))
 
     def link_day(self, folder: Path, part: DayPart) -> None:
         """Take all files of a day of another table as they are; see `link`."""
         assert part.day not in self._files
         for name in part.files:
-            _link(folder / name, self._new_file(part.day, 0, 0))
+            link_or_copy(folder / name, self._new_file(part.day, 0, 0))
         self._rows[part.day], self._positives[part.day] = part.rows, part.positives
 
     def flush(self) -> None:
@@ -247,7 +247,8 @@ def _compression_of(rows: pl.DataFrame) -> Compression:
     return "lz4" if any(kind.base_type() in _MAY_HOLD_TEXT for kind in kinds) else "uncompressed"
 
 
-def _link(path: Path, own: Path) -> None:
+def link_or_copy(path: Path, own: Path) -> None:
+    """Make a file that never changes appear under another name too."""
     try:
         own.hardlink_to(path)
     except OSError:  # on another disk

@@ -28,6 +28,8 @@ from shortlist.tracking.store_access import (
 )
 
 _KEY: Final = "shortlist.key"
+_NESTED: Final = "shortlist.nested"
+"""Tag of a run that has others below it."""
 _PARENT: Final = "MLFLOW_RUN_ID"
 """Variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
 
@@ -196,6 +198,59 @@ class Tracker:
         """Add the files of a folder to a run, below `place`."""
         with quiet_mlflow(self.uri):
             self._client.log_artifacts(run_id, str(folder), place)
+
+    def open_run(self, name: str, tags: Mapping[str, str]) -> str:
+        """Return the newest run with these tags, going on; a new one where there is none.
+
+        Args:
+            name: Of a new run.
+            tags: By which it is found again, as they are written.
+        """
+        found = " and ".join(f"tags.`{key}` = '{value}'" for key, value in (*tags.items(), (_NESTED, "parent")))
+        with quiet_mlflow(self.uri):
+            runs = self._client.search_runs([self._experiment], found, max_results=1)
+            if runs:
+                run_id = str(runs[0].info.run_id)
+                self._client.update_run(run_id, status="RUNNING")
+                return run_id
+            parent = os.environ.get(_PARENT)
+            own = {**tags, _NESTED: "parent", **({"mlflow.parentRunId": parent} if parent else {})}
+            return str(self._client.create_run(self._experiment, tags=own, run_name=name).info.run_id)
+
+    def log_nested(
+        self, parent: str, name: str, params: Mapping[str, Any], metrics: Mapping[str, float],
+        tags: Mapping[str, str], status: str,
+    ) -> str:  # fmt: skip
+        """Write a run below another, over already; return its id.
+
+        Args:
+            parent: Id of a run of this experiment.
+            name: Of the run.
+            params: By name.
+            metrics: Likewise.
+            tags: Likewise.
+            status: `FINISHED`, `FAILED` or `KILLED`.
+        """
+        with quiet_mlflow(self.uri):
+            own = {**tags, "mlflow.parentRunId": parent}
+            run_id = str(self._client.create_run(self._experiment, tags=own, run_name=name).info.run_id)
+            self._log_params(run_id, params)
+            self._log_points(run_id, [(metric, value, 0) for metric, value in metrics.items()])
+            self._client.set_terminated(run_id, status)
+        return run_id
+
+    def nested_runs(self, parent: str) -> list[GatedRun]:
+        """Return the runs below another, in the order in which they were begun."""
+        with quiet_mlflow(self.uri):
+            runs = self._client.search_runs([self._experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
+        found = sorted(runs, key=lambda run: int(run.data.tags.get("trial", 0)))
+        return [GatedRun(run_id=run.info.run_id, tags=dict(run.data.tags)) for run in found]
+
+    def close_run(self, run_id: str, metrics: Mapping[str, Any]) -> None:
+        """End a run of `open_run`, and write numbers to it."""
+        self.log_metrics(run_id, metrics)
+        with quiet_mlflow(self.uri):
+            self._client.set_terminated(run_id, "FINISHED")
 
     def _experiment_of(self, spec: str) -> str:
         parent = os.environ.get(_PARENT)

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from models.inputs import split_of
 from models.ranker import Ranker
 from shortlist.contracts import Columns, DataError, Files
+from shortlist.evaluation.scores import LEARNT
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
@@ -36,7 +38,9 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
 
     Returns:
         Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability and slice_*
-        (those the table has), split ("validation" or "test"), score (Float32).
+        (those the table has), split ("validation" or "test"), learnt (whether the model that gave the score has
+        learnt the row), score (Float32). Validation rows of a model that was refitted on them have the scores that it
+        gave before, where it kept them.
 
     Raises:
         DataError: There are no such rows, or the table lacks a feature of the model.
@@ -57,10 +61,16 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
 def _scored(ranker: Ranker[Any], table: DayTable) -> Iterator[pa.Table]:
     split = split_of(table)
     part_of = dict.fromkeys(split.validation, "validation") | dict.fromkeys(split.test, "test")
+    first = 0  # of the kept scores
     total = sum(part.rows for part in table.days if part.day in part_of)
     with progress(f"scoring {ranker.kind}", total=total) as advance:
         for day, frame in table.frames(set(part_of)):
-            named = pl.lit(part_of[day]).alias(SPLIT), pl.Series(SCORE, ranker.predict(frame))
+            if part_of[day] == "validation" and ranker.held_out is not None:
+                scores, learnt = ranker.held_out[first : first + frame.height].astype(np.float32), False
+                first += frame.height
+            else:
+                scores, learnt = ranker.predict(frame), ranker.record.has_learnt(day)
+            named = pl.lit(part_of[day]).alias(SPLIT), pl.lit(learnt).alias(LEARNT), pl.Series(SCORE, scores)
             copied = [name for name in frame.columns if name in _COPIED or name.startswith(_SLICE)]
             yield frame.select(*copied, *named).to_arrow(compat_level=pl.CompatLevel.oldest())
             advance(frame.height, "")

@@ -13,6 +13,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.moments import Moments
+from shortlist.features.slates import SlateValue
 from shortlist.features.static_view_plan import MeanView
 from shortlist.features.vocabulary import ValueIds, VocabularyLimits
 from shortlist.spec.base import Names
@@ -124,6 +125,18 @@ class FeatureKind(Feature):
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
         """Return how many ids an output will have, before any fit; None when it gives no ids."""
+        return None
+
+    def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:
+        """Return the number that it compares among the rows of a request; None: it compares none.
+
+        Args:
+            declared: The declared columns.
+            features: All declared operations.
+
+        Raises:
+            PlanError: It cannot be compared.
+        """
         return None
 
     # The feature table.

@@ -13,6 +13,7 @@ from shortlist.features.kinds.hash import Hash
 from shortlist.features.kinds.lag import Lag
 from shortlist.features.kinds.numeric import Numeric
 from shortlist.features.kinds.similarity import Similarity
+from shortlist.features.kinds.slate import Slate
 from shortlist.features.kinds.target import Target
 from shortlist.features.kinds.time_since import TimeSince
 from shortlist.features.kinds.vector import Vector
@@ -31,5 +32,6 @@ FEATURE_KINDS: Final[dict[str, type[FeatureKind]]] = {
     "cyclic": Cyclic,
     "vector": Vector,
     "similarity": Similarity,
+    "slate": Slate,
 }
 """In the order of messages and of the JSON Schema."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,8 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.plan import Plan
+from shortlist.features.slates import SLATE
+from shortlist.features.tiles import moment_of
 from shortlist.features.vectors import matrix
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.signature import Signature
@@ -23,25 +25,31 @@ from shortlist.serving.server.v2 import read_body
 
 
 class DayAssembler:
-    """Gives the tensors of rows of the valid log, with every view as of the start of their day."""
+    """Gives the tensors of rows of the valid log, with every view as of the start of their day.
+
+    Where tiles are shorter than a day, or outcomes known later, the views are as of the time of the rows; all rows of a
+    call must then be of one moment (see `Tiles.known_at`).
+    """
 
     def __init__(self, plan: Plan, signature: Signature, views: ViewIndex) -> None:
         self._assembler = TensorAssembler(plan, signature)
         self._declared = plan.declared
         self._views = views
-        self._day: date | None = None
+        self._moment: datetime | None = None
         self._snapshot: Snapshot | None = None
 
     def tensors(self, rows: pl.DataFrame, day: date) -> Tensors:
-        """Return the inputs of the model for rows of one day.
+        """Return the inputs of the model for rows of one day; those of a slate all together, with its number.
 
         Raises:
             ShortlistError: A view cannot be read.
         """
-        return self._assembler.tensors(self.columns(rows), self._as_of(day).tables, rows.height)
+        slates = rows[SLATE].to_numpy() if SLATE in rows.columns else None
+        columns = self.columns(rows)
+        return self._assembler.tensors(columns, self._as_of(day, columns[Columns.TIME]).tables, rows.height, slates)
 
     def requested(self, body: bytes, header_length: str | None, rows: int, day: date) -> Tensors:
-        """Return the inputs of the model for a request, every view as of the start of a day.
+        """Return the inputs of the model for a request, every view as for rows of the log.
 
         Args:
             body: As it comes over HTTP.
@@ -54,7 +62,8 @@ class DayAssembler:
         """
         reader = InputReader(self.needs, self.widths, rows)
         inputs = reader.read(read_body(body, header_length).tensors, 0)
-        return self._assembler.tensors(inputs.columns, self._as_of(day).tables, inputs.rows)
+        tables = self._as_of(day, inputs.columns[Columns.TIME]).tables
+        return self._assembler.tensors(inputs.columns, tables, inputs.rows)
 
     @property
     def needs(self) -> FeatureRequirements:
@@ -66,10 +75,17 @@ class DayAssembler:
         """Of vectors, by place."""
         return self._assembler.widths
 
-    def _as_of(self, day: date) -> Snapshot:
-        if self._snapshot is None or self._day != day:
-            self._snapshot = load_with_users(self._assembler, self._views, self._views.start_of(day))
-            self._day = day
+    def _as_of(self, day: date, times: Column) -> Snapshot:
+        tiles = self._views.tiles
+        moment = self._views.start_of(day)
+        if tiles.within_days:
+            assert isinstance(times, np.ndarray)
+            ends = {tiles.known_at(moment_of(time)) for time in (times.min(), times.max())}
+            assert len(ends) == 1, f"rows of several moments: {', '.join(map(str, ends))}"
+            (moment,) = ends
+        if self._snapshot is None or self._moment != moment:
+            self._snapshot = load_with_users(self._assembler, self._views, moment)
+            self._moment = moment
         return self._snapshot
 
     def columns(self, rows: pl.DataFrame) -> dict[str, Column]:

@@ -34,6 +34,7 @@ from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.users import Users
+from shortlist.spec.durations import length_of
 from shortlist.spec.serving import Limits
 from shortlist.storage.artefacts import read_json
 
@@ -163,6 +164,12 @@ class ServerComponents:
             ("log_waiting", "Answers in memory only", lambda: self.log.waiting),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
             ("snapshot_age_seconds", "Since the views in place were published", self._age),
+            (
+                "features_age_seconds",
+                "Since the end of the newest tile that the views in place count",
+                self._feature_age,
+            ),
+            ("features_max_age_seconds", "The declared limit of that; infinite where there is none", self._max_age),
             ("snapshot_broken", "1 while newer views cannot be read", lambda: self.refresh.problem is not None),
             ("users_broken", "1 while users' features cannot be read", self._users_broken),
         )
@@ -176,6 +183,13 @@ class ServerComponents:
 
     def _age(self) -> float:
         return age_seconds(self.refresh.published)
+
+    def _feature_age(self) -> float:
+        return age_seconds(self.refresh.counted_until)
+
+    def _max_age(self) -> float:
+        limit = self.service.settings.serving.max_feature_age
+        return length_of(limit).total_seconds() if limit is not None else float("inf")
 
     def _users_broken(self) -> bool:
         return self.users is not None and self.users.problem is not None

@@ -13,6 +13,7 @@ from shortlist.features.view_index import ViewIndex
 from shortlist.serving.server.feature_requirements import Step
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.view_table import ViewTable
+from shortlist.storage.artefacts import IntegrityError, sha256
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ class Snapshot:
     """The views whose tables know nothing."""
 
 
-def load(assembler: TensorAssembler, index: ViewIndex, at: datetime, before: Snapshot | None = None) -> Snapshot:
+def load(
+    assembler: TensorAssembler, index: ViewIndex, at: datetime, before: Snapshot | None = None,
+    digests: Mapping[str, str] | None = None,
+) -> Snapshot:  # fmt: skip
     """Return what holds at a moment of every view that is not the user's own.
 
     Args:
@@ -37,10 +41,11 @@ def load(assembler: TensorAssembler, index: ViewIndex, at: datetime, before: Sna
         index: The views.
         at: The moment.
         before: Keeps the views that cannot be read now.
+        digests: SHA-256 of the views' files as they were published, by name; a file that is another is not read.
     """
     needs = assembler.needs
     steps = [step for step in needs.steps if step not in needs.of_user]
-    views, broken = _views(assembler, index, at, steps, before)
+    views, broken = _views(assembler, index, at, steps, before, digests or {})
     kept = before.views.keys() - before.unknown if before is not None else set()
     tables = {step.name: views[step.name] for step in needs.others}
     if assembler.item is not None:
@@ -56,7 +61,7 @@ def load_with_users(assembler: TensorAssembler, index: ViewIndex, at: datetime) 
     """
     needs = assembler.needs
     snapshot = load(assembler, index, at)
-    own, broken = _views(assembler, index, at, needs.of_user, None)
+    own, broken = _views(assembler, index, at, needs.of_user, None, {})
     for name, reason in {**snapshot.broken, **broken}.items():
         raise ShortlistError(f"{index.folder}: view '{name}' cannot be read: {reason}")
     tables = dict(snapshot.tables)
@@ -66,13 +71,14 @@ def load_with_users(assembler: TensorAssembler, index: ViewIndex, at: datetime) 
 
 
 def _views(
-    assembler: TensorAssembler, index: ViewIndex, at: datetime, steps: Sequence[Step], before: Snapshot | None
-) -> tuple[dict[str, ViewTable], dict[str, str]]:
+    assembler: TensorAssembler, index: ViewIndex, at: datetime, steps: Sequence[Step], before: Snapshot | None,
+    digests: Mapping[str, str],
+) -> tuple[dict[str, ViewTable], dict[str, str]]:  # fmt: skip
     views: dict[str, ViewTable] = {}
     broken: dict[str, str] = {}
     for step in steps:
         try:
-            views[step.name] = ViewTable.of(_frame(index, step, at), step, assembler.widths)
+            views[step.name] = ViewTable.of(_frame(index, step, at, digests), step, assembler.widths)
         # Polars has errors of its own for files that are missing, torn or of another schema.
         except (ShortlistError, OSError, pl.exceptions.PolarsError) as error:
             broken[step.name] = str(error)
@@ -81,9 +87,11 @@ def _views(
     return views, broken
 
 
-def _frame(index: ViewIndex, step: Step, at: datetime) -> pl.DataFrame:
+def _frame(index: ViewIndex, step: Step, at: datetime, digests: Mapping[str, str]) -> pl.DataFrame:
     view = index.view(step.name)
     lacking = {place.partition(":")[2] for place in step.places} - set(view.feature_names)
     if lacking:
         raise DataError(f"view '{step.name}' has no '{min(lacking)}'; the features were fitted for another declaration")
+    if view.path in digests and sha256(index.path(view)) != digests[view.path]:
+        raise IntegrityError(f"{index.path(view)}: is not the file that was published; publish the features again")
     return index.snapshot(step.name, at)

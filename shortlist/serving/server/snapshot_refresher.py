@@ -49,6 +49,8 @@ class SnapshotRefresher:
         """Why the newest views are not, or not all, in place."""
         self.published: float | None = None
         """When the views in place were announced, in seconds since 1970."""
+        self.counted_until: float | None = None
+        """The end of the newest tile that the views in place count, likewise."""
         self.current: Snapshot | None = None if assembler.steps else Snapshot({})
         """None until there is one."""
 
@@ -84,9 +86,12 @@ class SnapshotRefresher:
     def _put_in_place(self, announced: Mapping[str, Any]) -> None:
         with TemporaryDirectory(prefix="shortlist-views-") as fetched:
             index = ViewIndex.read(local_copy(announced["views"], Path(fetched)))
-            snapshot = load(self._assembler, index, datetime.fromisoformat(announced["until"]), self.current)
+            until = datetime.fromisoformat(announced["until"])
+            snapshot = load(self._assembler, index, until, self.current, announced.get("digests"))
         self.current = snapshot
         self.published = datetime.fromisoformat(announced["published"]).timestamp()
+        counted_until = announced.get("counted_until", announced["until"])  # not told before there were tiles
+        self.counted_until = datetime.fromisoformat(counted_until).timestamp()
         self._known = announced
         if snapshot.broken:
             self._fail("; ".join(f"view '{name}': {reason}" for name, reason in snapshot.broken.items()))

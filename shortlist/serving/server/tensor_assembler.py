@@ -8,10 +8,12 @@ from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
 from shortlist.features.plan import Plan
+from shortlist.features.slates import SlateValue, told
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.clock import clock_columns
 from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tags, Vectors, as_numbers, mixed
@@ -34,7 +36,10 @@ class TensorAssembler:
     """
 
     def __init__(self, plan: Plan, signature: Signature) -> None:
-        self.needs = FeatureRequirements.of(plan, signature)
+        self._slates = tuple(
+            value for value in plan.slates if any(place in signature.numbers for place, _ in value.gives)
+        )
+        self.needs = FeatureRequirements.of(plan, _with_compared(signature, self._slates))
         data = plan.declared.data
         self.user = self.needs.merged(self.needs.of_user, data.user) if data.user and self.needs.of_user else None
         self.item = self.needs.merged(self.needs.of_item, data.item) if data.item and self.needs.of_item else None
@@ -44,17 +49,22 @@ class TensorAssembler:
         self._signature = signature
         self._zone = ZoneInfo(plan.declared.timezone)
 
-    def tensors(self, columns: Mapping[str, Column], tables: Tables, rows: int) -> Tensors:
+    def tensors(
+        self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None
+    ) -> Tensors:
         """Return the inputs of the model.
 
         Args:
             columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all.
             tables: A table for every one of `steps`.
             rows: Number of rows.
+            slates: Number of every row's slate; None: all rows are one, as in a request.
         """
         found = _Found(columns, self._zone)
         for step in self.steps:
             found.look_up(step, tables[step.name])
+        if self._slates:
+            found.compare(self._slates, rows, slates)
         return self._laid_out(found, rows)
 
     def one_row(self) -> Tensors:
@@ -129,6 +139,13 @@ class _Found:
         for place in step.vectors:
             self._vectors[place] = table.vectors[place].take(rows, axis=0)
 
+    def compare(self, values: Sequence[SlateValue], rows: int, slates: NDArray[np.int64] | None) -> None:
+        """Add where every row stands among those of its slate, by the function that the training table calls."""
+        places = tuple(dict.fromkeys(place for value in values for place in value.reads))
+        numbers = pl.DataFrame(self.numbers(places, rows), schema=list(places), orient="row").fill_nan(None)
+        for place, column in told(numbers, values, slates).items():
+            self._columns[place] = column
+
     def code(self, place: str) -> Codes:
         """Return a column of codes."""
         for places, block in self._code_blocks:
@@ -177,6 +194,14 @@ class _Found:
         if self._clock is None:
             self._clock = clock_columns(cast(Codes, self._columns[Columns.TIME]), self._zone)
         return self._clock[place]
+
+
+def _with_compared(signature: Signature, values: Sequence[SlateValue]) -> Signature:
+    """Return a signature that reads what is compared in place of what is told of it."""
+    told_places = {place for value in values for place, _ in value.gives}
+    kept = (place for place in signature.numbers if place not in told_places)
+    read = (place for value in values for place in value.reads)
+    return signature.model_copy(update={"numbers": tuple(dict.fromkeys((*kept, *read)))})
 
 
 _ONE: Final = np.zeros(1, np.int64)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from shortlist.contracts import Columns, DataError, Files
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.slates import SLATE, whole_slates
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.encoding import encode
@@ -87,7 +89,9 @@ class ServedRows:
         self.signature = Signature.read(model / FOLDER)
         self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._paths = fitted, model / Files.PREPROCESSING
-        self._assembler = DayAssembler(self._plan, self.signature, ViewIndex.read(fitted / "views"))
+        views = ViewIndex.read(fitted / "views")
+        self._assembler = DayAssembler(self._plan, self.signature, views)
+        self._tiles = views.tiles
         self._table = DayTable.open(log, Files.LOG)
         self._reference = reference
 
@@ -97,15 +101,14 @@ class ServedRows:
         Raises:
             DataError: The log lacks some of them.
         """
-        batches = [
-            Batch(
-                rows[Columns.IMPRESSION].to_numpy(),
-                rows["score"].to_numpy(),
-                rows[_TRUTH].to_numpy(),
-                dict(self._assembler.tensors(rows, day)),
+        batches = []
+        for day, rows in self._days(self._reference.rows):
+            wanted = rows["score"].is_not_null()
+            tensors = {name: tensor[wanted.to_numpy()] for name, tensor in self._assembler.tensors(rows, day).items()}
+            own = rows.filter(wanted)
+            batches.append(
+                Batch(own[Columns.IMPRESSION].to_numpy(), own["score"].to_numpy(), own[_TRUTH].to_numpy(), tensors)
             )
-            for day, rows in self._days(self._reference.rows)
-        ]
         found = sum(batch.impressions.size for batch in batches)
         if found != self._reference.rows.height:
             raise DataError(
@@ -121,7 +124,9 @@ class ServedRows:
         for day, rows in self._days(wanted):
             served = dict(self._assembler.tensors(rows, day))
             table = encode(transformer.look_up(rows, day), self.signature, self._plan.declared)
-            return tuple(differing(self.signature, served, table))
+            asked = rows["score"].is_not_null().to_numpy()
+            one, other = ({name: tensor[asked] for name, tensor in both.items()} for both in (served, table))
+            return tuple(differing(self.signature, one, other))
         return ()
 
     def planted_difference(self) -> str | None:
@@ -134,9 +139,30 @@ class ServedRows:
         return planted_difference(self._assembler, self.signature, rows.head(1), day, transformer.look_up)
 
     def _days(self, wanted: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
+        """Return the wanted rows, about a file of the log at a time; of a slate all rows, their score null."""
         keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score")
         found = []
-        for day, rows in self._table.frames(set(wanted[Columns.DAY].to_list())):
+        for day, rows in self._frames(set(wanted[Columns.DAY].to_list())):
             theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")
-            found += [(day, theirs)] if theirs.height else []
+            if SLATE in rows.columns and theirs.height:
+                slates = rows.join(theirs.select(SLATE).unique(), SLATE, "semi", maintain_order="left")
+                theirs = slates.join(keys, Columns.IMPRESSION, "left", maintain_order="left")
+            found += [(day, some) for some in self._of_one_moment(theirs)] if theirs.height else []
         return found
+
+    def _frames(self, days: set[date]) -> Iterator[tuple[date, pl.DataFrame]]:
+        if not self._plan.slates:
+            yield from self._table.frames(days)
+            return
+        for part in self._table.days:
+            if part.day in days:
+                yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
+
+    def _of_one_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """Return the rows of a day, those together that see the same values."""
+        if not self._tiles.within_days:
+            return [rows]
+        together: dict[datetime, list[int]] = {}
+        for number, time in enumerate(rows[Columns.TIME].to_list()):
+            together.setdefault(self._tiles.known_at(time), []).append(number)
+        return [rows[numbers] for _, numbers in sorted(together.items())]

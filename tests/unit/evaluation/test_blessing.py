@@ -88,7 +88,7 @@ def test_a_blessed_folder_is_verified(path: Path, model: Path) -> None:
 
 def test_the_file_says_what_programs_ask(path: Path) -> None:
     content = json.loads(path.read_text())
-    assert set(content) == {"blessed", "reasons", "numbers", "digests", "gates", "seal"}
+    assert set(content) == {"blessed", "reasons", "numbers", "digests", "gates", "choice", "seal"}
     assert content["blessed"]["model"] == "dlrm"
 
 

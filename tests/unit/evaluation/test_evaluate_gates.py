@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from pydantic import Field, ValidationError
@@ -165,6 +166,41 @@ def test_an_equal_champion_lets_pass(run: Run) -> None:
     assert blessed == "xgboost"
     assert verdict.slice_reference == "the champion"
     assert [one.role for one in verdict.models] == ["candidate", "baseline", "champion"]
+
+
+def off(frame: pl.DataFrame, by: float) -> pl.DataFrame:
+    noise = np.random.default_rng(4).normal(0, by, frame.height)
+    return frame.with_columns(score=(pl.col("score") + noise).clip(0, 1))
+
+
+def test_a_candidate_that_a_bound_against_a_point_refused_passes_in_pairs(run: Run) -> None:
+    run.limits = run.limits.model_copy(update={"metric": "auc"})
+    run.score("popularity", off(run.frame, 0.05))
+    blessed, verdict = run.evaluate_gates()
+    candidate, baseline = verdict.models
+    assert candidate.auc is not None and baseline.auc is not None
+    assert candidate.auc.low < baseline.auc.value  # held until gates were paired: 3 000 rows leave wide intervals
+    assert verdict.gains["xgboost"].differences["auc"].low > 0
+    assert blessed == "xgboost"
+
+
+def test_a_candidate_whose_lead_may_be_chance_is_held(run: Run) -> None:
+    run.limits = run.limits.model_copy(update={"metric": "auc"})
+    run.score("popularity", off(run.frame, 0.001))
+    assert run.held_by() == {"absolute"}
+
+
+def test_gauc_decides_where_the_log_names_enough_users_and_holds_what_orders_no_users_items(run: Run) -> None:
+    """Scores that are the user's mean of good ones: they tell users apart, and not the items of one."""
+    means = run.frame.with_columns(score=pl.col("label").mean().over("user").clip(0.01, 0.99))
+    run.score("xgboost", means)
+    blessed, verdict = run.evaluate_gates()
+    (absolute,) = (gate for gate in verdict.reports[0].gates if gate.name == "absolute")
+    assert (blessed, verdict.metric) == (None, "gauc")
+    assert absolute.reason.startswith("GAUC gain +0.0000 <= 0.0000")
+    for name, frame in (("xgboost", run.frame), ("popularity", run.frame.with_columns(score=pl.lit(0.25)))):
+        run.score(name, frame.with_columns(user=pl.col("user") % 40))  # 40 users
+    assert run.evaluate_gates()[1].metric == "auc"
 
 
 def test_labels_of_one_class_hold(run: Run) -> None:

@@ -26,6 +26,7 @@ from shortlist.evaluation.records import (
     Difference,
     Interval,
     Measures,
+    Metric,
     SkewReport,
     SliceComparison,
 )
@@ -52,13 +53,28 @@ def measures(**changed: Any) -> Measures:
     return Measures(**{**good, **changed})
 
 
-POPULARITY = measures(model="popularity", role="baseline", auc=Interval(low=0.60, value=0.62, high=0.64))
+GAIN = Comparison(
+    reference="popularity",
+    differences={"auc": Difference(candidate=0.72, reference=0.62, value=0.1, low=0.09, error=0.006, rows=4_000)},
+)
 
 
 def difference(value: float, low: float) -> Difference:
     return Difference(
-        candidate_auc=0.75 + value, reference_auc=0.75, value=value, low=low, error=(value - low) / 1.645, rows=4_000
+        candidate=0.75 + value, reference=0.75, value=value, low=low, error=(value - low) / 1.645, rows=4_000
     )
+
+
+def gain(low: float, gauc_low: float | None = None, reference: str = "popularity") -> Comparison:
+    """A candidate against the baseline: AUC 0.72 against 0.62, with these lower bounds of the differences."""
+    found: dict[Metric, Difference] = {"auc": difference(0.1, low)}
+    if gauc_low is not None:
+        found["gauc"] = difference(0.02, gauc_low).model_copy(update={"metric": "gauc"})
+    return Comparison(reference=reference, differences=found)
+
+
+def against(difference: Difference) -> Comparison:
+    return Comparison(reference="champion", differences={difference.metric: difference})
 
 
 def a_slice(p_value: float | None, judged: bool = True) -> SliceComparison:
@@ -130,63 +146,86 @@ class TestSkew:
 
 class TestAbsolute:
     def test_passes_above_floor_and_popularity(self) -> None:
-        assert absolute_gate(measures(), POPULARITY, LIMITS).passed
+        result = absolute_gate(measures(), GAIN, "auc", LIMITS)
+        assert result.passed
+        assert "AUC gain +0.0900 over popularity" in result.reason
 
     def test_holds_when_only_the_value_reaches_the_floor(self) -> None:
         weak = measures(auc=Interval(low=0.549, value=0.56, high=0.57))
-        reason = _held(absolute_gate(weak, measures(auc=Interval(low=0.49, value=0.5, high=0.51)), LIMITS))
+        reason = _held(absolute_gate(weak, GAIN, "auc", LIMITS))
         assert reason == "AUC 0.5490 < 0.5500 (min_auc; 95% bound, 4 000 test rows)"
 
     def test_holds_a_log_loss_no_better_than_a_constant_rate(self) -> None:
         useless = measures(log_loss=Interval(low=0.55, value=0.56, high=0.57))  # entropy of 0.25: 0.5623
-        assert "log loss 0.5700 >= 0.5623 (log loss of a constant rate" in _held(
-            absolute_gate(useless, POPULARITY, LIMITS)
-        )
+        reason = _held(absolute_gate(useless, GAIN, "auc", LIMITS))
+        assert "log loss 0.5700 >= 0.5623 (log loss of a constant rate" in reason
 
     def test_holds_a_log_loss_above_a_declared_one(self) -> None:
         strict = LIMITS.model_copy(update={"max_log_loss": 0.51})
-        assert "log loss 0.5200 >= 0.5100 (max_log_loss" in _held(absolute_gate(measures(), POPULARITY, strict))
+        assert "log loss 0.5200 >= 0.5100 (max_log_loss" in _held(absolute_gate(measures(), GAIN, "auc", strict))
 
-    def test_holds_a_model_that_popularity_matches(self) -> None:
-        popular = POPULARITY.model_copy(update={"auc": Interval(low=0.69, value=0.71, high=0.73)})
-        assert "AUC 0.7000 < 0.7100 (popularity 0.7100" in _held(absolute_gate(measures(), popular, LIMITS))
+    def test_holds_a_model_that_is_not_shown_to_beat_popularity(self) -> None:
+        assert _held(absolute_gate(measures(), gain(-0.001), "auc", LIMITS)) == (
+            "AUC gain -0.0010 <= 0.0000 (0.8500 against 0.7500 of popularity on the same 4 000 test rows; one-sided 95%"
+            " bound, min_gain_over_baseline)"
+        )
 
     def test_holds_a_gain_below_the_declared_one(self) -> None:
         demanding = LIMITS.model_copy(update={"min_gain_over_baseline": 0.1})
-        assert "AUC 0.7000 < 0.7200" in _held(absolute_gate(measures(), POPULARITY, demanding))
+        assert "AUC gain +0.0900 <= 0.1000" in _held(absolute_gate(measures(), GAIN, "auc", demanding))
 
-    @pytest.mark.parametrize("missing", [None, MISSING, measures(auc=None, problem="only one class")])
-    def test_holds_without_popularity(self, missing: Measures | None) -> None:
-        assert "no baseline to beat" in _held(absolute_gate(measures(), missing, LIMITS))
+    def test_holds_a_model_that_tells_users_apart_but_not_the_items_of_one(self) -> None:
+        """Its AUC is far above popularity's, its GAUC is not."""
+        reason = _held(absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "gauc", LIMITS))
+        assert reason.startswith("GAUC gain -0.0040 <= 0.0000 (0.7700 against 0.7500 of popularity")
+        assert reason.endswith("min_gauc_gain)")
+        assert absolute_gate(measures(), gain(0.09, gauc_low=-0.004), "auc", LIMITS).passed
 
-    def test_holds_when_popularity_saw_other_rows(self) -> None:
-        other = POPULARITY.model_copy(update={"rows": 3_000})
-        assert "measured on other rows (3 000, candidate 4 000)" in _held(absolute_gate(measures(), other, LIMITS))
+    def test_the_floor_of_gauc_can_be_raised_and_left_out(self) -> None:
+        shown = gain(0.09, gauc_low=0.004)
+        assert absolute_gate(measures(), shown, "gauc", LIMITS).passed
+        raised, without = (LIMITS.model_copy(update={"min_gauc_gain": floor}) for floor in (0.01, None))
+        assert "GAUC gain +0.0040 <= 0.0100" in _held(absolute_gate(measures(), shown, "gauc", raised))
+        assert absolute_gate(measures(), gain(0.09, gauc_low=-0.5), "gauc", without).passed
+
+    def test_holds_where_gauc_decides_and_cannot_be_measured(self) -> None:
+        reason = _held(absolute_gate(measures(), GAIN, "gauc", LIMITS))
+        assert reason == "no GAUC to compare: too few users have rows of both classes"
+
+    @pytest.mark.parametrize("problem", ["popularity has no scores", "they were not scored on the same rows", ""])
+    def test_holds_without_a_comparison(self, problem: str) -> None:
+        missing = Comparison(reference="popularity", problem=problem)
+        reason = _held(absolute_gate(measures(), missing, "auc", LIMITS))
+        assert reason == f"no baseline to beat: {problem or 'popularity was not scored'}"
 
     @pytest.mark.parametrize("candidate", [MISSING, measures(auc=None), measures(log_loss=None)])
     def test_holds_without_numbers(self, candidate: Measures) -> None:
-        assert "no numbers" in _held(absolute_gate(candidate, POPULARITY, LIMITS))
+        assert "no numbers" in _held(absolute_gate(candidate, GAIN, "auc", LIMITS))
 
 
 class TestChampion:
     CHAMPION = Champion(version="17")
 
     def test_passes_the_first_model_and_says_so(self) -> None:
-        result = champion_gate(Champion(version=""), None, LIMITS)
+        result = champion_gate(Champion(version=""), None, "auc", LIMITS)
         assert (result.passed, result.reason) == (True, "first model: there is no champion yet")
 
     def test_passes_within_the_margin(self) -> None:
-        assert champion_gate(
-            self.CHAMPION, Comparison(reference="c", difference=difference(0.0, -0.002)), LIMITS
-        ).passed
+        assert champion_gate(self.CHAMPION, against(difference(0.0, -0.002)), "auc", LIMITS).passed
 
     def test_holds_beyond_the_margin_even_when_the_value_is_better(self) -> None:
-        worse = Comparison(reference="champion", difference=difference(0.001, -0.0021))
-        reason = _held(champion_gate(self.CHAMPION, worse, LIMITS))
+        reason = _held(champion_gate(self.CHAMPION, against(difference(0.001, -0.0021)), "auc", LIMITS))
         assert reason == (
             "AUC difference -0.0021 < -0.0020 (0.7510 against 0.7500 of the champion, version 17;"
             " one-sided 95% bound, 4 000 test rows)"
         )
+
+    def test_gauc_has_a_margin_of_its_own(self) -> None:
+        lower = against(difference(0.0, -0.008).model_copy(update={"metric": "gauc"}))
+        assert champion_gate(self.CHAMPION, lower, "gauc", LIMITS).passed  # 0.01 where none is declared
+        strict = LIMITS.model_copy(update={"max_gauc_drop": 0.005})
+        reason = _held(champion_gate(self.CHAMPION, lower, "gauc", strict))
+        assert reason.startswith("GAUC difference -0.0080 < -0.0050")
 
     @pytest.mark.parametrize(
         ("champion", "comparison", "message"),
@@ -194,9 +233,10 @@ class TestChampion:
             (None, None, "nobody looked whether there is a champion"),
             (CHAMPION, None, "champion, version 17: no comparison, it was not scored"),
             (CHAMPION, Comparison(reference="champion", problem="not scored on the same rows"), "the same rows"),
+            (CHAMPION, against(difference(0.1, 0.09).model_copy(update={"metric": "gauc"})), "too few users"),
             (
                 Champion(version="17", problem="its features are gone"),
-                Comparison(reference="champion", difference=difference(0.1, 0.09)),
+                against(difference(0.1, 0.09)),
                 "its features are gone",
             ),
         ],
@@ -204,7 +244,7 @@ class TestChampion:
     def test_holds_what_cannot_be_compared(
         self, champion: Champion | None, comparison: Comparison | None, message: str
     ) -> None:
-        assert message in _held(champion_gate(champion, comparison, LIMITS))
+        assert message in _held(champion_gate(champion, comparison, "auc", LIMITS))
 
 
 class TestCalibration:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from shortlist.evaluation.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_difference
+from shortlist.evaluation.intervals import FEWEST_CLUSTERS, SortedScores, bootstrap, bootstrap_differences
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.scores import ScoredRows
 
@@ -41,7 +41,8 @@ def test_weighted_auc_is_sklearns(rows: list[tuple[bool, int, int]]) -> None:
 
 def test_interval_is_as_wide_as_theory_says() -> None:
     rows = planted(4_000)
-    aucs, losses = bootstrap(rows, confidence=0.95, rounds=300, seed=1)
+    found = bootstrap(rows, confidence=0.95, rounds=300, seed=1)
+    aucs, losses = found["auc"], found["log_loss"]
     area, positives, negatives = aucs.value, rows.positives, rows.rows - rows.positives
     q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)  # Hanley and McNeil, 1982
     variance = area * (1 - area) + (positives - 1) * (q1 - area**2) + (negatives - 1) * (q2 - area**2)
@@ -54,7 +55,7 @@ def test_rows_of_one_user_count_as_one() -> None:
     once = planted(500)
     copies = scored(np.tile(once.labels, 10), np.tile(once.scores, 10), np.tile(np.arange(500), 10))
     as_rows = scored(copies.labels, copies.scores)
-    by_user, by_row, single = (bootstrap(rows, **OPTIONS)[0] for rows in (copies, as_rows, once))
+    by_user, by_row, single = (bootstrap(rows, **OPTIONS)["auc"] for rows in (copies, as_rows, once))
     assert by_user == single  # nothing was learnt from copies
     assert by_row.high - by_row.low < 0.5 * (by_user.high - by_user.low)
 
@@ -67,14 +68,14 @@ def test_the_seed_decides() -> None:
 
 def test_a_model_does_not_differ_from_itself() -> None:
     rows = planted(1_000, users=100)
-    difference = bootstrap_difference(rows, rows, **OPTIONS)
+    difference = bootstrap_differences(rows, rows, **OPTIONS)["auc"]
     assert (difference.value, difference.low, difference.error) == (0, 0, 0)
 
 
 def test_a_worse_model_is_told_apart_though_intervals_overlap() -> None:
     better, worse = planted(3_000, users=300), planted(3_000, users=300, noise=0.05)
-    difference = bootstrap_difference(worse, better, **OPTIONS)
-    (ours, _), (theirs, _) = bootstrap(worse, **OPTIONS), bootstrap(better, **OPTIONS)
+    difference = bootstrap_differences(worse, better, **OPTIONS)["auc"]
+    ours, theirs = (bootstrap(rows, **OPTIONS)["auc"] for rows in (worse, better))
     assert ours.high > theirs.low
     assert difference.value == pytest.approx(ours.value - theirs.value)
     assert difference.low < difference.value < -2 * difference.error
@@ -82,7 +83,7 @@ def test_a_worse_model_is_told_apart_though_intervals_overlap() -> None:
 
 def test_other_rows_are_not_compared() -> None:
     with pytest.raises(UnmeasurableError, match="not scored on the same rows: 500 and 400"):
-        bootstrap_difference(planted(500), planted(400), **OPTIONS)
+        bootstrap_differences(planted(500), planted(400), **OPTIONS)
 
 
 def test_too_few_users_have_no_interval() -> None:
@@ -90,7 +91,7 @@ def test_too_few_users_have_no_interval() -> None:
     with pytest.raises(UnmeasurableError, match="1000 rows of only 9 users; an interval needs 10 or more"):
         bootstrap(few, **OPTIONS)
     with pytest.raises(UnmeasurableError, match="only 9 users"):
-        bootstrap_difference(few, few, **OPTIONS)
+        bootstrap_differences(few, few, **OPTIONS)
 
 
 def test_positives_of_one_user_have_no_interval() -> None:

@@ -25,7 +25,7 @@ Rows = Callable[[str, pl.DataFrame], ScoredRows]
 
 
 def gap(value: float, error: float) -> SliceComparison:
-    difference = Difference(candidate_auc=0.7 + value, reference_auc=0.7, value=value, low=value, error=error, rows=900)
+    difference = Difference(candidate=0.7 + value, reference=0.7, value=value, low=value, error=error, rows=900)
     return SliceComparison(column="tab", value="1", rows=900, positives=200, difference=difference)
 
 

@@ -112,7 +112,24 @@ def test_numbers_that_cannot_be_are_refused() -> None:
 def test_a_model_that_could_not_be_measured_has_no_numbers() -> None:
     unmeasured = model_numbers(Measures(model="dlrm", role="candidate", problem="one class"), "dlrm", None)
     assert unmeasured.model_dump(exclude={"role", "kind"}) == dict.fromkeys(
-        ("auc", "log_loss", "auc_low", "auc_high", "train_rows_per_s", "validation_auc", "validation_log_loss")
+        (
+            "auc",
+            "log_loss",
+            "auc_low",
+            "auc_high",
+            "train_rows_per_s",
+            "validation_auc",
+            "validation_log_loss",
+            "gauc",
+            "gauc_low",
+            "gauc_high",
+            "ndcg_at_10",
+            "ndcg_at_10_low",
+            "ndcg_at_10_high",
+            "validation_gauc",
+            "ranked_users",
+            "one_class_users",
+        )
     )
 
 

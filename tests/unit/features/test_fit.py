@@ -12,7 +12,7 @@ from shortlist.features.columns import IncompatibleFitError
 from shortlist.features.fit import fit_incrementally
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.publish import announce_views
-from shortlist.features.views import start_of
+from shortlist.features.tiles import start_of
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime

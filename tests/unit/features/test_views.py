@@ -12,8 +12,9 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.lookup import ViewFile
 from shortlist.features.statistics import KeyCount, count, countable
+from shortlist.features.tiles import start_of
 from shortlist.features.view_index import ViewIndex
-from shortlist.features.views import ViewWriter, day_file, start_of
+from shortlist.features.views import ViewWriter, day_file
 
 COUNT = {"kind": "count", "key": ["user_id"], "window_days": 2, "name": "n"}
 TARGET = {"kind": "target", "key": ["user_id"], "of": "seconds", "name": "rate"}

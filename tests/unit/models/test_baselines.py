@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -9,7 +10,7 @@ import pytest
 from models.inputs import FeatureColumn
 from models.logistic.ranker import LogisticRanker
 from models.logistic.section import LogisticModel
-from models.one_hot import OneHot, bucket_of
+from models.one_hot import OneHot, bin_edges, bucket_of
 from models.popularity.ranker import PopularityRanker
 from models.popularity.section import PopularityModel
 from shortlist.contracts import DataError
@@ -82,14 +83,61 @@ def test_the_same_id_in_two_columns_gets_two_buckets() -> None:
     assert same.sum() <= 1  # by chance 1 000 / 262 144
 
 
-def test_logistic_regression_keeps_the_best_epoch(
-    table: DayTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+SMALL = {"features": ("*",), "bins": (0, 8), "epochs": 4}
+
+
+def test_logistic_regression_chooses_penalty_bins_and_passes_by_the_validation_days(
+    table: DayTable, runtime: Runtime
 ) -> None:
-    losses = iter([0.6, 0.5, 0.55])
-    monkeypatch.setattr("models.logistic.ranker.quality", lambda *_: {"validation_log_loss": next(losses)})
-    ranker = LogisticRanker(LogisticModel(features=("*",)))
-    after_epoch: list[np.ndarray] = []
-    record = ranker.fit(table, runtime, on_epoch=lambda line: after_epoch.append(ranker._coefficients))
-    assert (record.best_epoch, record.epochs) == (2, 3)
-    assert np.array_equal(ranker._coefficients, after_epoch[1])
-    assert not np.array_equal(ranker._coefficients, after_epoch[2])
+    chosen = LogisticRanker(LogisticModel(**SMALL, l2=(1e-5, 1.0), refit=False))
+    record = chosen.fit(table, runtime)
+    assert {line["l2"] for line in record.history} == {1e-5}  # a penalty of 1 leaves hardly a weight
+    losses = [float(line["validation_log_loss"] or 0) for line in record.history]
+    assert record.best_epoch == 1 + losses.index(min(losses))
+    strict = LogisticRanker(LogisticModel(**SMALL, l2=(1.0,), refit=False)).fit(table, runtime)
+    assert min(float(line["validation_log_loss"] or 0) for line in strict.history) > min(losses) + 0.01
+
+
+def test_logistic_regression_is_refitted_on_all_days_and_read_back(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
+) -> None:
+    once, again = (LogisticRanker(LogisticModel(**SMALL, l2=(1e-5,), refit=refit)) for refit in (False, True))
+    for ranker in (once, again):
+        ranker.fit(table, runtime)
+    validation = pl.concat([frame for _, frame in table.frames({table.days[-2].day})])
+    assert once.held_out is None and again.held_out is not None
+    assert np.allclose(again.held_out, once.predict(validation), atol=1e-6)  # before the refit
+    assert not np.allclose(again.predict(test_rows), once.predict(test_rows), atol=1e-3)
+    again.save(tmp_path / "model")
+    assert np.array_equal(LogisticRanker.load(tmp_path / "model").predict(test_rows), again.predict(test_rows))
+
+
+def test_rows_that_are_not_kept_are_made_again(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = LogisticModel(**SMALL, l2=(1e-5,))
+    scores = []
+    for most in (2**28, 0):
+        monkeypatch.setattr("models.logistic.ranker._MOST_KEPT", most)
+        ranker = LogisticRanker(section)
+        ranker.fit(table, runtime)
+        scores.append(ranker.predict(test_rows))
+    assert np.array_equal(*scores)
+
+
+def test_numbers_have_a_weight_per_bin_and_nulls_a_bin_of_their_own() -> None:
+    features = (FeatureColumn(name="age", kind="dense"),)
+    ages = pl.DataFrame({"age": pl.Series([10, 20, 30, None], dtype=pl.Float32)})
+    edges = bin_edges(ages["age"].to_numpy()[:, None], 3)
+    rows = OneHot(features, np.zeros(1, np.float32), np.zeros(1, np.float32), 1_000, edges).rows(ages).toarray()[:, 1:]
+    assert (rows.sum(axis=1) == 1).all()
+    assert len({int(row.argmax()) for row in rows}) == 4
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [({"l2": (0.0,)}, "penalties must be above 0"), ({"bins": (1,)}, r"0 \(none\) or 2 to 256 \(got 1\)")],
+)
+def test_penalties_and_bins_that_make_no_sense_are_refused(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LogisticModel(features=("*",), **declared)

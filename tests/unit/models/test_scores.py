@@ -41,8 +41,30 @@ def test_scores_hold_every_validation_and_test_row_once(table: DayTable, runtime
         "slice_tab",
         "true_probability",
     ]
-    assert scores.columns == [*copied, "split", "score"]
+    assert scores.columns == [*copied, "split", "learnt", "score"]
+    assert not scores["learnt"].any()
     assert scores.select(copied).equals(days.select(copied))
+
+
+TREES = {"features": ("user_id", "age"), "rounds": 5, "early_stopping_rounds": 5}
+
+
+def test_validation_rows_of_a_refitted_model_keep_the_scores_from_before(
+    table: DayTable, runtime: Runtime, tmp_path: Path
+) -> None:
+    sections = {refit: XGBoostModel(**TREES, refit=bool(refit)) for refit in (0, 1)}
+    found = {}
+    for refit, section in sections.items():
+        train("xgboost", section, table, runtime, tmp_path / f"model{refit}", tmp_path / f"scores{refit}")
+        found[refit] = pl.read_parquet(tmp_path / f"scores{refit}/scores.parquet")
+    parts = [one.partition_by("split", maintain_order=True) for one in found.values()]
+    (validation, test), (kept, learnt) = parts
+    assert np.allclose(validation["score"], kept["score"], atol=1e-6)
+    assert not np.allclose(test["score"], learnt["score"], atol=1e-3)
+    assert not found[1]["learnt"].any()
+    loaded = load_ranker(tmp_path / "model1")  # it kept none: its validation rows are rows that it has learnt
+    again = pl.read_parquet(score(loaded, table, tmp_path / "again"))
+    assert again.group_by("split").agg(pl.col("learnt").all()).sort("split")["learnt"].to_list() == [False, True]
 
 
 class FailsOnTheTestDay(PopularityRanker):

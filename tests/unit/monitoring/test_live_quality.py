@@ -66,7 +66,8 @@ def test_a_model_as_good_as_it_was_keeps_every_limit() -> None:
     quality = quality_of(traffic(seed=1))
     assert (quality.version, quality.slice, quality.rows, quality.users) == (3, "all", 4_000, 267)
     found = by_name(quality)
-    assert set(found) == {"auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score"}
+    ranking = {"gauc", "ndcg_at_10"}
+    assert set(found) == {"auc", "log_loss", "rate_error", "hit_rate", "label_rate", "mean_score", *ranking}
     assert not any(measure.breached for measure in quality.measures)
     assert all(one.low <= one.value <= one.high for one in quality.measures)
 
@@ -86,6 +87,19 @@ def test_scores_that_no_longer_order_the_labels_breach() -> None:
     shuffled = rows.with_columns(score=pl.col("score").shuffle(seed=1))
     breached = {measure.name for measure in quality_of(shuffled).measures if measure.breached}
     assert breached == {"auc", "log_loss", "hit_rate"}  # the rates are as they were
+
+
+def test_gauc_is_shown_against_the_test_days_and_breached_where_a_limit_is_declared() -> None:
+    usual = REFERENCE.model_copy(update={"gauc": 0.9, "ndcg_at_10": 0.8})
+    for limits, limit in ((LIMITS, None), (QualityLimits(max_gauc_drop=0.05), pytest.approx(0.85))):
+        (quality,) = measure_quality(window_of(traffic(seed=1)), {3: usual}, (), limits, 100)
+        found = by_name(quality)
+        assert (found["gauc"].reference, found["gauc"].limit) == (0.9, limit)
+        assert found["gauc"].breached == (limit is not None)  # about 0.75
+        assert (found["ndcg_at_10"].reference, found["ndcg_at_10"].breached) == (0.8, False)
+    anonymous = traffic(seed=1).drop("user")
+    (quality,) = measure_quality(window_of(anonymous), {3: usual}, (), LIMITS, 100)
+    assert "gauc" not in by_name(quality)
 
 
 def test_users_who_click_half_as_often_breach_rate_error_and_hit_rate() -> None:

@@ -445,3 +445,10 @@ def test_the_order_in_which_files_are_found_changes_nothing() -> None:
     one = story()
     other = replace(one, reports=one.reports[::-1], decisions=one.decisions[::-1], rollouts=one.rollouts[::-1])
     assert render(one, Path("/nowhere")) == render(other, Path("/nowhere"))
+
+
+def test_the_page_says_up_to_when_impressions_are_counted(tmp_path: Path) -> None:
+    page = render(loop(counted_until=NOW - timedelta(hours=3)), tmp_path)
+    assert "3 hours old" in page
+    assert "features" in page
+    assert " old</" not in render(loop(), tmp_path)

@@ -87,6 +87,28 @@ def test_a_finished_run_shows_what_to_tune_by_and_why_a_candidate_was_chosen(
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display.conclude(tmp_path, 0, Path("runs"))
     shown = capsys.readouterr().out
+    assert "GAUC" not in shown
     assert all(heading in " ".join(shown.split()) for heading in ("validation", "test", "0.5100", "0.7600"))
     assert "dlrm: passes every gate, but validation log loss 0.5200 is not below 0.5100 of 'xgboost'" in shown
     assert "Tune by the validation numbers" in shown
+
+
+def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    model = {"auc": 0.7611, "auc_low": 0.75, "auc_high": 0.77, "log_loss": 0.5123, "validation_log_loss": 0.5234}
+    model |= {"gauc": 0.7151, "gauc_low": 0.701, "gauc_high": 0.729, "ndcg_at_10": 0.8124}
+    unmeasured = {"auc": 0.6, "auc_low": None, "auc_high": None, "log_loss": 0.6, "gauc": None}
+    summary = {
+        "spec": "demo", "rows": {"test": 2_000}, "best_possible": {"auc": 0.767, "log_loss": 0.5}, "gates": [],
+        "reasons": {}, "models": {"xgboost": model, "popularity": unmeasured}, "blessed": None,
+        "notice": "No candidate beats the baseline 'logistic'.",
+    }  # fmt: skip
+    display = display_of(tmp_path)
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    display.conclude(tmp_path, 0, Path("runs"))
+    shown = capsys.readouterr().out
+    assert shown.strip().startswith("No candidate beats the baseline 'logistic'.")
+    figures = "0.7611", "0.5123", "0.7151", "0.8124", "0.701\N{EN DASH}0.729", "0.5234", "0.7670"
+    assert all(figure in shown for figure in figures)

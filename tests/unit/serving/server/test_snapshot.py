@@ -107,6 +107,22 @@ def test_what_is_published_is_put_in_place_and_what_is_not_is_said(copied: Any, 
     assert looks == [True, False, True, True]
 
 
+def test_a_file_that_is_not_the_published_one_is_not_served(copied: Any, assembler: TensorAssembler) -> None:
+    views = copied.folder / "fitted" / "views"
+    counted = copied.until - timedelta(hours=1)
+    announce_views(views, copied.store, copied.until, copied.folder / "log", counted)
+    refresh = SnapshotRefresher(assembler, copied.store, 5, None)
+    refresh.poll()
+    assert (refresh.problem, weight(refresh.current)) == (None, 1.0)
+    assert refresh.counted_until == counted.timestamp()
+    announce_views(views, copied.store, copied.until, copied.folder / "log")
+    path = views / "items.parquet"
+    pl.read_parquet(path).with_columns(weight=pl.lit(9.0)).write_parquet(path)
+    refresh.poll()
+    assert weight(refresh.current) == 1.0
+    assert "items.parquet: is not the file that was published; publish the features again" in (refresh.problem or "")
+
+
 def test_a_model_that_looks_nothing_up_needs_no_store(shop: Any) -> None:
     plain = SnapshotRefresher(
         TensorAssembler(shop.plan, Signature(model="m", kind="k", numbers=("price",))), None, 5, None

@@ -1,0 +1,27 @@
+"""Kubeflow wrapper of shortlist.training.served_features: what a refresh counts."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def find_served_features(name: str, data: str, features: str, stores: str, code: str) -> NamedTuple(  # type: ignore[valid-type]
+    "Served", [("data", str), ("features", str), ("previous", str), ("version", str), ("collected", str), ("step", str)]
+):
+    """Return the champion's features, the fit that servers read now, its version, and the rows collected until now."""
+    from shortlist.data.collected import CollectedRows
+    from shortlist.spec.data import Data
+    from shortlist.spec.features import Features
+    from shortlist.tracking.steps import step
+    from shortlist.training.served_features import find_served_features
+    from shortlist.training.training import RunContext
+
+    with step("find_served_features") as this:
+        origin = RunContext(name=name, stores=stores)
+        declared = Data.model_validate_json(data)
+        served = find_served_features(origin, declared, Features.model_validate_json(features))
+        collected = CollectedRows.newest(declared, stores, name)
+    return (*served, collected, this.json)

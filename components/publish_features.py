@@ -1,0 +1,37 @@
+"""Kubeflow wrapper of shortlist.features.publish: newer statistics for what serves, without a training."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def publish_features(
+    name: str,
+    runtime: str,
+    skew_rows: int,
+    stores: str,
+    version: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    skew: dsl.Output[dsl.Dataset],
+) -> str:
+    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions count."""
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from shortlist.features.feast_store_location import spec_feast_store_location
+    from shortlist.features.publish import publish
+    from shortlist.spec.engine import prepared
+    from shortlist.storage.storage_config import StorageConfig
+    from shortlist.tracking.steps import note, step
+
+    with step("publish_features") as this:
+        store = spec_feast_store_location(StorageConfig.parse(stores), name)
+        inputs = Path(valid_log.path), Path(fitted.path), None
+        this.rows = publish(name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path), now=datetime.now(UTC))
+        counted = str(store.expected()["counted_until"])
+        note(f"Version {version} reads statistics of everything before {counted}.")
+    skew.metadata["step"] = this.record
+    return counted

@@ -1,0 +1,30 @@
+"""Kubeflow wrapper of shortlist.training.tuning.batches: the trials of one batch, one after another."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def run_trials(
+    batch: str,
+    name: str,
+    runtime: str,
+    stores: str,
+    code: str,
+    table: dsl.Input[dsl.Dataset],
+    study: dsl.Output[dsl.Dataset],
+) -> int:
+    """Make a batch's trials; return how many. The folder holds the study and its result."""
+    from pathlib import Path
+
+    from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.steps import step
+    from shortlist.training.training import RunContext
+    from shortlist.training.tuning.batches import Batch, run_batch
+
+    with step("run_trials"):
+        tracker = RunContext(name=name, stores=stores, code=code).tracker
+        told = Batch.model_validate_json(batch), Runtime.model_validate_json(runtime)
+        found = run_batch(*told, Path(table.path), tracker, Path(study.path))
+    return len(found.trials)

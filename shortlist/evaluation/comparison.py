@@ -1,0 +1,176 @@
+"""Every model of a run side by side: quality, calibration, and what training and serving it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import Field
+
+from shortlist.contracts import Files
+from shortlist.evaluation.export_validation import ExportValidation
+from shortlist.evaluation.gate_inputs import read_record
+from shortlist.evaluation.measure import Scored, compare, deciding_metric, measure
+from shortlist.evaluation.records import TITLES, Difference, Metric, Record, Role
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import read_json
+
+_LOW_IS_GOOD: Final = frozenset({"log_loss"})
+
+
+class TrainedFiles(NamedTuple):
+    """What the steps of one model left."""
+
+    role: Role
+    folder: Path
+    """The model folder."""
+    scores: Path
+    """Scores of the validation and test rows."""
+    proof: Path | None = None
+    """Folder of `proof.json`; a baseline has none."""
+
+
+class Gap(Record):
+    """By how much a model is above another one, with the interval of a paired bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ComparedModel(Record):
+    """One line; a number is null where it could not be measured, as the latency of a baseline, which is not served."""
+
+    kind: str
+    role: Role
+    auc: float | None = None
+    log_loss: float | None = None
+    gauc: float | None = None
+    ndcg_at_10: float | None = None
+    calibration_error: float | None = None
+    train_seconds: float | None = None
+    serving_p50_ms: float | None = None
+    """Of a real Triton with the exported model, under the load that `gates.infra` declares."""
+    size_bytes: int | None = None
+    """Of the model folder: weights, preprocessing and exported graph."""
+    against_best: dict[Metric, Gap] = Field(default_factory=dict)
+    """Of each metric, against the best model on the same rows; empty for the best one itself."""
+    dominated_by: tuple[str, ...] = ()
+    """Models that are better by the deciding metric, beyond chance, and cost no more to train, serve and store."""
+    problem: str = ""
+    """Why it could not be measured."""
+
+
+class ModelComparison(Record):
+    """What `compare.json` holds."""
+
+    spec: str
+    metric: Metric
+    """What decides."""
+    best: str | None
+    """The model with the best value of it; null when nothing could be measured."""
+    confidence: float
+    test_rows: int
+    models: dict[str, ComparedModel]
+    """Best first."""
+    notice: str = ""
+    """That no candidate is better than a baseline; empty when one is."""
+
+
+def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates, seed: int) -> ModelComparison:
+    """Return the comparison of a run's models on its test rows.
+
+    Args:
+        spec: Name of the spec.
+        models: By name.
+        limits: Deciding metric, confidence level, bootstrap rounds.
+        seed: Seed of the bootstrap.
+    """
+    scored = {name: measure(name, one.role, one.scores, limits, seed) for name, one in models.items()}
+    by_rows = max((one.measures for one in scored.values()), key=lambda one: one.rows, default=None)
+    metric = deciding_metric(limits, by_rows) if by_rows else "auc"
+    ranked = sorted(scored, key=lambda name: (-_value(scored[name], metric), name))
+    best = next((name for name in ranked if scored[name].resampled), None)
+    lines = {name: _line(scored[name], models[name], scored[best] if best else None, limits) for name in ranked}
+    dominated = {name: _dominating(name, lines, scored, metric, limits) for name in ranked}
+    return ModelComparison(
+        spec=spec,
+        metric=metric,
+        best=best,
+        confidence=limits.confidence,
+        test_rows=by_rows.rows if by_rows else 0,
+        models={name: line.model_copy(update={"dominated_by": dominated[name]}) for name, line in lines.items()},
+        notice=_notice(ranked, scored, metric, limits),
+    )
+
+
+def _line(scored: Scored, files: TrainedFiles, best: Scored | None, limits: Gates) -> ComparedModel:
+    record: dict[str, Any] = read_json(files.folder / Files.MODEL)
+    proof = read_record(ExportValidation, files.proof / Files.PROOF) if files.proof else None
+    gaps = compare(scored, best, limits).differences if best and best is not scored else {}
+    return ComparedModel(
+        kind=str(record["kind"]),
+        role=files.role,
+        **{name: one.value for name, one in scored.resampled.items()},
+        calibration_error=scored.measures.calibration_error,
+        train_seconds=record.get("train_seconds"),
+        serving_p50_ms=proof.infra.p50_ms if proof and proof.infra else None,
+        size_bytes=sum(path.stat().st_size for path in files.folder.rglob("*") if path.is_file()),
+        against_best={name: _gap(one) for name, one in gaps.items()},
+        problem=scored.measures.problem,
+    )
+
+
+def _dominating(
+    name: str, lines: Mapping[str, ComparedModel], scored: Mapping[str, Scored], metric: Metric, limits: Gates
+) -> tuple[str, ...]:
+    found = []
+    for other, line in lines.items():
+        gap = None if other == name else compare(scored[other], scored[name], limits).differences.get(metric)
+        if gap is not None and _gap(gap).low > 0 and _costs_no_more(line, lines[name]):
+            found.append(other)
+    return tuple(found)
+
+
+def _costs_no_more(one: ComparedModel, other: ComparedModel) -> bool:
+    """Whether a model costs no more than another; a cost that only the other one has is not known to be lower."""
+    costs = [
+        (one.train_seconds, other.train_seconds),
+        (one.serving_p50_ms, other.serving_p50_ms),
+        (one.size_bytes, other.size_bytes),
+    ]
+    return all(theirs is None or (ours is not None and ours <= theirs) for ours, theirs in costs)
+
+
+def _notice(ranked: Sequence[str], scored: Mapping[str, Scored], metric: Metric, limits: Gates) -> str:
+    def of(role: Role) -> Scored | None:
+        return next((scored[name] for name in ranked if scored[name].measures.role == role), None)
+
+    candidate, baseline = of("candidate"), of("baseline")
+    if candidate is None or baseline is None:
+        return ""
+    lead = compare(candidate, baseline, limits).differences.get(metric)
+    if lead is None or _gap(lead).low > 0:
+        return ""
+    numbers = (
+        f"{TITLES[metric]} {lead.candidate:.4f} of '{candidate.measures.model}', the best candidate, against"
+        f" {lead.reference:.4f} of '{baseline.measures.model}' on the same test rows"
+    )
+    gap = _gap(lead)
+    interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
+    if lead.value <= 0:
+        return f"No candidate beats the baseline '{baseline.measures.model}': {numbers} ({interval})."
+    return f"No candidate beats the baseline '{baseline.measures.model}' by more than chance: {numbers} ({interval})."
+
+
+def _gap(one: Difference) -> Gap:
+    low, high = one.interval or (one.low, one.value)
+    return Gap(value=one.value, low=low, high=high)
+
+
+def _value(scored: Scored, metric: Metric) -> float:
+    found = scored.resampled.get(metric)
+    if found is None:
+        return float("-inf")
+    return -found.value if metric in _LOW_IS_GOOD else found.value

@@ -1,0 +1,117 @@
+"""Where an item stands among the candidates of its request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, Self
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.kinds.base import FeatureKind, FeatureName, Fitted, Number
+from shortlist.features.kinds.graph import Graph
+from shortlist.features.slates import Given, SlateValue
+from shortlist.spec.data import Data
+from shortlist.system.query_engine import Engine
+
+_NO_FIT: Mapping[str, object] = {}
+
+
+class Slate(FeatureKind):
+    """Place of a value among the candidates of a request; `data.slate` says which rows of the log were one request.
+
+    A log holds what was shown, a request what is asked: if users are shown fewer items than are ranked, these features
+    differ between training and serving.
+    """
+
+    kind: Literal["slate"]
+    """Rank, share, difference to the mean, and size, within a request."""
+    column: str | None = None
+    """Declared number that is compared."""
+    feature: str | None = None
+    """Other feature, a number, that is compared."""
+    name: FeatureName | None = None
+    """What the features' names begin with; the compared name by default."""
+    gives: tuple[Given, ...] = Field(default=("rank", "share", "difference"), min_length=1)
+    """`rank`: 1 and the candidates of greater value. `share`: of the sum. `difference`: to the mean. `size`: number of
+    candidates. Each gives a feature `<name>_slate_<what>`."""
+
+    column_types: ClassVar[tuple[str, ...]] = ("integer", "number")
+
+    @model_validator(mode="after")
+    def _compares_one_thing(self) -> Self:
+        if (self.column is None) == (self.feature is None):
+            raise ValueError("wanted either column or feature: the number that is compared")
+        if len(set(self.gives)) < len(self.gives):
+            raise ValueError(f"gives: {', '.join(self.gives)}: each once")
+        return self
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the features, in the order of `gives`."""
+        return tuple(f"{self.name or self.column or self.feature}_slate_{what}" for what in self.gives)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The compared column."""
+        return () if self.column is None else (self.column,)
+
+    @property
+    def reads_features(self) -> tuple[str, ...]:
+        """The compared feature."""
+        return () if self.feature is None else (self.feature,)
+
+    def check(self, data: Data) -> None:
+        """Check also that the log says what a slate is."""
+        super().check(data)
+        if data.slate is None:
+            raise ValueError(
+                f"{self.title}: nothing says which rows of the log were one request; declare data.slate:"
+                " {column: ...}, or {gap_seconds: ...} where data.user is declared"
+            )
+
+    def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue:
+        """Return what is compared.
+
+        Raises:
+            PlanError: The compared feature is no number that a server computes from what it looks up.
+        """
+        if self.column is not None:
+            value = pl.col(declared.place(self.column)).cast(pl.Float64)
+            value = pl.when(value.is_finite()).then(value)
+        else:
+            value = self._of_feature(declared, features)
+        return SlateValue(
+            value, tuple((_place(output), what) for output, what in zip(self.outputs, self.gives, strict=True))
+        )
+
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+        """Return what was told of the value."""
+        for output in self.outputs:
+            yield Number(output, pl.col(_place(output)))
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        """Read what the server was told: a graph sees rows of several requests, or a part of one."""
+        return graph.numbers([_place(feature.outputs[number]) for feature, number in wanted])
+
+    def _of_feature(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> pl.Expr:
+        owner = next(one for one in features if self.feature in one.outputs)
+        fitted = Fitted(declared, {}, {}, {})
+        why = ""
+        if any(one.output == self.feature for one in owner.measured(declared)):
+            why = "it is standardised; leave standardise out"
+        elif owner.reads_features:
+            why = "it is itself computed within a request"
+        else:
+            value = next((one.value for one in owner.numbers(fitted, "cpu") if one.output == self.feature), None)
+            if value is not None and Columns.TIME not in value.meta.root_names():
+                return value
+            why = f"features of kind {owner.kind} are no number of what is looked up"
+        raise PlanError(f"{self.title}: cannot compare '{self.feature}': {why}. Compare another feature, or a column")
+
+
+def _place(output: str) -> str:
+    return f"slate:{output}"

@@ -1,0 +1,158 @@
+"""The `tune` section: what a search for better settings may change, how long it may take, what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from shortlist.contracts import did_you_mean
+from shortlist.spec.base import Section
+from shortlist.spec.models import ModelName, ModelSection
+
+FIXED: Final = ("kind", "role", "calibration", "refit", "retrain")
+"""Keys that a search does not change: they say what a model is for, or act beyond the validation days. The last two
+stand for every key that begins with them."""
+
+Metric = Literal["auc", "log_loss"]
+
+
+class Dimension(Section):
+    """The values that a search may give one key: `choices`, or numbers from `low` to `high`."""
+
+    choices: tuple[Any, ...] | None = Field(default=None, min_length=1)
+    """The values to choose from."""
+    low: int | float | None = None
+    """Smallest number."""
+    high: int | float | None = None
+    """Largest number."""
+    log: bool = False
+    """Whether numbers are drawn by their logarithm: 0.01 to 0.1 as often as 0.1 to 1."""
+    step: Annotated[int | float, Field(gt=0)] | None = None
+    """Distance between numbers; null: any number, and for whole numbers 1."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        bounds = (self.low, self.high)
+        if self.choices is not None:
+            if bounds != (None, None) or self.log or self.step is not None:
+                raise ValueError("choices: leave low, high, log and step out, or declare those instead")
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError("wanted choices, or low and high")
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low {self.low}: with log: true, numbers must be above 0")
+        if self.log and self.step is not None:
+            raise ValueError("step: not with log: true; leave one of them out")
+        return self
+
+    def bounds(self, whole: bool) -> Iterator[tuple[str, Any]]:
+        """Give the values that decide whether a key may have all of them, each with the name of where it stands."""
+        if self.choices is not None:
+            yield from ((f"choices.{number}", value) for number, value in enumerate(self.choices))
+            return
+        assert self.low is not None
+        yield from (("low", self.low), ("high", self.high))
+        if self.step is not None or whole:
+            yield "low + step", self.low + (self.step or 1)
+
+
+class Tune(Section):
+    """A search for better settings (`shortlist tune`): nothing of it is ever applied by itself."""
+
+    metric: Metric = "auc"
+    """What is compared, on the validation days: the higher AUC, or the lower log loss."""
+    minutes: float | None = Field(default=20, gt=0)
+    """How long a model's search takes at most; the shipped section is always tried to its end. null: no limit."""
+    trials: int | None = Field(default=None, ge=1)
+    """How many settings are tried at most, the shipped ones and those of an interrupted search included; null: no
+    limit."""
+    batches: int = Field(default=1, ge=1, le=64)
+    """As a Kubeflow graph: pods that search side by side. Each has its share of `trials` and learns from its own
+    trials alone."""
+    models: dict[ModelName, dict[str, Dimension]] = Field(default_factory=dict)
+    """What may change, by name of the model, then by key of its section. A model that is not named here is searched
+    over the usual space of its kind."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.minutes is None and self.trials is None:
+            raise ValueError("declare minutes or trials; without either a search would not end")
+        return self
+
+    def check(self, models: Mapping[str, ModelSection]) -> None:
+        """Check every space against the section that it changes.
+
+        Raises:
+            ValueError: Names model, key and bound.
+        """
+        for name, space in self.models.items():
+            if name not in models:
+                raise ValueError(f"tune.models.{name}: no model is called '{name}'{did_you_mean(name, models)}")
+            check_space(f"tune.models.{name}", models[name], space)
+
+
+def check_space(where: str, section: ModelSection, space: Mapping[str, Dimension]) -> None:
+    """Check that a section may have every value of a space.
+
+    Args:
+        where: Where the space is declared, for the message.
+        section: A declared model.
+        space: By key.
+
+    Raises:
+        ValueError: Names the key and the bound that are wrong.
+    """
+    fields = type(section).model_fields
+    for key, dimension in space.items():
+        if key not in fields:
+            raise ValueError(f"{where}.{key}: kind {section.kind} has no such key{did_you_mean(key, fields)}")
+        if key.startswith(FIXED):
+            raise ValueError(f"{where}.{key}: a search does not change this key; leave it out")
+        if dimension.choices is None and not numeric(section, key):
+            raise ValueError(f"{where}.{key}: not a number; declare choices instead of low and high")
+        for bound, value in dimension.bounds(is_whole(section, key)):
+            problem = _problem(section, key, value)
+            if problem:
+                raise ValueError(f"{where}.{key}.{bound}: {problem} (got {value!r})")
+
+
+def is_whole(section: ModelSection, key: str) -> bool:
+    """Whether a key of a section holds whole numbers."""
+    kinds = _types(section, key)
+    return int in kinds and float not in kinds
+
+
+def numeric(section: ModelSection, key: str) -> bool:
+    """Whether a key of a section holds numbers."""
+    return bool(_types(section, key) & {int, float})
+
+
+def changed(section: ModelSection, changes: Mapping[str, Any]) -> ModelSection:
+    """Return a section with some of its keys changed.
+
+    Raises:
+        ValueError: It is not valid so; says why in one line.
+    """
+    try:
+        return type(section).model_validate({**section.model_dump(), **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
+
+
+def _types(section: ModelSection, key: str) -> set[Any]:
+    annotation = type(section).model_fields[key].annotation
+    return {annotation, *get_args(annotation)}
+
+
+def _problem(section: ModelSection, key: str, value: Any) -> str:
+    try:
+        changed(section, {key: value})
+    except ValueError as error:
+        return str(error).removeprefix(f"{key}: ").removeprefix("Value error, ")
+    return ""

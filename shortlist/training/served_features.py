@@ -1,0 +1,64 @@
+"""The features that the champion reads, for a refresh of their statistics without a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.previous_fit import newest_fit
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.load import canonical_json
+from shortlist.storage.artefacts import read_json
+from shortlist.storage.identity import claim
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.steps import note
+from shortlist.training.training import RunContext
+
+
+class ServedFeatures(NamedTuple):
+    """What a refresh counts."""
+
+    data: str
+    """The declared section, with the outcome delay that the champion was trained with, as canonical JSON."""
+    features: str
+    """The champion's section, likewise."""
+    previous: str
+    """Path or address of the fit that servers read now."""
+    version: str
+    """The champion."""
+
+
+def find_served_features(origin: RunContext, data: Data, features: Features) -> ServedFeatures:
+    """Return the champion's own features: a spec that has moved on changes nothing that is served.
+
+    Args:
+        origin: Spec and stores.
+        data: What the spec declares now.
+        features: Likewise.
+
+    Raises:
+        ShortlistError: There is no champion, or a store cannot be reached or belongs to another cluster.
+    """
+    stores = StorageConfig.parse(origin.stores)
+    claim(stores)
+    with TemporaryDirectory(prefix="shortlist-champion-") as files:
+        champion = origin.tracker.registry.champion(Path(files))
+        if champion is None:
+            raise ShortlistError(
+                f"spec '{origin.name}' has no champion whose features could be refreshed; make run"
+                f" SPEC={origin.name} first"
+            )
+        saved = read_json(champion.folder / Files.PREPROCESSING / Files.FEATURES)
+    own, delay = Features.model_validate(saved["features"]), Data.model_validate(saved["data"]).outcome_delay
+    if (own, delay) != (features, data.outcome_delay):
+        note(f"The spec's features are not those of version {champion.version}, which serves; its own are refreshed.")
+    return ServedFeatures(
+        data=canonical_json(data.model_copy(update={"outcome_delay": delay})),
+        features=canonical_json(own),
+        previous=newest_fit(spec_feast_store_location(stores, origin.name)),
+        version=str(champion.version),
+    )

@@ -1,0 +1,123 @@
+"""A search as a graph of steps: its trials in batches that run side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from models.base import DeclaredModel
+from models.registry import kind_of
+from shortlist.contracts import ShortlistError
+from shortlist.spec.models import ModelSection
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.tune import Tune
+from shortlist.storage.artefacts import atomic_folder, read_json, write_json
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.steps import note
+from shortlist.training.tuning.outcome import write_outcome
+from shortlist.training.tuning.search import Result, Search, joined, search
+from shortlist.training.tuning.tracked import TrackedSearch
+
+RESULT: Final = "result.json"
+RUNS: Final = "runs.json"
+"""MLflow run of every model's search, beside the outcomes."""
+
+
+class Batch(BaseModel):
+    """The trials that one step makes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    declared: DeclaredModel
+    tune: Tune
+    number: int
+    """Among the batches of its model; the first tries the section as it is declared."""
+    run: str
+    """MLflow run of the model's search."""
+
+    @property
+    def section(self) -> ModelSection:
+        """The model's section."""
+        return kind_of(self.declared.kind).section.model_validate(self.declared.section)
+
+    def search(self, runtime: Runtime, table: Path) -> Search:
+        """Return what to search."""
+        whole = Search.of(self.tune, self.declared.name, self.section, runtime, table)
+        return whole._replace(seed=self.number, tries_shipped=self.number == 0)
+
+
+def plan_batches(models: Sequence[str], tune: Tune, runtime: Runtime, table: Path, tracker: Tracker) -> list[str]:
+    """Return the batches of every candidate that can be searched over, as texts; open their MLflow runs.
+
+    Args:
+        models: The models, each a text (`models.base.DeclaredModel`).
+        tune: The spec's section.
+        runtime: Likewise.
+        table: The feature table.
+        tracker: The spec's MLflow store.
+
+    Raises:
+        ShortlistError: There is none.
+    """
+    batches = []
+    for declared in map(DeclaredModel.read, models):
+        kind = kind_of(declared.kind)
+        if declared.role != "candidate" or not (tune.models.get(declared.name) or kind.tuning.space):
+            continue
+        section = kind.section.model_validate(declared.section)
+        key = Search.of(tune, declared.name, section, runtime, table).key
+        run = TrackedSearch(tracker, declared.name, section, key).run
+        count = min(tune.batches, tune.trials or tune.batches)
+        share = tune.model_copy(update={"trials": ceil(tune.trials / count) if tune.trials else None})
+        batches += [Batch(declared=declared, tune=share, number=one, run=run) for one in range(count)]
+    if not batches:
+        raise ShortlistError("tune: no candidate has a search space; declare one in tune.models")
+    return [batch.model_dump_json() for batch in batches]
+
+
+def run_batch(batch: Batch, runtime: Runtime, table: Path, tracker: Tracker, out: Path) -> Result:
+    """Make a batch's trials; the folder gets its study and result."""
+    what = batch.search(runtime, table)
+    tracked = TrackedSearch(tracker, what.model, what.section, what.key, batch.run)
+    with atomic_folder(out) as staging:
+        found = search(what, staging, tracked.log)
+        write_json(staging / RESULT, {"run": batch.run, "result": found.model_dump(mode="json")})
+    return found
+
+
+def choose(studies: Sequence[Path], spec: str, tracker: Tracker, out: Path) -> str:
+    """Write the outcome of every model's search into a folder of its name; return what was found, as JSON.
+
+    Args:
+        studies: What `run_batch` wrote.
+        spec: Name of the spec.
+        tracker: Its MLflow store.
+        out: Folder to write.
+
+    Raises:
+        ShortlistError: No trial of a model was measured.
+    """
+    found: dict[str, list[Result]] = {}
+    runs: dict[str, str] = {}
+    for folder in studies:
+        saved = read_json(folder / RESULT)
+        result = Result.model_validate(saved["result"])
+        found.setdefault(result.model, []).append(result)
+        runs[result.model] = saved["run"]
+    results = {model: joined(parts) for model, parts in found.items()}
+    with atomic_folder(out) as staging:
+        for model, result in results.items():
+            for line in write_outcome(result, spec, staging / model):
+                note(line.replace(str(staging), str(out)))
+            tracker.close_run(runs[model], {"trials": len(result.trials)})
+        write_json(staging / RUNS, runs)
+    unmeasured = [model for model, result in results.items() if result.best is None]
+    if unmeasured:
+        raise ShortlistError(f"tune: no trial of {', '.join(unmeasured)} was measured; its page says why: {out}")
+    best = {model: result.best.model_dump(mode="json") for model, result in results.items() if result.best}
+    return json.dumps(best)

@@ -1,0 +1,141 @@
+"""What a search leaves: the patch, the trials, the page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from shortlist.report.figures import INK, MUTED, SERIES, Plot, drawn, plot
+from shortlist.storage.artefacts import write_json, write_text
+from shortlist.training.tuning.search import Result, Trial
+
+PATCH: Final = "patch.yaml"
+TRIALS: Final = "trials.json"
+PAGE: Final = "tuning.html"
+_STYLE: Final = (
+    "body{font:16px/1.55 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
+    "table{border-collapse:collapse;font-size:.875rem}td,th{padding:.2rem .8rem .2rem 0;text-align:left;"
+    "border-bottom:1px solid #dfe3e8}figure{margin:1.5rem 0}svg{width:100%;max-width:44rem}figcaption{color:#59636e}"
+    "code{font-size:.875em;overflow-wrap:anywhere}"
+)
+
+
+def write_outcome(result: Result, spec: str, folder: Path) -> list[str]:
+    """Write `trials.json`, `tuning.html`, and `patch.yaml` where something is better; return what to tell the user.
+
+    The patch holds the changed keys alone, as they would stand in the spec; nothing applies it. That of an earlier
+    search is removed where this one found nothing.
+
+    Args:
+        result: The trials.
+        spec: As the user named it.
+        folder: Where to write.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / TRIALS, result.model_dump(mode="json"))
+    write_text(folder / PAGE, _page(result, spec))
+    lines = summary(result)
+    (folder / PATCH).unlink(missing_ok=True)
+    if result.best is not None and result.best.changes:
+        write_text(folder / PATCH, "".join(f"# {line}\n" for line in lines) + yaml.safe_dump(_patch(result)))
+        lines += [f"Nothing is changed. To use it, copy {folder / PATCH} into the spec, or run", _command(result, spec)]
+    return [*lines, f"Page: {folder / PAGE}"]
+
+
+def summary(result: Result) -> list[str]:
+    """Return in a few lines what was found."""
+    states = [trial.state for trial in result.trials]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    lines = [f"{result.model}: {len(states)} trials ({counted})" if states else f"{result.model}: no trial was made"]
+    best, shipped = result.best, result.shipped
+    if shipped is None:
+        reasons = [trial.reason for trial in result.trials if trial.shipped]
+        lines.append(f"The shipped section was not measured{': ' + reasons[-1] if reasons else ''}")
+    if best is None:
+        lines.append("No trial was measured, so there is nothing to compare")
+    elif shipped is not None and not best.changes:
+        lines.append(f"No trial is better than the shipped section ({_measured(shipped)} on the validation days)")
+    else:
+        against = f"; as shipped {_measured(shipped)}" if shipped else ""
+        lines.append(f"Best on the validation days: trial {best.number}, {_measured(best)}{against}")
+    return lines
+
+
+def _measured(trial: Trial) -> str:
+    return f"AUC {trial.auc:.4f}, log loss {trial.log_loss:.4f}"
+
+
+def _patch(result: Result) -> dict[str, Any]:
+    assert result.best is not None
+    return {"models": {result.model: dict(result.best.changes)}}
+
+
+def _command(result: Result, spec: str) -> str:
+    assert result.best is not None
+    values = result.best.changes.items()
+    texts = (f"models.{result.model}.{key}={yaml.safe_dump(value, default_flow_style=True)}" for key, value in values)
+    options = (f" --set {shlex.quote(text.removesuffix(chr(10)).removesuffix(chr(10) + '...'))}" for text in texts)
+    return f"  shortlist run {shlex.quote(spec)}{''.join(options)}"
+
+
+def _page(result: Result, spec: str) -> str:
+    plots = [one for one in (history_plot(result), importance_plot(result)) if one is not None]
+    figures = "".join(
+        f"<figure><h2>{escape(one.title)}</h2>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>"
+        for one in plots
+    )
+    keys = list(dict.fromkeys(key for trial in result.trials for key in trial.changes))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("trial", "", "AUC", "log loss", "seconds", *keys))
+    title = f"Tuning {result.model} of {spec}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
+        + "".join(f"<p>{escape(line)}</p>" for line in summary(result))
+        + f"{figures}<h2>Trials</h2><table><tr>{head}</tr>{''.join(_row(one, keys) for one in result.trials)}</table>"
+        "</body></html>\n"
+    )
+
+
+def _row(trial: Trial, keys: Sequence[str]) -> str:
+    what = "shipped section" if trial.shipped else trial.state
+    figures = ["" if value is None else f"{value:.4f}" for value in (trial.auc, trial.log_loss)]
+    values = [str(trial.changes.get(key, "")) for key in keys]
+    cells = [str(trial.number), f"{what}{': ' + trial.reason if trial.reason else ''}", *figures, f"{trial.seconds:g}"]
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, *values)) + "</tr>"
+
+
+def history_plot(result: Result) -> Plot | None:
+    """Return every trial's metric and the best so far; None when nothing was measured."""
+    measured = [(trial.number, trial.value) for trial in result.trials if trial.value is not None]
+    if not measured:
+        return None
+    better = max if result.metric == "auc" else min
+    best = [better(value for _, value in measured[: place + 1]) for place in range(len(measured))]
+    numbers, values = zip(*measured, strict=True)
+    name = "AUC" if result.metric == "auc" else "log loss"
+    with drawn(6.5, 3.4) as (figure, (axes,)):
+        axes.plot(numbers, best, color=SERIES[0], drawstyle="steps-post", label="best so far")
+        axes.scatter(numbers, values, color=MUTED, s=14, label="trial")
+        if result.shipped is not None and result.shipped.value is not None:
+            axes.axhline(result.shipped.value, color=INK, linewidth=0.8, linestyle=(0, (5, 1.5)), label="as shipped")
+        axes.set(xlabel="trial", ylabel=f"{name} on the validation days")
+        axes.legend(loc="best")
+        return plot(figure, "history", "History", "Trials that were stopped early or failed have no point.")
+
+
+def importance_plot(result: Result) -> Plot | None:
+    """Return what share of the metric's variation each key explains; None with too few trials."""
+    if not result.importance:
+        return None
+    shares = list(result.importance.items())[::-1]
+    with drawn(6.5, 0.6 + 0.35 * len(shares)) as (figure, (axes,)):
+        axes.barh([key for key, _ in shares], [share for _, share in shares], color=SERIES[0], height=0.6)
+        axes.set(xlabel="share of the variation", xlim=(0, 1))
+        axes.grid(visible=False, axis="y")
+        caption = "By functional ANOVA over the finished trials; with few of them, a rough estimate."
+        return plot(figure, "importance", "Importance", caption)

@@ -1,0 +1,119 @@
+"""A run's models side by side, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from shortlist.cli.compare import compare as shown
+from shortlist.cli.compare import newest_comparison
+from shortlist.contracts import ShortlistError
+from shortlist.evaluation.comparison import ModelComparison, TrainedFiles, compare_models
+from shortlist.evaluation.records import Role
+from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import write_json
+
+Frame = Callable[..., pl.DataFrame]
+LIMITS = Gates(bootstrap_rounds=60)
+MINIMAL = Path(__file__).parents[2] / "specs/valid/minimal.yaml"
+
+
+class Models:
+    def __init__(self, root: Path, frame: pl.DataFrame, prover: Callable[..., None]) -> None:
+        self.root, self.frame, self.prover = root, frame, prover
+        self.files: dict[str, TrainedFiles] = {}
+
+    def add(self, name: str, role: Role, noise: float, seconds: float, weights: int = 10) -> None:
+        folder, scores, proof = (self.root / f"{name}-{part}" for part in ("model", "scores", "proof"))
+        for each in (folder, scores, proof):
+            each.mkdir()
+        write_json(folder / "model.json", {"kind": "xgboost", "train_seconds": seconds})
+        (folder / "weights").write_bytes(bytes(weights))
+        off = np.random.default_rng(3).normal(0, 1, self.frame.height) * noise
+        scored = self.frame.with_columns(score=(pl.col("score") + off).clip(0, 1))
+        scored.write_parquet(scores / "scores.parquet")
+        if role == "candidate":
+            self.prover(folder, proof, LIMITS, "00")
+        self.files[name] = TrainedFiles(role, folder, scores, proof)
+
+    def compared(self) -> ModelComparison:
+        return compare_models("minimal", self.files, LIMITS, 7)
+
+
+@pytest.fixture
+def models(tmp_path: Path, frame: Frame, validate_export: Callable[..., None]) -> Models:
+    return Models(tmp_path, frame(), validate_export)
+
+
+def test_the_best_comes_first_and_the_others_are_compared_with_it_in_pairs(models: Models) -> None:
+    models.add("popularity", "baseline", noise=0.5, seconds=0.1)
+    models.add("trees", "candidate", noise=0.0, seconds=3.0, weights=5_000)
+    found = models.compared()
+    assert (found.metric, found.best, list(found.models)) == ("gauc", "trees", ["trees", "popularity"])
+    trees, popularity = found.models.values()
+    assert trees.against_best == {} and set(popularity.against_best) == {"auc", "log_loss", "gauc", "ndcg_at_10"}
+    assert popularity.against_best["gauc"].high < 0 < popularity.against_best["log_loss"].low
+    assert (trees.serving_p50_ms, trees.train_seconds, popularity.serving_p50_ms) == (3.0, 3.0, None)
+    assert trees.size_bytes is not None and trees.size_bytes >= 5_000
+    assert found.notice == ""
+
+
+def test_a_model_is_dominated_by_one_that_is_better_beyond_chance_and_costs_no_more(models: Models) -> None:
+    models.add("good", "candidate", noise=0.0, seconds=1.0)
+    models.add("bad", "candidate", noise=0.5, seconds=2.0)
+    models.add("quick", "candidate", noise=0.5, seconds=0.5)
+    models.add("alike", "candidate", noise=0.02, seconds=2.0)
+    found = {name: line.dominated_by for name, line in models.compared().models.items()}
+    assert found == {"good": (), "bad": ("good", "alike"), "quick": (), "alike": ()}
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [(0.0, "No candidate beats the baseline 'linear': GAUC 0."), (0.02, "by more than chance: GAUC 0.")],
+)
+def test_a_baseline_that_no_candidate_beats_is_the_first_thing_said(models: Models, noise: float, words: str) -> None:
+    models.add("linear", "baseline", noise=noise, seconds=1.0)
+    models.add("trees", "candidate", noise=0.0 if noise else 0.5, seconds=1.0)
+    assert words in models.compared().notice
+
+
+def test_a_model_without_scores_is_listed_with_the_reason(models: Models) -> None:
+    models.add("good", "candidate", noise=0.0, seconds=1.0)
+    models.add("lost", "candidate", noise=0.0, seconds=1.0)
+    (models.root / "lost-scores/scores.parquet").unlink()
+    found = models.compared()
+    assert list(found.models) == ["good", "lost"]
+    assert "scores.parquet is missing" in found.models["lost"].problem
+    assert found.models["lost"].auc is None
+
+
+def test_the_command_shows_the_specs_last_run(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    models.add("xgboost", "candidate", noise=0.5, seconds=3.0)
+    models.add("linear", "baseline", noise=0.0, seconds=1.0)
+    runs = tmp_path / "runs"
+    for name, spec in (("20260101-a", "minimal"), ("20260102-b", "other")):
+        (runs / name).mkdir(parents=True)
+        found = models.compared().model_copy(update={"spec": spec})
+        write_json(runs / name / "compare.json", found.model_dump(mode="json"))
+    (runs / "latest").symlink_to("20260102-b")
+    shown(str(MINIMAL), runs)
+    text = capsys.readouterr().out
+    assert text.startswith("No candidate beats the baseline 'linear'")
+    assert all(word in text for word in ("GAUC decides", "nDCG@10", "baseline", "calibration", "p50"))
+    assert "Not in that run: logistic, popularity." in " ".join(text.split())
+    shown(str(MINIMAL), runs, as_json=True)
+    assert json.loads(capsys.readouterr().out)["best"] == "linear"
+
+
+def test_the_command_says_what_to_do_when_there_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ShortlistError, match=r"no run of 'minimal' finished here. Run it first: make run SPEC=minimal"):
+        newest_comparison(tmp_path, yaml.safe_load(MINIMAL.read_text())["name"])

@@ -1,0 +1,218 @@
+"""Slates: which rows are one request, where a row stands in it, the same in the table and in the server."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shortlist.contracts import DataError, Files
+from shortlist.features.columns import PlanError
+from shortlist.features.fit import fit
+from shortlist.features.plan import plan
+from shortlist.features.publish import publish
+from shortlist.features.slates import SLATE, standing, whole_slates
+from shortlist.features.table import build_table
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.load import SpecError, parse_spec
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json
+from shortlist.storage.tables import DayTable, DayTableWriter
+
+DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
+DAY = date(2026, 3, 2)
+
+
+def test_where_a_row_stands() -> None:
+    found = standing(np.array([2.0, np.nan, 6.0, 2.0, 5.0]), np.array([7, 7, 7, 7, 1]))
+    assert found["rank"].tolist()[:1] + found["rank"].tolist()[2:] == [2, 1, 2, 1]
+    assert found["size"].tolist() == [4, 4, 4, 4, 1]
+    np.testing.assert_array_equal(found["share"], [0.2, np.nan, 0.6, 0.2, 1.0])
+    np.testing.assert_allclose(found["difference"], [2 - 10 / 3, np.nan, 6 - 10 / 3, 2 - 10 / 3, 0.0])
+
+
+def test_where_nothing_adds_up_there_is_no_share() -> None:
+    found = standing(np.array([0.0, 0.0, np.nan]), np.array([0, 0, 1]))
+    assert np.isnan(found["share"]).all()
+    assert found["rank"].tolist()[:2] == [1, 1]
+    assert np.isnan(found["rank"][2])
+    assert standing(np.zeros(0), None)["rank"].shape == (0,)
+
+
+values = st.one_of(st.floats(-1e6, 1e6, width=32), st.just(float("nan")), st.sampled_from([0.0, -0.0, 1.0]))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(values, st.integers(0, 4)), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_a_slate_alone_and_in_any_order_gives_the_same_bits(rows: list[tuple[float, int]], random: Any) -> None:
+    value, slate = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    whole = standing(value, slate)
+    for number in set(slate.tolist()):
+        own = np.flatnonzero(slate == number)
+        shuffled = own.copy()
+        random.shuffle(shuffled)
+        alone = standing(value[shuffled], None)
+        for what, column in whole.items():
+            np.testing.assert_array_equal(column[shuffled], alone[what])
+            known = value[own][~np.isnan(value[own])]
+            if what == "rank":
+                expected = [np.nan if np.isnan(one) else 1 + (known > one).sum() for one in value[own]]
+                np.testing.assert_array_equal(column[own], expected)
+
+
+# --- which rows are one slate ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DayTable:
+    """Five files of two rows; requests are interleaved."""
+    seconds = [0, 1, 2, 30, 31, 32, 33, 90, 91, 92]
+    rows = pl.DataFrame(
+        {
+            "user_id": [1, 2, 1, 1, 2, None, 1, None, 2, 1],
+            "request": ["a", "b", "a", "c", "b", None, "c", None, "d", "a"],
+            "event_time": [datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=one) for one in seconds],
+            "day": [DAY] * 10,
+            "impression_id": range(10),
+            "label": [0, 1] * 5,
+        },
+        schema_overrides={"label": pl.Int8, "event_time": pl.Datetime("us", "UTC")},
+    )
+    writer = DayTableWriter(tmp_path / "log", Files.LOG, chunk_rows=2)
+    writer.append(rows)
+    return writer.close({})
+
+
+def data(**slate: Any) -> Data:
+    names = {"user_id": "integer", "request": "string", "is_click": "integer"}
+    columns = [{"name": name, "type": kind} for name, kind in names.items()]
+    clock = {"kind": "column", "column": "time", "unit": "s"}
+    return Data.model_validate(
+        {"source": {"kind": "files"}, "columns": columns, "label": "is_click", "clock": clock, "user": "user_id",
+         "slate": slate}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slate", "expected"),
+    [
+        ({"column": "request"}, [{0, 2, 9}, {1, 4}, {3, 6}, {5}, {7}, {8}]),
+        ({"gap_seconds": 28}, [{0, 2, 3, 6}, {1}, {4}, {5}, {7}, {8}, {9}]),
+        ({"gap_seconds": 60}, [{0, 2, 3, 6, 9}, {1, 4, 8}, {5}, {7}]),
+    ],
+)
+def test_no_slate_is_in_two_pieces(table: DayTable, slate: dict[str, Any], expected: list[set[int]]) -> None:
+    pieces = list(whole_slates(table, table.days[0], data(**slate)))
+    assert len(table.days[0].files) == 5
+    slates = [
+        set(rows["impression_id"].to_list())
+        for piece in pieces for _, rows in piece.group_by(SLATE)
+    ]  # fmt: skip
+    assert sorted(slates, key=min) == expected
+
+
+def test_a_slate_beyond_the_limit_stops_the_run(table: DayTable) -> None:
+    with pytest.raises(DataError, match=r"1 of 6 slates have more than max_rows \(2\) rows, the largest 3"):
+        list(whole_slates(table, table.days[0], data(column="request", max_rows=2)))
+
+
+# --- what a spec may say --------------------------------------------------------------------------------------------
+
+
+def spec(feature: dict[str, Any], slate: dict[str, Any] | None = None, **others: Any) -> str:
+    raw = yaml.safe_load(DEMO.read_text())
+    raw["features"]["columns"].append({"kind": "slate", **feature})
+    raw["data"] |= {} if slate is None else {"slate": slate}
+    return yaml.safe_dump({**raw, **others})
+
+
+def test_a_spec_may_declare_it() -> None:
+    wanted = {"feature": "item_rate", "gives": ["rank", "size"]}
+    found = parse_spec(spec(wanted, {"gap_seconds": 1800}))
+    assert found.features.names[-2:] == ("item_rate_slate_rank", "item_rate_slate_size")
+    assert parse_spec(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("feature", "slate", "message"),
+    [
+        ({"feature": "item_rate"}, None, r"'item_rate_slate_rank': nothing says which rows .* declare data\.slate"),
+        ({"feature": "item_rat"}, {"gap_seconds": 9}, r"no feature is named 'item_rat'; did you mean 'item_rate'"),
+        ({}, {"gap_seconds": 9}, "wanted either column or feature"),
+        ({"column": "watch_seconds"}, {"gap_seconds": 9}, "known only after the impression"),
+        ({"column": "surface"}, {"gap_seconds": 9}, "is of type string; wanted integer or number"),
+        ({"column": "duration", "gives": ["rank", "rank"]}, {"gap_seconds": 9}, "rank, rank: each once"),
+        ({"column": "duration"}, {}, "wanted either column or gap_seconds"),
+        ({"column": "duration"}, {"column": "surfac"}, "is not a column of the log; did you mean 'surface'"),
+        ({"column": "duration"}, {"column": "duration"}, "is of type number; wanted integer, hex or string"),
+        ({"column": "duration"}, {"column": "impression_id"}, "each row would be a slate"),
+        ({"column": "duration"}, {"gap_seconds": 9, "max_rows": 99}, r"10000 is above data\.slate\.max_rows 99:"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(feature: dict[str, Any], slate: dict[str, Any] | None, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_spec(spec(feature, slate))
+
+
+def test_a_gap_needs_a_user() -> None:
+    raw = yaml.safe_load(spec({"column": "duration"}, {"gap_seconds": 9}))
+    del raw["data"]["user"]
+    with pytest.raises(SpecError, match=r"slate\.gap_seconds: needs `user`"):
+        parse_spec(yaml.safe_dump(raw))
+
+
+@pytest.mark.parametrize(
+    ("compared", "why"),
+    [
+        ("hour_sin", "features of kind cyclic are no number"),
+        ("surface_id", "features of kind vocabulary are no number"),
+    ],
+)
+def test_what_a_server_cannot_compare_is_refused(compared: str, why: str) -> None:
+    found = parse_spec(spec({"feature": compared}, {"gap_seconds": 9}))
+    with pytest.raises(PlanError, match=f"cannot compare '{compared}': {why}"):
+        plan(found.data, found.features)
+
+
+def test_slates_are_refused_beside_tiles_that_would_cut_them() -> None:
+    raw = yaml.safe_load(spec({"column": "duration"}, {"gap_seconds": 9}))
+    raw["features"]["tile"] = "1h"
+    found = parse_spec(yaml.safe_dump(raw))
+    with pytest.raises(PlanError, match=r"kind slate need statistics by whole days, and .*duration.* below 1d"):
+        plan(found.data, found.features)
+
+
+def test_the_skew_report_makes_a_samples_features_again_from_whole_slates(world: Any) -> None:
+    declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
+    features = Features.model_validate({
+        "columns": [
+            {"kind": "target", "key": "user_id", "name": "rate"},
+            {"kind": "slate", "feature": "rate", "gives": ["rank", "size"]},
+        ]
+    })  # fmt: skip
+    rows = [
+        world.row(day, user_id=1 + at % 3, page=f"request {at % 2}", label=at % 2)
+        for day in range(3)
+        for at in range(6)
+    ]
+    log, fitted, table = world.log(rows, chunk_rows=2), world.folder / "fitted", world.folder / "table"
+    runtime = Runtime(engine="cpu", seed=1)
+    fit(declared, features, None, runtime, log, fitted)
+    build_table(declared, features, None, runtime, log, fitted, table)
+    publish("my-spec", world.folder / "store", runtime, 6, log, fitted, table, world.folder / "skew")
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert (report["historical_mismatches"], report["columns"]["rate_slate_size"]) == (0, 0)
+    for path in table.rglob("*.parquet"):  # as if slates had been cut in two
+        pl.read_parquet(path, hive_partitioning=False).with_columns(pl.col("rate_slate_size") - 1).write_parquet(path)
+    publish("my-spec", world.folder / "store", runtime, 6, log, fitted, table, world.folder / "skew")
+    report = read_json(world.folder / "skew" / Files.SKEW)
+    assert report["columns"]["rate_slate_size"] > 0
+    assert report["columns"]["rate_slate_rank"] == 0

@@ -1,0 +1,154 @@
+"""Slate features: the training table, the exported graph and the server give the same bits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shortlist.contracts import Columns, Files
+from shortlist.features.fit import fit
+from shortlist.features.slates import SLATE
+from shortlist.features.table import build_table
+from shortlist.features.transform import Transformer
+from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.graph import FeatureGraph
+from shortlist.serving.export.graph_builder import save
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
+from shortlist.serving.server.columns import TextCodes
+from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.snapshot import load_with_users
+from shortlist.serving.server.tensor_assembler import TensorAssembler
+from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+FEATURES = [
+    {"kind": "target", "key": "maker", "name": "maker_rate"},
+    {"kind": "slate", "feature": "maker_rate", "gives": ["rank", "share", "difference", "size"]},
+    {"kind": "slate", "column": "price"},
+    {"kind": "slate", "column": "weight", "name": "heavy", "gives": ["rank"]},
+]
+NAMES = Features.model_validate({"columns": FEATURES}).names
+
+
+@pytest.fixture(scope="module")
+def data(shop: Any) -> Data:
+    return Data.model_validate({**shop.plan.declared.data.model_dump(), "slate": {"gap_seconds": 3600}})
+
+
+@pytest.fixture(scope="module")
+def fitted(shop: Any, data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slates") / "fitted"
+    features = Features.model_validate({"columns": FEATURES})
+    fit(data, features, None, Runtime(engine="cpu"), shop.folder / "log", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(shop: Any, data: Data, fitted: Path) -> pl.DataFrame:
+    features, out = Features.model_validate({"columns": FEATURES}), fitted.with_name("table")
+    made = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
+    return pl.concat([rows for _, rows in made.frames()])
+
+
+@pytest.fixture(scope="module")
+def model(fitted: Path) -> Path:
+    """A model folder whose graph answers every feature, as exported."""
+    folder = fitted.with_name("model")
+    (folder / FOLDER).mkdir(parents=True)
+    graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
+    whole, signature = graph.finished(graph.floats(NAMES), SCORE, len(NAMES), "slates", "all")
+    save(whole, folder / FOLDER / MODEL_FILE)
+    signature.write(folder / FOLDER)
+    (folder / Files.PREPROCESSING).symlink_to(fitted)
+    return folder
+
+
+def answered(model: Path, tensors: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, tensors)
+    return np.asarray(scores)
+
+
+def test_every_row_of_the_log_has_its_place_among_its_users_rows(table: pl.DataFrame, shop: Any, data: Data) -> None:
+    assert table.height == sum(part.rows for part in DayTable.open(shop.folder / "log", Files.LOG).days)
+    assert table["maker_rate_slate_size"].max() > 1
+    ordered = table.sort(Columns.USER, Columns.TIME)
+    user = ordered.filter(pl.col(Columns.USER) == 1, pl.col(Columns.DAY) == ordered[Columns.DAY].max())
+    slate = (user[Columns.TIME].diff() > timedelta(hours=1)).fill_null(value=False).cum_sum()
+    sizes = user.with_columns(slate.alias("slate")).select(pl.len().over("slate"))["len"].to_list()
+    assert user["maker_rate_slate_size"].to_list() == sizes
+
+
+def test_served_rows_of_a_log_get_what_the_table_holds(
+    table: pl.DataFrame, shop: Any, fitted: Path, model: Path
+) -> None:
+    """By the way of the parity gate: a sample of rows, each among all rows of its slate."""
+    sample = table.sample(80, seed=1).select(Columns.IMPRESSION, Columns.DAY)
+    scored = sample.with_columns(pl.lit(0.0).alias("label_scored"), pl.lit(0.5, pl.Float32).alias("score"))
+    served = ServedRows(model, shop.folder / "log", fitted, ReferenceRows(scored, table.height))
+    batches = served.batches()
+    assert sum(batch.impressions.size for batch in batches) == 80
+    by_impression = table.select(Columns.IMPRESSION, *NAMES)
+    for batch in batches:
+        wanted = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
+            by_impression, Columns.IMPRESSION, "left", maintain_order="left"
+        )
+        expected = np.column_stack([wanted[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in NAMES])
+        got = answered(model, dict(batch.tensors))
+        slated = [number for number, name in enumerate(NAMES) if "_slate_" in name]
+        np.testing.assert_array_equal(got[:, slated], expected[:, slated])
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
+    assert served.planted_difference() is None
+
+
+@settings(max_examples=15)
+@given(
+    items=st.lists(st.sampled_from([*(f"item {number}" for number in range(9)), "nowhere"]), min_size=1, max_size=30),
+    prices=st.lists(st.sampled_from([1.0, 1.5, 2.0, 0.0, -3.0, 7.25, float("nan")]), min_size=30, max_size=30),
+)
+def test_a_request_gets_what_the_table_would_hold(
+    shop: Any, fitted: Path, model: Path, items: list[str], prices: list[float]
+) -> None:
+    day, count = shop.until.date() - timedelta(days=1), len(items)
+    transformer, signature = Transformer.load(fitted, "cpu"), Signature.read(model / FOLDER)
+    template = shop.rows(day).head(1).drop("item_id", "price")
+    rows = pl.concat([template] * count).with_columns(
+        pl.Series("item_id", items), pl.Series("price", prices[:count]).fill_nan(None)
+    )
+    looked_up = transformer.look_up(rows, day)
+    assembler = TensorAssembler(transformer.plan, signature)
+    whole = DayAssembler(transformer.plan, signature, ViewIndex.read(fitted / "views"))
+    columns = whole.columns(rows.head(1)) | {
+        "item_id": TextCodes().of(items), "price": np.array(prices[:count])
+    }  # fmt: skip
+    views = ViewIndex.read(fitted / "views")
+    tensors = assembler.tensors(columns, load_with_users(assembler, views, views.start_of(day)).tables, count)
+    expected = encode(looked_up, signature, transformer.plan.declared)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, expected[name])
+
+
+def test_slates_do_not_see_each_other(shop: Any, fitted: Path, model: Path) -> None:
+    day = shop.until.date() - timedelta(days=1)
+    transformer, signature = Transformer.load(fitted, "cpu"), Signature.read(model / FOLDER)
+    rows = shop.rows(day).head(12)
+    served = DayAssembler(transformer.plan, signature, ViewIndex.read(fitted / "views"))
+    apart = [served.tensors(part, day) for part in (rows.head(5), rows.tail(7))]
+    together = served.tensors(rows.with_columns(pl.Series(SLATE, [0] * 5 + [1] * 7)), day)
+    for name, tensor in together.items():
+        np.testing.assert_array_equal(tensor, np.concatenate([part[name] for part in apart]))
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(served.tensors(rows, day)["numbers"], together["numbers"])
