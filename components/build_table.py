@@ -28,5 +28,5 @@ def build_table(
         paths = Path(valid_log.path), Path(fitted.path), Path(table.path)
         built = build_table(*DeclaredSections.parse(data, features, slices), prepared(runtime), *paths)
         this.rows = built.rows
-    table.metadata["step"] = this.record
+    table.metadata.update({"step": this.record, "rows": built.rows, "features": len(built.notes["columns"])})
     return built.rows

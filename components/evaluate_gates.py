@@ -19,11 +19,13 @@ def evaluate_gates(
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     verdict: dsl.Output[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
 ) -> str:
     """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
     from pathlib import Path
 
     from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
+    from shortlist.report.kubeflow_artefacts import show_metrics, verdict_numbers
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
@@ -35,5 +37,6 @@ def evaluate_gates(
         candidates = {name: Candidate(folder, scored[name], proven[name]) for name, folder in named.items()}
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
         blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path))
-    verdict.metadata["step"] = this.record
+    verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
+    show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

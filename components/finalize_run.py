@@ -15,8 +15,7 @@ def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinal
             from monitoring.monitoring_store import open_monitoring_store
             from shortlist.training.training import RunContext
 
-            RunContext(name=name, stores=stores).tracker.mark_killed_runs()
+            reason = f"the step {status.error_message or 'unknown'} failed"
+            RunContext(name=name, stores=stores).tracker.fail_pipeline(reason)
             if key:
-                open_monitoring_store(stores, name).mark_failed(
-                    key, f"the step {status.error_message or 'unknown'} failed"
-                )
+                open_monitoring_store(stores, name).mark_failed(key, reason)

@@ -55,11 +55,12 @@ def find_champion(
     from shortlist.training.run_baseline import find_run_baseline
     from shortlist.training.training import RunContext
 
-    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    began = datetime.now(UTC)
+    started = began.isoformat(timespec="milliseconds")
     with step("find_champion") as this:
         cause = TrainingTrigger.parse(trigger, key, reasons, until)
-        origin = RunContext(name=name, stores=stores, input_digest=input_digest, cause=cause)
-        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous)
+        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
+        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous, began)
         collected = CollectedRows.newest(Data.model_validate_json(data), stores, name)
         declared = [data, features, gates, serving, runtime, code, now, location, collected]
         standing = champion_cache_key(origin, found, declared)

@@ -23,5 +23,5 @@ def join_table(
     with step("join_table") as this:
         joined = join_tables([Path(part.path) for part in parts], Path(valid_log.path), Path(table.path))
         this.rows = joined.rows
-    table.metadata["step"] = this.record
+    table.metadata.update({"step": this.record, "rows": joined.rows, "features": len(joined.notes["columns"])})
     return joined.rows

@@ -12,6 +12,7 @@ def report(
     name: str,
     gates: str,
     runtime: str,
+    stores: str,
     lineage: dict,
     started: str,
     version: str,
@@ -32,9 +33,13 @@ def report(
     summary: dsl.Output[dsl.Dataset],
     comparison: dsl.Output[dsl.Dataset],
 ) -> None:
-    """Write the page, the machine-readable summary of the run, and its models side by side."""
+    """Write the page, the machine-readable summary, and the models side by side; end the run in MLflow."""
+    from pathlib import Path
+
+    from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
     from shortlist.tracking.steps import step
+    from shortlist.training.training import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
         scores_of, proofs_of = ({one.metadata["model"]: one for one in left} for left in (scores, proofs))
@@ -48,3 +53,5 @@ def report(
             {name: (score, proofs_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),
         )
+        runs = {one.metadata["model"]: one.metadata["mlflow_run"] for one in models}
+        record_run(RunContext(name=name, stores=stores), Path(summary.path), Path(page.path), runs)

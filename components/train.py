@@ -21,8 +21,11 @@ def train(
     table: dsl.Input[dsl.Dataset],
     model: dsl.Output[dsl.Model],
     scores: dsl.Output[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
 ) -> str:
-    """Train one model, track it, and score the validation and test days; return what later steps are told of it.
+    """Train one model, log it to MLflow, and score the validation and test days.
+
+    Returns what later steps are told of it.
 
     That is its name, kind, role and MLflow run, as JSON. The artefacts' metadata say the same.
     """
@@ -30,6 +33,7 @@ def train(
     from pathlib import Path
 
     from models.base import DeclaredModel
+    from shortlist.report.kubeflow_artefacts import show_metrics, training_numbers
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
@@ -46,4 +50,5 @@ def train(
     trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}
     model.metadata.update({**trained, "begun": done.begun, "step": this.record})
     scores.metadata.update(trained)
+    show_metrics(metrics, training_numbers(Path(model.path)))
     return json.dumps(trained)

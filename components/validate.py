@@ -37,5 +37,6 @@ def validate(
             until_of(until),
         )
         this.rows = table.rows
-    valid_log.metadata["step"] = this.record
+    counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}
+    valid_log.metadata.update({"step": this.record, "rows": table.rows, **counts})
     return table.rows

@@ -16,13 +16,16 @@ def validate_export(
     model: dsl.Input[dsl.Model],
     scores: dsl.Input[dsl.Dataset],
     proof: dsl.Output[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
+    classification: dsl.Output[dsl.ClassificationMetrics],
 ) -> None:
     """Score test rows in-process, by the exported file and by a real Triton, and put it under load.
 
-    A baseline is never served: there is nothing to do.
+    Draws the ROC curve and the confusion matrix of the test rows. A baseline is never served: it is only drawn.
     """
     from pathlib import Path
 
+    from shortlist.report.kubeflow_artefacts import export_numbers, show_classification, show_metrics
     from shortlist.serving.validation.validate_export import validate_export
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
@@ -30,13 +33,17 @@ def validate_export(
     from shortlist.tracking.steps import step
 
     about = {name: model.metadata[name] for name in ("model", "kind", "role")}
+    limits = Gates.model_validate_json(gates)
+    show_classification(classification, Path(scores.path), limits.decision_threshold)
     if about["role"] != "candidate":
+        show_metrics(metrics, {})
         Path(proof.path).mkdir(parents=True, exist_ok=True)
         proof.metadata.update(about)
         return
     with step(f"validate_export_{about['model']}") as this:
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
-        limits, section = Gates.model_validate_json(gates), Serving.model_validate_json(serving)
+        section = Serving.model_validate_json(serving)
         found = validate_export(*inputs, limits, section, Runtime.model_validate_json(runtime).seed, Path(proof.path))
         this.rows = found.parity.triton.rows if found is not None and found.parity is not None else None
+    show_metrics(metrics, export_numbers(found))
     proof.metadata.update({**about, "step": this.record})

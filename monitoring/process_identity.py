@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from monitoring import record_files
 from shortlist.serving.processes.program import born
 from shortlist.storage.records.store import RecordStore
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 START_TIMEOUT: Final = timedelta(minutes=10)
 """Within this time claimed work begins; then anybody may claim it again."""
@@ -21,8 +22,6 @@ RUN_TIMEOUT: Final = timedelta(hours=24)
 
 RUN_PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"
 """Environment variable with the process that runs a pipeline on this machine."""
-RUN_ID_VARIABLE: Final = "KFP_RUN_ID"
-"""Environment variable with the id of the Kubeflow run that a step belongs to; the step's pod is told it."""
 
 
 class ProcessIdentity(BaseModel):

@@ -197,6 +197,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     name=name,
                     gates=gates,
                     runtime=runtime,
+                    stores=stores,
                     lineage={
                         "input_digest": input_digest,
                         "code": code,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.blessing import read_blessing, verify_blessing
-from shortlist.evaluation.verdict import Verdict
+from shortlist.evaluation.verdict import Verdict, measured_numbers
 from shortlist.report.figures import write_plots
 from shortlist.report.report import model_plots
+from shortlist.storage.artefacts import read_json
+from shortlist.tracking.registry import BEST_CHAMPION
 from shortlist.training.training import RunContext
 
 
@@ -46,7 +49,9 @@ def register_blessed(
     if reference is not None:
         origin.tracker.log_reference(run, reference)
     registry = origin.tracker.registry
-    version = registry.register(run, {**(tags or {}), "blessed": "true"})
+    best = Verdict.read(verdict).best_after(blessing.blessed.model)
+    told = {**(tags or {}), "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
+    version = registry.register(run, told)
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:
         registry.set_alias("champion", version)
@@ -54,12 +59,12 @@ def register_blessed(
 
 
 def record_verdict(origin: RunContext, verdict: Path, runs: Mapping[str, str]) -> None:
-    """Write every candidate's gates, and the plots that compare the models, to its MLflow run.
+    """Write every model's test numbers, every candidate's gates, and the plots that compare the models, to MLflow.
 
     Args:
         origin: Spec and stores.
         verdict: Folder of `blessing.json`.
-        runs: Ids of the candidates' MLflow runs by name.
+        runs: Ids of the models' MLflow runs by name.
     """
     tracker = origin.tracker
     heard = Verdict.read(verdict)
@@ -68,6 +73,29 @@ def record_verdict(origin: RunContext, verdict: Path, runs: Mapping[str, str]) -
         for report in read_blessing(verdict / Files.BLESSING).gates:
             tracker.log_gates(runs[report.model], report.model_dump(mode="json"))
             tracker.log_files(runs[report.model], Path(folder), "plots")
+        for measures in heard.models:
+            if measures.model in runs:
+                tracker.log_metrics(runs[measures.model], {"test": measured_numbers(measures)})
+
+
+def record_run(origin: RunContext, summary: Path, page: Path, runs: Mapping[str, str]) -> None:
+    """End the MLflow run of this step's pipeline: every model's test numbers, the verdict, the page and the summary.
+
+    Args:
+        origin: Spec and stores.
+        summary: `summary.json`.
+        page: `report.html`.
+        runs: Ids of the models' MLflow runs by name; those of models from the cache lie below an earlier pipeline.
+    """
+    said = read_json(summary)
+    blessed = said["blessed"] or {"model": "none", "version": ""}
+    tags = {f"run.{name}": run for name, run in runs.items()}
+    tags |= {"blessed": blessed["model"], "version": blessed["version"]}
+    with TemporaryDirectory() as folder:  # Kubeflow calls its files otherwise
+        files = Path(folder) / Files.SUMMARY, Path(folder) / Files.REPORT
+        for source, to in zip((summary, page), files, strict=True):
+            shutil.copyfile(source, to)
+        origin.tracker.log_pipeline(said["models"], tags, files)
 
 
 def promote(origin: RunContext, version: int | None = None) -> int:

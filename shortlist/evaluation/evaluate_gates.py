@@ -76,6 +76,7 @@ class _CandidateResult:
     measures: Measures
     gain: Comparison
     comparison: Comparison | None
+    best_comparison: Comparison | None
     slices: tuple[SliceComparison, ...] | None
     report: GateReport
 
@@ -90,12 +91,13 @@ def _evaluate_candidate(
     )
     gain = compare(scored, evidence.baseline, limits)
     comparison = compare(scored, evidence.serving, limits) if evidence.serving else None
+    best = compare(scored, evidence.best, limits) if evidence.best else None
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
-    case = Case(limits, evidence, folder, digest, scored, gain, comparison, slices, problem, proof)
+    case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof)
     report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
-    return _CandidateResult(scored.measures, gain, comparison, slices, report)
+    return _CandidateResult(scored.measures, gain, comparison, best, slices, report)
 
 
 def _slices(
@@ -118,6 +120,7 @@ def _verdict(hearings: list[_CandidateResult], evidence: GateInputs, limits: Gat
         models=(*(one.measures for one in hearings), evidence.baseline.measures, *serving),
         gains={one.measures.model: one.gain for one in hearings},
         comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
+        best_comparisons={one.measures.model: one.best_comparison for one in hearings if one.best_comparison},
         slices={one.measures.model: one.slices for one in hearings if one.slices is not None},
         slice_reference=evidence.reference_name,
         best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,9 @@ from shortlist.evaluation.measure import Scored, deciding_metric, measure
 from shortlist.evaluation.records import Champion, Metric, SkewReport
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
+
+BEST: Final = "best"
+"""Folder, beside the champion's scores, of those of the best champion so far, when that is another."""
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
@@ -32,6 +35,8 @@ class GateInputs:
     """Of the baseline that candidates have to beat."""
     metric: Metric
     """What decides."""
+    best: Scored | None = None
+    """The scores of the best champion so far; None when that is the champion, or it need not be compared with."""
 
     @property
     def reference(self) -> Scored:
@@ -59,6 +64,7 @@ def read_gate_inputs(
     """
     serving = read_record(Champion, champion / Files.CHAMPION)
     baseline = measure(limits.baseline or "baseline", "baseline", baseline_scores, limits, seed)
+    best = serving.best if serving and limits.compare_with_best else ""
     return GateInputs(
         log=dict((_read(valid_log / Files.LOG) or {}).get("notes", {})),
         skew=read_record(SkewReport, skew / Files.SKEW),
@@ -66,6 +72,7 @@ def read_gate_inputs(
         serving=measure("champion", "champion", champion, limits, seed) if serving and serving.version else None,
         baseline=baseline,
         metric=deciding_metric(limits, baseline.measures),
+        best=measure(f"version {best}", "champion", champion / BEST, limits, seed) if best else None,
     )
 
 

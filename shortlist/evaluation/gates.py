@@ -51,6 +51,8 @@ class Case:
     """With the baseline that it has to beat."""
     comparison: Comparison | None
     """With the champion; None when there is none."""
+    best_comparison: Comparison | None
+    """With the best champion so far; None when that is the champion."""
     slices: Sequence[SliceComparison] | None
     """With the reference; None when they could not be compared."""
     slices_problem: str
@@ -161,15 +163,23 @@ def absolute_gate(candidate: Measures, gain: Comparison, metric: Metric, limits:
 
 
 def champion_gate(
-    champion: Champion | None, comparison: Comparison | None, metric: Metric, limits: Gates
+    champion: Champion | None,
+    comparison: Comparison | None,
+    metric: Metric,
+    limits: Gates,
+    best: Comparison | None = None,
 ) -> GateResult:
     """Hold when the candidate may be worse than the champion by more than the margin, or they cannot be compared.
+
+    The same holds against the best champion so far, which may be another: a chain of promotions, each a little worse
+    and within the margin, is stopped where it leaves the margin of the best.
 
     Args:
         champion: Who serves now; its version is empty when nobody does. None when nobody looked.
         comparison: The candidate against it, on the same rows.
         metric: What decides.
         limits: The margins and the confidence level.
+        best: The candidate against the best champion so far, on the same rows; None when that is the champion.
     """
     if champion is None:
         return GateResult.of("champion", ["nobody looked whether there is a champion"], "")
@@ -188,9 +198,28 @@ def champion_gate(
         f" ({difference.candidate:.4f} against {difference.reference:.4f} of the {name};"
         f" one-sided {limits.confidence:.0%} bound, {rows(difference.rows)} test rows)"
     )
-    numbers = {name: one.model_dump(exclude={"metric"}) for name, one in comparison.differences.items()}
+    numbers: dict[str, Any] = {name: one.model_dump(exclude={"metric"}) for name, one in comparison.differences.items()}
     deciding = {**difference.model_dump(), "version": champion.version, f"max_{metric}_drop": margin}
-    return GateResult.of("champion", [sentence] if holds else (), sentence, **numbers, **deciding)
+    failures = [sentence] if holds else []
+    failures += _behind_best(champion, best, metric, limits)
+    if best is not None:
+        gap = best.differences.get(metric)
+        numbers["best"] = {"version": champion.best, **(gap.model_dump() if gap else {})}
+    return GateResult.of("champion", failures, sentence, **numbers, **deciding)
+
+
+def _behind_best(champion: Champion, best: Comparison | None, metric: Metric, limits: Gates) -> Iterator[str]:
+    if best is None:
+        return
+    name, gap = f"version {champion.best}, the best champion so far", best.differences.get(metric)
+    if gap is None:
+        problem = champion.best_problem or best.problem or "it was not scored"
+        yield f"{name}: no comparison, {problem}; gates.compare_with_best: false compares with the champion alone"
+    elif gap.low < -limits.margin[metric]:
+        yield (
+            f"{TITLES[metric]} difference {gap.low:+.4f} < {-limits.margin[metric]:.4f} ({gap.candidate:.4f} against"
+            f" {gap.reference:.4f} of {name}): small steps down add up"
+        )
 
 
 def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
@@ -326,7 +355,9 @@ GATES: Final[dict[str, Gate]] = {
     "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
     "absolute": Gate(lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits)),
     "champion": Gate(
-        lambda case: champion_gate(case.evidence.champion, case.comparison, case.evidence.metric, case.limits)
+        lambda case: champion_gate(
+            case.evidence.champion, case.comparison, case.evidence.metric, case.limits, case.best_comparison
+        )
     ),
     "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
     "slices": Gate(

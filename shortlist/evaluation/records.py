@@ -121,6 +121,10 @@ class Champion(Record):
     """Kind of model; likewise."""
     problem: str = ""
     """Why it could not be scored."""
+    best: str = ""
+    """Registered version of the best champion so far; empty when that is the champion."""
+    best_problem: str = ""
+    """Why that one could not be scored."""
 
 
 class SkewReport(Record):

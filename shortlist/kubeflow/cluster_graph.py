@@ -14,10 +14,10 @@ from kfp.kubernetes import kubernetes_executor_config_pb2 as kubernetes
 from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
 from components.image import References
-from monitoring.process_identity import RUN_ID_VARIABLE
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.report.titles import PER_MODEL
 from shortlist.spec.cluster import Cluster, Secret, Task
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 Container = ir.PipelineDeploymentConfig.PipelineContainerSpec
 BACKOFF_SECONDS = 30

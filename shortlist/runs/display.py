@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +49,7 @@ class Display:
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
         self._steps = steps_of(set(task_titles(pipeline).values()), models or {})
+        self._said = 0
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)
         self._started = time.monotonic()
@@ -101,7 +102,9 @@ class Display:
 
     def _say(self, name: str, text: str) -> None:
         if not self._console.is_terminal and step_of(name) in TITLES:
-            self._console.print(f"{title_of(name):<36} {text}")
+            self._said += 1
+            place = f"[{self._said:>2}/{max(len(self._steps), self._said)}]"
+            self._console.print(f"{place} {title_of(name):<34} {text}", markup=False, soft_wrap=True)
 
     def _drawing(self) -> Table:
         table = Table.grid(padding=(0, 2))
@@ -141,6 +144,7 @@ class Display:
             for note in self.notes:
                 self._console.print(note, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
+            self._console.print(_ending(run), markup=False, soft_wrap=True)
 
 
 def _measures(record: dict[str, Any]) -> str:
@@ -222,6 +226,44 @@ def _by_auc(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _between(model: dict[str, Any], metric: str) -> str:
     ends = [model.get(f"{metric}_{end}") for end in ("low", "high")]
     return "" if None in ends else "\N{EN DASH}".join(f"{end:.3f}" for end in ends)
+
+
+def _ending(run: Path) -> str:
+    """Return what was made, how good it is against the baseline, and three commands to go on with."""
+    summary = json.loads((run / Files.SUMMARY).read_text())
+    arguments = run / "arguments.json"
+    told = json.loads(arguments.read_text()) if arguments.is_file() else {}
+    spec, blessed, models = summary["spec"], summary["blessed"], summary["models"]
+    measured = {name: model for name, model in models.items() if model["auc"] is not None}
+    candidates = [name for name, model in measured.items() if model.get("role", "candidate") == "candidate"]
+    best = blessed["model"] if blessed else max(candidates, key=lambda name: measured[name]["auc"], default="")
+    declared = json.loads(told["gates"]).get("baseline") if told.get("gates") else None
+    trained = [name for name, model in models.items() if model.get("role") != "champion"]
+    lines = [f"Made: {len(trained)} models ({', '.join(sorted(trained))}), their features in Feast, all of it in MLflow."]
+    if best and declared in measured:
+        ours, theirs = measured[best]["auc"], measured[declared]["auc"]
+        word = f"version {blessed['version']}" if blessed else "held"
+        against = f"{theirs:.4f} of the baseline {declared} ({ours - theirs:+.4f})"
+        lines.append(f"How good: {best} ({word}) has a test AUC of {ours:.4f}, against {against}.")
+    again = f"make run SPEC={spec}" + (f" DATA={told['location']}" if told.get("location") else "")
+    change = _change(told.get("models", ()), best)
+    serve = f"make serve SPEC={spec}", "serve it on this machine: Triton behind Envoy"
+    commands = [
+        serve if blessed else (f"shortlist check {spec}", "say again whether the spec is valid, and what is wrong"),
+        ("make ui", "every run, curve and model in MLflow"),
+        (f"{again} SET={change}" if change else again, "train it otherwise; unchanged steps are reused"),
+    ]
+    width = max(len(command) for command, _ in commands)
+    return "\n".join([*lines, "Next:", *(f"  {command:<{width}}   {what}" for command, what in commands)])
+
+
+def _change(models: Sequence[str], name: str) -> str:
+    """Return a setting of a model to try: half its learning rate; empty when it has none."""
+    for model in map(json.loads, models):
+        rate = model.get("section", {}).get("learning_rate")
+        if model.get("name") == name and isinstance(rate, int | float):
+            return f"models.{name}.learning_rate={rate / 2:g}"
+    return ""
 
 
 def _decimals(number: float | None, missing: str = "n/a") -> str:

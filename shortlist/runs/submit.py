@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from shortlist.spec.spec import Spec
 from shortlist.contracts import Files, ShortlistError
 from shortlist.system.query_engine import prepare
 from shortlist.system.progress import EVENTS_VARIABLE
+from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.training.training import RunContext
 
 
@@ -236,7 +238,9 @@ def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) ->
     with TemporaryDirectory(prefix="shortlist-") as scratch, (run / "pipeline.log").open("w") as log:
         # Threads that spin at barriers steal the cores of whoever shares them: 20 times slower on a busy machine.
         calm = {"OMP_WAIT_POLICY": "PASSIVE"}
-        environment = {**calm, **os.environ, EVENTS_VARIABLE: str(run / "events.jsonl"), "TMPDIR": scratch}
+        name = f"{run.name}.{secrets.token_hex(4)}"  # other folders of runs may share the MLflow store
+        own = {EVENTS_VARIABLE: str(run / "events.jsonl"), RUN_VARIABLE: name, "TMPDIR": scratch}
+        environment = {**calm, **os.environ, **own}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [*command, str(state.root / "cache")],
             stdout=log,

@@ -7,7 +7,19 @@ import sys
 from pathlib import Path
 
 from shortlist.runs.runs_folder import existing
+from shortlist.storage.artefacts import read_json
 from shortlist.tracking.store_access import tracking_uri
+
+
+def newest_experiment(runs: Path, uri: str) -> str:
+    """Return where MLflow's pages show the experiment of the last run, below their address; empty before the first.
+
+    MLflow itself opens on a list of everything, from which the experiment has to be found.
+    """
+    from shortlist.tracking.mlflow_store import Tracker
+
+    arguments = runs / "latest/arguments.json"
+    return Tracker(uri, read_json(arguments)["name"]).page if arguments.is_file() else ""
 
 
 def serve(runs: Path, port: int) -> None:
@@ -18,7 +30,7 @@ def serve(runs: Path, port: int) -> None:
     """
     stores = existing(runs).stores
     uri = tracking_uri(stores)
-    sys.stdout.write(f"MLflow: http://127.0.0.1:{port}   (Ctrl-C ends it)\n")
+    sys.stdout.write(f"MLflow: http://127.0.0.1:{port}/{newest_experiment(runs, uri)}   (Ctrl-C ends it)\n")
     sys.stdout.flush()
     server = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     store = ["--backend-store-uri", uri, "--default-artifact-root", (stores / "mlflow").as_uri()]

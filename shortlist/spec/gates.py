@@ -78,10 +78,15 @@ class Gates(Section):
     """Non-inferiority margin against the champion where AUC decides; finer than 3e-4 is noise between seeds."""
     max_gauc_drop: float | None = Field(default=None, ge=0.0003, le=0.2)
     """Likewise where GAUC decides. null: `max_auc_drop`, but at least 0.01, for GAUC varies more between seeds."""
+    compare_with_best: bool = True
+    """Whether that margin also holds against the best champion so far, where a worse one within the margin serves now:
+    so many small steps down do not add up. False: only against the champion; who then passes is the best so far."""
     max_calibration_error: float = Field(default=0.03, gt=0, le=1)
     """Largest expected calibration error (20 equal-count bins) on the test rows."""
     max_rate_error: float = Field(default=0.1, gt=0, le=1)
     """Largest relative difference between mean score and label rate on the test rows."""
+    decision_threshold: Probability | None = None
+    """Score from which on Kubeflow's confusion matrix counts a row as positive; null: the label rate. No gate asks."""
     slices: Names = ()
     """Columns by whose values the test rows are sliced; cold users and cold items are always slices."""
     min_slice_rows: int = Field(default=500, ge=50)

@@ -93,7 +93,7 @@ def sha256(path: Path) -> str:
 
 def write_manifest(folder: Path) -> dict[str, str]:
     """Write `manifest.json` with the digest of every file below a folder; return the digests by relative path."""
-    digests = {name: sha256(folder / name) for name in _files_below(folder)}
+    digests = file_digests(folder)
     write_json(folder / Files.MANIFEST, {"sha256": digests})
     return digests
 
@@ -121,7 +121,12 @@ def verify_manifest(folder: Path) -> dict[str, str]:
 
 def folder_digest(folder: Path) -> str:
     """Return one digest of all files below a folder, their names included; 16 hexadecimal digits."""
-    return digest_of_files({name: sha256(folder / name) for name in _files_below(folder)})
+    return digest_of_files(file_digests(folder))
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder by relative path; manifests left out."""
+    return {name: sha256(folder / name) for name in _files_below(folder)}
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:

@@ -22,6 +22,8 @@ _GIT_SECONDS: Final = 10
 
 
 _LONGEST_REASONS: Final = 2_000
+_COMMIT: Final = "mlflow.source.git.commit"
+"""MLflow shows this tag as the version of a run's source."""
 
 
 class TrainingTrigger(BaseModel):
@@ -108,8 +110,14 @@ class Lineage(BaseModel):
             **(self.continued.tags() if self.continued else {}),
         }
         if self.git_commit is not None:
-            tags["mlflow.source.git.commit"] = self.git_commit  # MLflow shows this one as the run's version
+            tags[_COMMIT] = self.git_commit
         return tags
+
+
+def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
+    """Return what the MLflow run of a whole pipeline is told of its beginning."""
+    commit = git_commit()
+    return {**cause.tags(), "code_version": code} | ({_COMMIT: commit} if commit else {})
 
 
 @cache

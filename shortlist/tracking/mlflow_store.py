@@ -8,7 +8,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +19,16 @@ from shortlist.contracts import Files
 from shortlist.storage.artefacts import folder_digest, verify_manifest
 from shortlist.tracking.flat import Numbers, Point, flat, numbers_in, points, text
 from shortlist.tracking.lineage import Lineage
-from shortlist.tracking.registry import MODEL, REFERENCE, Registry
+from shortlist.tracking.logged_model import (
+    MODEL,
+    ServableModel,
+    TrackedDataset,
+    TrainingDetails,
+    logged_model_of,
+    model_source,
+)
+from shortlist.tracking.pipeline_run import PARENT, PIPELINE, SOURCE, PipelineRuns, pipeline_name
+from shortlist.tracking.registry import REFERENCE, Registry
 from shortlist.tracking.store_access import (
     alone,
     create_if_missing,
@@ -32,6 +43,8 @@ _NESTED: Final = "shortlist.nested"
 """Tag of a run that has others below it."""
 _PARENT: Final = "MLFLOW_RUN_ID"
 """Variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
+_VIEW: Final = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag of an experiment by which MLflow's pages show runs, metrics and models, not traces of language models."""
 
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1_000, 100, 6_000  # MLflow's limits per call
 
@@ -64,6 +77,43 @@ class Tracker:
             self._client = _open(uri)
             self._experiment = self._experiment_of(spec)
         self.registry = Registry(self._client, uri, spec, lambda source, to: _download(uri, source, to))
+        self._pipelines = PipelineRuns(self._client, self._experiment)
+
+    @property
+    def page(self) -> str:
+        """Address of the experiment's page, below that of MLflow's server."""
+        return f"#/experiments/{self._experiment}/runs"
+
+    def begin_pipeline(self, lineage: Mapping[str, str], started: datetime) -> str:
+        """Open the run of this step's pipeline, below which its trainings are logged; return its id.
+
+        Opening it again returns the same. Outside of a pipeline there is none: the id is empty.
+
+        Args:
+            lineage: Tags: what started the pipeline, and of which code it is.
+            started: When it began.
+        """
+        with quiet_mlflow(self.uri):
+            return self._pipelines.begin(lineage, started)
+
+    def log_pipeline(self, metrics: Mapping[str, Any], tags: Mapping[str, str], files: Sequence[Path]) -> None:
+        """Add what came out to the run of this step's pipeline, and end it; do nothing outside of one."""
+        run = self._pipelines.current()
+        if not run:
+            return
+        self.log_metrics(run, metrics)
+        with quiet_mlflow(self.uri):
+            for name, value in tags.items():
+                self._client.set_tag(run, name, value)
+            for file in files:
+                self._client.log_artifact(run, str(file))
+            self._pipelines.end()
+
+    def fail_pipeline(self, reason: str) -> None:
+        """End the run of this step's pipeline as failed; a training below it that is still open was killed."""
+        self.mark_killed_runs()
+        with quiet_mlflow(self.uri):
+            self._pipelines.end(reason)
 
     def log_training(
         self,
@@ -74,8 +124,9 @@ class Tracker:
         lineage: Lineage,
         plots: Path | None = None,
         name: str = "",
+        details: TrainingDetails | None = None,
     ) -> str:
-        """Log a finished training; return the id of its run.
+        """Log a finished training, below the run of its pipeline; return the id of its run.
 
         Logging the same model of the same lineage again returns the run that is there. A run that a killed process
         left behind is marked as killed, and logged anew: no unfinished run ever looks finished.
@@ -88,12 +139,14 @@ class Tracker:
             lineage: What it was trained on.
             plots: Folder of pictures.
             name: What the user calls the model, and so its run; empty: as its kind.
+            details: When it began, what it read, and how its model scores raw columns.
 
         Raises:
             IntegrityError: The model's files are not the ones that were trained.
             TrackingError: MLflow refuses.
         """
         verify_manifest(model_folder)
+        details = details or TrainingDetails()
         name = name or kind
         tags = {**lineage.tags(), "model": name, "kind": kind, "model_digest": folder_digest(model_folder)}
         key = hashlib.sha256(json.dumps(tags, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,10 +154,14 @@ class Tracker:
             finished = self._finished_run(key)
             if finished is not None:
                 return finished
-            with self._run(name, {**tags, _KEY: key}) as run_id:
+            with self._run(name, {**tags, _KEY: key}, details.started) as run_id:
                 self._log_params(run_id, flat(params))
                 self._log_points(run_id, points(history))
-                self._client.log_artifacts(run_id, str(model_folder), MODEL)
+                self._log_datasets(run_id, details.datasets)
+                if details.servable is None:
+                    self._client.log_artifacts(run_id, str(model_folder), MODEL)
+                else:
+                    self._log_model(run_id, name, model_folder, details.servable, tags)
                 if plots is not None:
                     self._client.log_artifacts(run_id, str(plots), "plots")
         return run_id
@@ -162,7 +219,7 @@ class Tracker:
         with quiet_mlflow(self.uri):
             if to is not None:
                 to.mkdir(parents=True, exist_ok=True)
-            source = f"{self._client.get_run(run_id).info.artifact_uri}/{MODEL}"
+            source = model_source(self._client, self._client.get_run(run_id))
             folder = Path(_download(self.uri, source, None if to is None else str(to)))
         verify_manifest(folder)
         return folder
@@ -182,17 +239,25 @@ class Tracker:
         self.log_files(run_id, reference, REFERENCE)
 
     def mark_killed_runs(self) -> int:
-        """Mark this experiment's runs that a killed process left running as killed; return how many there were."""
+        """Mark runs that a killed process left running as killed; return how many there were.
+
+        Within a pipeline only its trainings are looked at, because others may run beside it.
+        """
+        name, found = pipeline_name(), "attributes.status = 'RUNNING'"
+        if name:
+            found += f" and tags.`{PIPELINE}` = '{name}' and tags.kind != 'pipeline'"
         with quiet_mlflow(self.uri):
-            runs = self._client.search_runs([self._experiment], "attributes.status = 'RUNNING'")
+            runs = self._client.search_runs([self._experiment], found)
             for run in runs:
                 self._client.set_terminated(run.info.run_id, "KILLED")
         return len(runs)
 
     def log_metrics(self, run_id: str, metrics: Mapping[str, Any]) -> None:
-        """Add the numbers among nested values to a run, without a step."""
+        """Add the numbers among nested values to a run and to the model that it logged, without a step."""
         with quiet_mlflow(self.uri):
-            self._log_points(run_id, [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()])
+            logged = logged_model_of(self._client, self._client.get_run(run_id))
+            values = [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()]
+            self._log_points(run_id, values, None if logged is None else logged.model_id)
 
     def log_files(self, run_id: str, folder: Path, place: str) -> None:
         """Add the files of a folder to a run, below `place`."""
@@ -258,7 +323,7 @@ class Tracker:
             return str(self._client.get_run(parent).info.experiment_id)
         known = self._client.get_experiment_by_name(spec)
         if known is None:
-            create_if_missing(lambda: self._client.create_experiment(spec, artifact_location=self._files))
+            create_if_missing(lambda: self._client.create_experiment(spec, artifact_location=self._files, tags=_VIEW))
             known = self._client.get_experiment_by_name(spec)
         elif known.lifecycle_stage != "active":
             self._client.restore_experiment(known.experiment_id)
@@ -273,16 +338,56 @@ class Tracker:
         return next((str(run.info.run_id) for run in runs if run.info.status == "FINISHED"), None)
 
     @contextmanager
-    def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
-        parent = os.environ.get(_PARENT)
-        below = {"mlflow.parentRunId": parent} if parent else {}
-        run_id = str(self._client.create_run(self._experiment, tags={**tags, **below}, run_name=name).info.run_id)
+    def _run(self, name: str, tags: Mapping[str, str], started: datetime | None) -> Iterator[str]:
+        parent = self._pipelines.current()
+        below = {PARENT: parent, PIPELINE: pipeline_name()} if parent else {}
+        moment = round((started or datetime.now(UTC)).timestamp() * 1_000)
+        own = {**SOURCE, **tags, **{name: value for name, value in below.items() if value}}
+        run_id = str(self._client.create_run(self._experiment, moment, own, name).info.run_id)
         try:
             yield run_id
         except BaseException:
             self._client.set_terminated(run_id, "FAILED")
             raise
         self._client.set_terminated(run_id, "FINISHED")
+
+    def _log_datasets(self, run_id: str, datasets: Sequence[TrackedDataset]) -> None:
+        from mlflow.data.dataset_source_registry import resolve_dataset_source
+        from mlflow.data.meta_dataset import MetaDataset
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = []
+        for one in datasets:
+            # It says `profile` is abstract and makes this class itself all the same.
+            source = resolve_dataset_source(one.path)
+            told = MetaDataset(source, name=one.name, digest=one.digest).to_dict()  # type: ignore[abstract]
+            told["profile"] = json.dumps({"num_rows": one.rows, "days": one.days})
+            tags = [InputTag("mlflow.data.context", one.context)]
+            inputs.append(DatasetInput(Dataset(**told), tags))
+        if inputs:
+            self._client.log_inputs(run_id, inputs)
+
+    def _log_model(
+        self, run_id: str, name: str, model_folder: Path, servable: ServableModel, tags: Mapping[str, str]
+    ) -> None:
+        """Log a model with a flavour, ready once all its files are there."""
+        from mlflow.entities import LoggedModelOutput
+
+        made = self._client.create_logged_model(
+            self._experiment, name, run_id, tags=dict(tags), model_type=str(tags["kind"])
+        )
+        try:
+            with TemporaryDirectory(prefix="shortlist-logged-") as scratch:
+                flavour = Path(scratch) / "flavour"
+                _write_flavour(flavour, servable)
+                self._client.log_model_artifacts(made.model_id, str(flavour))
+            for folder, path in {MODEL: model_folder, **servable.folders}.items():
+                self._client.log_model_artifacts(made.model_id, str(path), folder)
+        except BaseException:
+            self._client.finalize_logged_model(made.model_id, "FAILED")
+            raise
+        self._client.finalize_logged_model(made.model_id, "READY")
+        self._client.log_outputs(run_id, [LoggedModelOutput(made.model_id, 0)])
 
     def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
@@ -291,14 +396,31 @@ class Tracker:
         for first in range(0, len(texts), _MOST_PARAMS):
             self._client.log_batch(run_id, params=texts[first : first + _MOST_PARAMS])
 
-    def _log_points(self, run_id: str, values: Sequence[Point]) -> None:
+    def _log_points(self, run_id: str, values: Sequence[Point], model_id: str | None = None) -> None:
         from mlflow.entities import Metric
 
         # The run's own start as the time of every number: logging the same numbers again then adds nothing.
         moment = self._client.get_run(run_id).info.start_time
-        metrics = [Metric(name, value, moment, step) for name, value, step in values]
+        metrics = [Metric(name, value, moment, step, model_id=model_id) for name, value, step in values]
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
+
+
+def _write_flavour(folder: Path, servable: ServableModel) -> None:
+    """Write `MLmodel` and the requirements: how `mlflow.pyfunc.load_model` reads what is logged beside them."""
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.pyfunc import save_model
+    from mlflow.types.schema import AnyType, Array, ColSpec, DataType, Schema, TensorSpec
+
+    types: dict[str, Any] = {name: getattr(DataType, name) for name in ("long", "double", "string")}
+    types["any"] = AnyType()  # type: ignore[no-untyped-call]
+    types |= {"vector": Array(types["double"]), "longs": Array(types["long"]), "strings": Array(types["string"])}
+    columns: list[ColSpec | TensorSpec] = [
+        ColSpec(types[one.type], one.name, required=one.required) for one in servable.columns
+    ]
+    signature = ModelSignature(Schema(columns), Schema([TensorSpec(np.dtype(np.float32), (-1,))]))
+    save_model(folder, loader_module=servable.loader, signature=signature, pip_requirements=list(servable.requirements))
 
 
 def _open(uri: str) -> Any:

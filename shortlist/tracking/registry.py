@@ -10,14 +10,15 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.storage.artefacts import verify_manifest
+from shortlist.tracking.logged_model import LOGGED_MODEL, MODEL, logged_model_of, model_source
 from shortlist.tracking.store_access import create_if_missing, quiet_mlflow
 
 Alias = Literal["champion", "candidate"]
 
-MODEL: Final = "model"
-"""Folder of the model's files among a run's files."""
 REFERENCE: Final = "reference"
-"""Folder, beside them, of what live traffic is compared with."""
+"""Folder among a run's files of what live traffic is compared with."""
+BEST_CHAMPION: Final = "best_champion"
+"""Tag of a version that was registered although an earlier champion is a little better: that one's version."""
 
 _NOT_LINEAGE: Final = (
     "mlflow.runName",
@@ -25,6 +26,7 @@ _NOT_LINEAGE: Final = (
     "mlflow.parentRunId",
     "mlflow.source.name",
     "mlflow.source.type",
+    "shortlist.pipeline",
 )
 
 
@@ -70,8 +72,12 @@ class Registry:
                 create_if_missing(lambda: self._client.create_registered_model(self.name))
             run = self._client.get_run(run_id)
             own = {name: value for name, value in run.data.tags.items() if _is_lineage(name)}
-            source = f"{run.info.artifact_uri}/{MODEL}"
-            made = self._client.create_model_version(self.name, source, run_id, tags={**own, **(tags or {})})
+            logged = logged_model_of(self._client, run)
+            if logged is None:
+                told, source = {**own, **(tags or {})}, model_source(self._client, run)
+                return int(self._client.create_model_version(self.name, source, run_id, tags=told).version)
+            told, source = {**own, **(tags or {}), LOGGED_MODEL: logged.model_id}, logged.artifact_location
+            made = self._client.create_model_version(self.name, source, run_id, tags=told, model_id=logged.model_id)
             return int(made.version)
 
     def set_alias(self, alias: Alias, version: int | None) -> None:
@@ -191,7 +197,8 @@ class Registry:
         return known[version]
 
     def _with_files(self, found: Any, to: Path | None) -> RegisteredModel:
-        folder = self._local(found.source, to)
+        source = f"{found.source}/{MODEL}" if LOGGED_MODEL in found.tags else found.source
+        folder = self._local(source, to)
         verify_manifest(folder)
         kind, name = found.tags.get("kind", ""), found.tags.get("model", "")
         return RegisteredModel(version=int(found.version), run_id=found.run_id, kind=kind, name=name, folder=folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.gate_inputs import BEST
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
@@ -14,6 +15,7 @@ from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, folder_digest, read_json, write_json
 from shortlist.storage.tables import DayTable
+from shortlist.tracking.registry import BEST_CHAMPION
 from shortlist.training.scores import score
 from shortlist.training.train import load_ranker
 from shortlist.training.training import RunContext
@@ -24,10 +26,18 @@ def serving_version(origin: RunContext) -> str:
     return str(origin.tracker.registry.version_of("champion") or "")
 
 
+def best_version(origin: RunContext, champion: int) -> int | None:
+    """Return the version of the best champion so far, as a champion was told when it was registered; None: itself."""
+    told = origin.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
+    return int(told) if told else None
+
+
 def score_champion(
     version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
+
+    Where a better champion served before, its scores lie in the folder `best`.
 
     A champion that cannot be scored is not an error here: the gate that needs its scores holds, and says why.
 
@@ -51,6 +61,14 @@ def score_champion(
                 _score(found.folder, declared, runtime, log, fitted, staging)
             except ShortlistError as problem:
                 record["problem"] = str(problem)
+            if best := best_version(origin, found.version):
+                record["best"] = str(best)
+                try:
+                    model = origin.tracker.registry.fetch(best, Path(files) / BEST)
+                    (staging / BEST).mkdir()
+                    _score(model.folder, declared, runtime, log, fitted, staging / BEST)
+                except ShortlistError as problem:
+                    record["best_problem"] = str(problem)
         write_json(staging / Files.CHAMPION, record)
 
 

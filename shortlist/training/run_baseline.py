@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from models.base import DeclaredModel
@@ -11,6 +12,7 @@ from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import NEWEST, newest_fit
 from shortlist.storage.identity import claim
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.lineage import run_tags
 from shortlist.tracking.steps import note
 from shortlist.training.continued_training import find_earlier
 from shortlist.training.training import RunContext
@@ -27,19 +29,23 @@ class RunBaseline(NamedTuple):
     """Path or address of the earlier fitted features."""
 
 
-def find_run_baseline(origin: RunContext, models: Sequence[DeclaredModel], previous: str) -> RunBaseline:
-    """Return what a run builds on; tell the user what is wanted and not there.
+def find_run_baseline(
+    origin: RunContext, models: Sequence[DeclaredModel], previous: str, started: datetime | None = None
+) -> RunBaseline:
+    """Return what a run builds on, and open its MLflow run; tell the user what is wanted and not there.
 
     Args:
         origin: Spec, stores, log and cause.
         models: What is declared.
         previous: Path of the earlier features; `newest` for those that the store was last filled from; empty: none.
+        started: When the run began; None: now.
 
     Raises:
         ShortlistError: A store cannot be reached, or belongs to another cluster: said before anything is written.
     """
     claim(StorageConfig.parse(origin.stores))
     tracker, log = origin.tracker, (origin.input_digest, origin.cause.until)
+    tracker.begin_pipeline(run_tags(origin.cause, origin.code), started or datetime.now(UTC))
     if previous == NEWEST:
         previous = newest_fit(spec_feast_store_location(StorageConfig.parse(origin.stores), origin.name))
         if not previous:

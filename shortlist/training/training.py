@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -23,11 +25,12 @@ from shortlist.report.report import training_plots
 from shortlist.spec.load import digest
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.artefacts import atomic_folder, folder_digest, write_json, write_manifest
+from shortlist.storage.artefacts import atomic_folder, digest_of_files, file_digests, write_json, write_manifest
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, git_commit
+from shortlist.tracking.logged_model import TrainingDetails
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import tracking_location
@@ -35,6 +38,7 @@ from shortlist.training.continued_training import PreviousModel
 from shortlist.training.distributed_launch import distributed_launch_for
 from shortlist.training.export import export
 from shortlist.training.packing import pack
+from shortlist.training.servable import servable_model, tracked_datasets
 from shortlist.training.train import ranker_class, train
 
 
@@ -77,7 +81,15 @@ class FeatureArtifacts(NamedTuple):
 
     table: DayTable
     fitted: Path
-    table_digest: str
+    digests: Mapping[str, str]
+    """SHA-256 of the table's files by relative path."""
+    started: datetime
+    """When the training began."""
+
+    @property
+    def table_digest(self) -> str:
+        """One digest of the table."""
+        return digest_of_files(self.digests)
 
 
 def train_and_track(
@@ -98,7 +110,8 @@ def train_and_track(
         out_scores: Folder that gets the scores of validation and test days.
     """
     section = kind_of(model.kind).section.model_validate(model.section)
-    made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, folder_digest(table))
+    started = datetime.now(UTC)
+    made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, file_digests(table), started)
     try:
         record, continued = _train(model, section, runtime, origin, made, out_model, out_scores)
     except DivergedError as reason:
@@ -130,10 +143,12 @@ def _track(
         cause=origin.cause,
         continued=continued,
     )
-    with TemporaryDirectory() as plots:
+    datasets = tracked_datasets(made.table, made.digests, origin.name)
+    with TemporaryDirectory() as plots, servable_model(out_model, made.fitted, made.table) as servable:
         write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
+        details = TrainingDetails(started=made.started, datasets=datasets, servable=servable)
         return origin.tracker.log_training(
-            out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name
+            out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name, details
         )
 
 

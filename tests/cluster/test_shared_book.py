@@ -15,7 +15,7 @@ import pytest
 
 from monitoring.alerts.alert import Alert
 from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.process_identity import RUN_ID_VARIABLE, ProcessIdentity
+from monitoring.process_identity import ProcessIdentity
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import key_of
@@ -28,6 +28,7 @@ from shortlist.storage.objects import open_object_store
 from shortlist.storage.records.opening import open_record_store
 from shortlist.storage.records.store import LockedError
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
 BEGIN = """

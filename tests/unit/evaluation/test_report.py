@@ -21,6 +21,7 @@ from shortlist.report.summary import EngineNumbers, Failure
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.storage.tables import DayTableWriter
+from tests.page_rules import problems_of
 
 Frame = Callable[..., pl.DataFrame]
 SKEW = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0, "row_count_ok": True, "columns": {}}
@@ -160,6 +161,7 @@ def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> Non
     loaded = re.findall(r"""(?:src|href)=["']([^#"'][^"']*)|@import|url\((?!#)([^)]*)""", html)
     assert loaded == []
     assert len(html) < 3_000_000
+    assert problems_of(html) == []
 
 
 def test_every_link_leads_somewhere(page: RunPage) -> None:

@@ -25,6 +25,7 @@ from monitoring.pages.drill_page import (
 from monitoring.pages.drill_plot import drill_plot
 from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
 from shortlist.rollout.page import NOTHING
+from tests.page_rules import problems_of
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -120,6 +121,7 @@ def test_the_page_is_one_file_with_a_table_and_one_plot(tmp_path: Path) -> None:
     page = (tmp_path / "drill.html").read_text()
     assert not any(word in page for word in ("<script", "src=", "@import", 'href="http'))
     assert page.count("<svg") == 1
+    assert problems_of(page) == []
     assert page.count('<th scope="row">') == 3
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
     assert (

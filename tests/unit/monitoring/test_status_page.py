@@ -30,6 +30,7 @@ from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.spec.serving import Canary
+from tests.page_rules import problems_of
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -286,6 +287,7 @@ def test_without_windows_the_page_says_what_to_do_next(tmp_path: Path) -> None:
 def test_the_page_is_one_file_that_fetches_and_runs_nothing() -> None:
     page = render(story(), Path("/nowhere"))
     assert "default-src 'none'" in page
+    assert problems_of(page) == []
     assert not any(word in page for word in ("<script", "src=", "@import", 'href="http', "javascript:"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ def test_every_finished_step_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
         tmp_path, {"event": "step", "step": "ingest", "paths": {}}, done, {"event": "cached", "step": "validate"}
     )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
+    assert re.match(r"\[ 1/\d+\] ", lines[0]) and re.match(r"\[ 2/\d+\] ", lines[1])
+    assert lines[0].partition("]")[2].split() == ["Read", "the", "log", "2.0", "s", "100", "MiB", "5,000", "rows/s"]
     assert lines[1].endswith("unchanged, reused")
 
 
@@ -112,3 +114,27 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
     assert shown.strip().startswith("No candidate beats the baseline 'logistic'.")
     figures = "0.7611", "0.5123", "0.7151", "0.8124", "0.701\N{EN DASH}0.729", "0.5234", "0.7670"
     assert all(figure in shown for figure in figures)
+
+
+@pytest.mark.parametrize("blessed", [{"model": "trees", "version": "3"}, None])
+def test_the_last_screen_says_what_was_made_how_good_it_is_and_what_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, blessed: dict[str, str] | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    empty = {"auc_low": None, "auc_high": None, "log_loss": None}
+    models = {"trees": {"auc": 0.75, "role": "candidate"}, "popularity": {"auc": 0.55, "role": "baseline"},
+              "champion": {"auc": 0.74, "role": "champion"}}  # fmt: skip
+    summary = {"spec": "mine", "rows": {"test": 2_000}, "best_possible": None, "gates": [], "blessed": blessed,
+               "models": {name: {**empty, **model} for name, model in models.items()}}  # fmt: skip
+    declared = {"name": "trees", "section": {"kind": "xgboost", "learning_rate": 0.1}}
+    told = {"gates": json.dumps({"baseline": "popularity"}), "models": [json.dumps(declared)], "location": "/logs"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "arguments.json").write_text(json.dumps(told))
+    display_of(tmp_path).conclude(tmp_path, 0, Path("runs"))
+    shown = capsys.readouterr().out
+    assert "Made: 2 models (popularity, trees), their features in Feast, all of it in MLflow." in shown
+    word = "version 3" if blessed else "held"
+    assert f"trees ({word}) has a test AUC of 0.7500, against 0.5500 of the baseline popularity (+0.2000)." in shown
+    assert ("make serve SPEC=mine " in shown) == bool(blessed)
+    assert "make run SPEC=mine DATA=/logs SET=models.trees.learning_rate=0.05 " in shown
+    assert "make ui " in shown

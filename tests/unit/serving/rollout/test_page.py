@@ -20,6 +20,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.state_machine import advance
 from shortlist.rollout.terminal import line, verdict_table, watched
 from shortlist.spec.serving import Canary
+from tests.page_rules import problems_of
 
 STEPS = (5, 25, 50, 100)
 
@@ -101,6 +102,7 @@ def test_the_headline_says_who_serves(record: RolloutRecord, said: str) -> None:
     assert headline(record) == said
     page = render(record)
     assert said in page
+    assert problems_of(page) == []
     assert escape(record.state.reason) in page
 
 

@@ -1,0 +1,150 @@
+"""A run's numbers as the artefacts that Kubeflow's pages draw: metrics, a ROC curve, a confusion matrix.
+
+Every artefact gets a file too: kfp.local finds no task in its cache one of whose artefacts has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from shortlist.contracts import Files
+from shortlist.evaluation.export_validation import ExportValidation
+from shortlist.evaluation.measure import scores_file
+from shortlist.evaluation.metrics import UnmeasurableError, check_classes
+from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.verdict import Verdict, measured_numbers
+from shortlist.report.summary import best_line
+from shortlist.storage.artefacts import read_json, write_json
+
+_CURVE_POINTS: Final = 50
+"""Of a ROC curve: it travels in the artefact's metadata, which a database keeps."""
+_CATEGORIES: Final = ["negative", "positive"]
+
+
+class Metrics(Protocol):
+    """`dsl.Metrics`."""
+
+    path: str
+
+    def log_metric(self, metric: str, value: float) -> None:
+        """Add a number."""
+        ...
+
+
+class Classification(Protocol):
+    """`dsl.ClassificationMetrics`."""
+
+    path: str
+    metadata: dict[str, Any]
+
+    def log_roc_curve(self, fpr: list[float], tpr: list[float], threshold: list[float]) -> None:
+        """Add a curve."""
+        ...
+
+    def log_confusion_matrix(self, categories: list[str], matrix: list[list[int]]) -> None:
+        """Add a matrix."""
+        ...
+
+
+def show_metrics(artefact: Metrics, numbers: Mapping[str, float | int | None]) -> None:
+    """Write finite numbers into a `Metrics` artefact and its file; others are left out."""
+    known = {name: round(float(value), 6) for name, value in numbers.items() if value is not None}
+    known = {name: value for name, value in known.items() if np.isfinite(value)}
+    for name, value in known.items():
+        artefact.log_metric(name, value)
+    write_json(_place(artefact.path), known)
+
+
+def training_numbers(model: Path) -> dict[str, float | None]:
+    """Return the numbers of a training, from its model's folder."""
+    record = read_json(model / Files.MODEL)
+    names = "train_rows", "validation_rows", "train_seconds", "train_rows_per_s"
+    numbers = {name: record.get(name) for name in names}
+    history = record.get("history") or []
+    kept = best_line(history)
+    return numbers | {name: value for name, value in kept.items() if name.startswith("validation_")}
+
+
+def export_numbers(found: ExportValidation | None) -> dict[str, float | None]:
+    """Return what an exported model showed: differences of scores, and its answers under load."""
+    if found is None:
+        return {}
+    numbers: dict[str, float | None] = {}
+    if found.parity is not None:
+        numbers["max_score_difference"] = found.parity.triton.max_difference
+    if found.infra is not None:
+        infra = found.infra
+        numbers |= {"p50_ms": infra.p50_ms, "p99_ms": infra.p99_ms, "memory_mib": infra.memory_mib}
+        numbers |= {"cold_start_seconds": infra.cold_start_seconds, "failed_requests": infra.failed}
+    return numbers
+
+
+def verdict_numbers(verdict: Path) -> dict[str, float]:
+    """Return the test numbers of every model, `<model> <metric>`, and how many gates held each candidate."""
+    found = Verdict.read(verdict)
+    numbers = {
+        f"{one.model} {name}": value
+        for one in found.models
+        for name, value in measured_numbers(one).items()
+        if name not in ("rows", "positives")
+    }
+    held = {f"{one.model} gates that hold": len(one.holds) for one in found.reports}
+    return numbers | held
+
+
+def show_classification(artefact: Classification, scores: Path, threshold: float | None) -> None:
+    """Write the ROC curve of the test rows, and their confusion matrix at a threshold.
+
+    Rows that cannot be measured leave neither, and `problem` in the metadata says why.
+
+    Args:
+        artefact: A `ClassificationMetrics` artefact; gets a file with the same.
+        scores: What the training step wrote.
+        threshold: Scores from here on count as positive; None: the label rate of the test rows.
+    """
+    try:
+        rows = read_scores(scores_file(scores), "test")
+        check_classes(rows.labels)
+    except UnmeasurableError as problem:
+        artefact.metadata["problem"] = str(problem)
+        write_json(_place(artefact.path), {"problem": str(problem)})
+        return
+    cut = float(rows.labels.mean()) if threshold is None else threshold
+    curve, matrix = _roc(rows), confusion_matrix(rows, cut)
+    artefact.log_roc_curve(*curve)
+    artefact.log_confusion_matrix(_CATEGORIES, matrix)
+    artefact.metadata["threshold"] = round(cut, 6)
+    fpr, tpr, cuts = curve
+    told = {"threshold": cut, "categories": _CATEGORIES, "matrix": matrix, "fpr": fpr, "tpr": tpr, "thresholds": cuts}
+    write_json(_place(artefact.path), told)
+
+
+def confusion_matrix(rows: ScoredRows, threshold: float) -> list[list[int]]:
+    """Return counts of rows: a line per label, negative first, a column per answer, negative first."""
+    said = rows.scores >= threshold
+    return [[int((said[rows.labels == label] == answer).sum()) for answer in (False, True)] for label in (0, 1)]
+
+
+def _roc(rows: ScoredRows) -> tuple[list[float], list[float], list[float]]:
+    """Return false and true positive rates at thresholds, from the highest to the lowest; the ends included."""
+    cuts = np.unique(np.quantile(rows.scores, np.linspace(0, 1, _CURVE_POINTS)))[::-1]
+    rates = (_rates(rows.scores[rows.labels == label], cuts) for label in (0, 1))
+    fpr, tpr = ([0.0, *rate] for rate in rates)
+    return fpr, tpr, [1.0, *cuts.round(6).tolist()]
+
+
+def _rates(scores: np.ndarray, cuts: np.ndarray) -> Sequence[float]:
+    ordered = np.sort(scores)
+    rates: list[float] = (1 - np.searchsorted(ordered, cuts, "left") / ordered.size).round(6).tolist()
+    return rates
+
+
+def _place(path: str) -> Path:
+    """Return where an artefact's file belongs, its folder made."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -1,0 +1,144 @@
+"""What MLflow and Kubeflow's pages have of a finished run."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.storage.tables import DayTable
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import tracking_uri
+
+
+@pytest.fixture
+def tracker(finished: Any) -> Tracker:
+    assert finished.code == 0
+    return Tracker(tracking_uri(finished.runs / "stores"), "demo")
+
+
+@pytest.fixture
+def runs(tracker: Tracker) -> dict[str, Any]:
+    """The MLflow run of the pipeline, and those of its trainings, by name of the model."""
+    found = tracker._client.search_runs([tracker._experiment], order_by=["attributes.start_time ASC"])
+    (pipeline, *_) = [run for run in found if run.data.tags["kind"] == "pipeline"]
+    below = [run for run in found if run.data.tags.get("mlflow.parentRunId") == pipeline.info.run_id]
+    return {"pipeline": pipeline, **{run.data.tags["model"]: run for run in below}}
+
+
+@pytest.fixture
+def loaded(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The champion, as MLflow's users load it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.uri)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mlflow
+
+        yield mlflow.pyfunc.load_model("models:/shortlist-demo@champion")
+
+
+def step(finished: Any, name: str) -> dict[str, Any]:
+    """What a task of the run put out, by artefact."""
+    (path,) = finished.artefacts.glob(f"**/{name}/executor_output.json")
+    artefacts = json.loads(path.read_text())["artifacts"]
+    return {name: listed["artifacts"][0] for name, listed in artefacts.items()}
+
+
+def of_model(finished: Any, task: str, model: str) -> dict[str, Any]:
+    """What a task put out about a model."""
+    for path in finished.artefacts.glob(f"**/{task}/executor_output.json"):
+        listed = json.loads(path.read_text())["artifacts"]
+        artefacts = {name: one["artifacts"][0] for name, one in listed.items()}
+        if any(one.get("metadata", {}).get("model") == model for one in artefacts.values()):
+            return artefacts
+    raise AssertionError(f"no task {task} of {model}")
+
+
+def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(finished: Any, loaded: Any) -> None:
+    scores = Path(of_model(finished, "train", "xgboost")["scores"]["uri"]) / Files.SCORES
+    scored = pl.read_parquet(scores).select(Columns.IMPRESSION, Columns.DAY, pl.col("score").alias("trained"))
+    log = DayTable.open(Path(step(finished, "validate")["valid_log"]["uri"]), Files.LOG)
+    rows = pl.concat([frame for _, frame in log.frames(set(scored[Columns.DAY].to_list()))]).join(
+        scored.drop(Columns.DAY), on=Columns.IMPRESSION
+    )
+    assert rows.height == scored.height > 500
+    names = loaded.metadata.get_input_schema().input_names()
+    moments = rows.with_columns(pl.col(Columns.TIME).dt.epoch("us"))
+    got = loaded.predict(moments.select(names).to_pandas())
+    assert np.abs(got - rows["trained"].to_numpy()).max() < 1e-6
+
+
+def test_rows_may_lack_values_and_are_refused_with_a_sentence_where_too_old(loaded: Any) -> None:
+    import pandas as pd
+
+    now = loaded.predict(pd.DataFrame({"item_id": [5, 7], "position": [1.0, None], "surface": ["home", None]}))
+    assert now.shape == (2,) and ((now > 0) & (now < 1)).all()
+    early = pd.DataFrame({"item_id": [5], "event_time": [1_700_000_000_000_000]})  # in 2023
+    with pytest.raises(
+        ShortlistError, match=r"got a row of 2023-11-14; this model keeps statistics from 2026-01-\d+ on"
+    ):
+        loaded.predict(early)
+    with pytest.raises(ShortlistError, match=r"position.*got 1\.5"):
+        loaded.predict(pd.DataFrame({"item_id": [5], "position": [1.5]}))
+
+
+def test_a_logged_model_has_a_signature_and_no_code(finished: Any, loaded: Any, runs: dict[str, Any]) -> None:
+    schema = loaded.metadata.get_input_schema()
+    assert schema.required_input_names() == ["item_id"]
+    assert {"user_id", "surface", "device", "position", "duration", "event_time"} <= set(schema.input_names())
+    folder = Path(Tracker(tracking_uri(finished.runs / "stores"), "demo").fetch_model(runs["xgboost"].info.run_id))
+    suffixes = {path.suffix for path in folder.parent.rglob("*") if path.is_file()}
+    assert (folder.parent / "MLmodel").is_file()
+    assert suffixes <= {"", ".yaml", ".txt", ".json", ".parquet", ".onnx", ".ubj"}
+
+
+def test_every_model_has_a_run_with_its_real_time_its_data_and_its_source(runs: dict[str, Any]) -> None:
+    pipeline = runs.pop("pipeline")
+    assert pipeline.info.status == "FINISHED"
+    assert {"xgboost", "popularity"} <= set(runs)
+    for name, run in runs.items():
+        info, tags = run.info, run.data.tags
+        assert pipeline.info.start_time < info.start_time < info.end_time <= pipeline.info.end_time
+        assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("pipelines/training.py", "PROJECT")
+        read = {one.tags[0].value: json.loads(one.dataset.profile)["num_rows"] for one in run.inputs.dataset_inputs}
+        assert set(read) == {"training", "validation", "test"} and min(read.values()) > 500
+        assert len({one.dataset.digest for one in run.inputs.dataset_inputs}) == 3
+        assert pipeline.data.tags[f"run.{name}"] == info.run_id
+    metrics = runs["xgboost"].data.metrics
+    assert metrics["test.auc_low"] < metrics["test.auc"] < metrics["test.auc_high"]
+    assert pipeline.data.metrics["xgboost.auc"] == pytest.approx(metrics["test.auc"])
+
+
+def test_the_curve_of_a_training_has_a_point_per_round(tracker: Tracker, runs: dict[str, Any]) -> None:
+    history = tracker._client.get_metric_history(runs["xgboost"].info.run_id, "validation_log_loss")
+    steps = [point.step for point in history]
+    assert len(steps) > 10 and steps == sorted(set(steps))
+
+
+def test_kubeflows_pages_get_numbers_to_compare_and_a_page_to_show(finished: Any) -> None:
+    gates = step(finished, "evaluate-gates")["metrics"]["metadata"]
+    assert gates["xgboost auc"] == pytest.approx(finished.summary["models"]["xgboost"]["auc"], abs=1e-6)
+    assert gates["xgboost auc_low"] < gates["xgboost auc"] and gates["xgboost gates that hold"] == 0
+    assert of_model(finished, "train", "xgboost")["metrics"]["metadata"]["train_rows"] > 10_000
+    assert of_model(finished, "validate-export", "xgboost")["metrics"]["metadata"]["p99_ms"] > 0
+    assert "<html" in Path(step(finished, "report")["page"]["uri"]).read_text()
+    assert step(finished, "ingest")["raw_log"]["metadata"]["rows"] == finished.summary["rows"]["raw"]
+
+
+def test_kubeflow_draws_the_curve_and_the_confusion_matrix_of_every_model(finished: Any) -> None:
+    for model in ("xgboost", "popularity"):
+        drawn = of_model(finished, "validate-export", model)["classification"]["metadata"]
+        points = drawn["confidenceMetrics"]
+        rates = [(point["falsePositiveRate"], point["recall"]) for point in points]
+        assert rates[0] == (0.0, 0.0) and rates[-1] == (1.0, 1.0) and rates == sorted(rates)
+        counts = [cell for line in drawn["confusionMatrix"]["rows"] for cell in line["row"]]
+        assert sum(counts) == finished.summary["rows"]["test"]
+        # Nothing is declared: the threshold is the label rate.
+        assert drawn["threshold"] == pytest.approx((counts[2] + counts[3]) / sum(counts), abs=1e-6)

@@ -1,0 +1,39 @@
+"""The rules by which pages are checked find what they are for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.page_rules import problems_of
+
+GOOD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title></head><body>
+<h1>One</h1><h2 id="a">Two</h2><section aria-labelledby="a">
+<div class="scroll" role="region" aria-label="Table: a" tabindex="0"><table>
+<tr><th scope="col">n</th></tr></table></div>
+<div role="img" aria-label="A curve"><svg><path d=""/></svg></div></section></body></html>"""
+
+
+def test_a_good_page_has_no_problem() -> None:
+    assert problems_of(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        (' lang="en"', "", "the page has no language"),
+        ("<h2", "<h3", "h3 follows h1"),
+        (' aria-label="A curve"', "", "a drawing has no label"),
+        ('role="img"', "", "a drawing is neither labelled nor hidden"),
+        ('class="scroll"', "", "a table has no container that scrolls"),
+        (' tabindex="0"', "", "the keyboard cannot reach it"),
+        (' scope="col"', "", "a heading of a table does not say"),
+        (">n<", "><", "an empty th"),
+        ('labelledby="a"', 'labelledby="b"', "no element 'b' to be labelled by"),
+        ("<h1>", '<h1 id="a">', "id 'a' is given twice"),
+        ("<h1>", '<img src="x"><h1>', "a picture has no alternative text"),
+    ],
+)
+def test_a_bad_page_is_told_what_is_wrong(was: str, becomes: str, said: str) -> None:
+    assert was in GOOD
+    changed = GOOD.replace(was, becomes, 1).replace("</h2>", "</h3>" if becomes == "<h3" else "</h2>")
+    assert any(said in problem for problem in problems_of(changed))

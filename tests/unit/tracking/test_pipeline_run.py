@@ -1,0 +1,101 @@
+"""One MLflow run per run of a pipeline: begun once, ended with the reason, and never left open by a dead process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shortlist.storage.artefacts import write_json, write_manifest
+from shortlist.tracking.lineage import Lineage
+from shortlist.tracking.mlflow_store import Tracker
+
+STARTED = datetime(2026, 1, 5, 12, tzinfo=UTC)
+LINEAGE = Lineage(spec_digest="5" * 16, data_digest="d" * 16, days={}, code_version="c" * 16)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('runs')}/mlflow.db"
+
+
+@pytest.fixture
+def tracker(uri: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "KFP_RUN_ID", "SHORTLIST_RUN_PROCESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SHORTLIST_RUN", f"{request.node.name}.1a2b")
+    return Tracker(uri, request.node.name)
+
+
+def run(tracker: Tracker, run_id: str) -> Any:
+    return tracker._client.get_run(run_id)
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir()
+    write_json(folder / "model.json", {"kind": "dlrm"})
+    write_manifest(folder)
+    return folder
+
+
+def test_a_pipeline_is_one_run_above_its_trainings(tracker: Tracker, tmp_path: Path) -> None:
+    begun = tracker.begin_pipeline({"trigger": "drift"}, STARTED)
+    assert tracker.begin_pipeline({}, datetime.now(UTC)) == begun  # a retried step finds it
+    trained = tracker.log_training(model(tmp_path / "model"), "dlrm", {}, [], LINEAGE)
+    page = tmp_path / "report.html"
+    page.write_text("<html></html>")
+    tracker.log_pipeline({"dlrm": {"auc": 0.7, "kind": "dlrm"}}, {"run.dlrm": trained}, [page])
+    above, below = run(tracker, begun), run(tracker, trained)
+    assert below.data.tags["mlflow.parentRunId"] == begun
+    assert (above.info.status, above.info.start_time) == ("FINISHED", round(STARTED.timestamp() * 1_000))
+    assert above.info.run_name == "test_a_pipeline_is_one_run_above_its_trainings"
+    assert above.data.metrics == {"dlrm.auc": 0.7}
+    assert above.data.tags.items() >= {"trigger": "drift", "run.dlrm": trained, "kind": "pipeline"}.items()
+    assert [one.path for one in tracker._client.list_artifacts(begun)] == ["report.html"]
+
+
+def test_a_pipeline_that_stops_early_is_a_failed_run_with_its_reason(tracker: Tracker) -> None:
+    begun = tracker.begin_pipeline({}, STARTED)
+    tracker.fail_pipeline("the step validate failed")
+    ended = run(tracker, begun)
+    assert (ended.info.status, ended.data.tags["failure"]) == ("FAILED", "the step validate failed")
+
+
+def test_a_failing_pipeline_leaves_the_trainings_of_others_alone(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tracker.begin_pipeline({}, STARTED)
+    monkeypatch.setenv("SHORTLIST_RUN", "another.9f9f")
+    begun = tracker.begin_pipeline({}, STARTED)
+    tracker.fail_pipeline("the step ingest failed")
+    assert (run(tracker, begun).info.status, run(tracker, other).info.status) == ("FAILED", "RUNNING")
+
+
+def test_the_run_of_a_pipeline_whose_process_died_is_marked_as_killed(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setenv("SHORTLIST_RUN_PROCESS", str(ended.pid))
+    dead = tracker.begin_pipeline({}, STARTED)
+    monkeypatch.setenv("SHORTLIST_RUN", "the-next.3c4d")
+    alive = tracker.begin_pipeline({}, STARTED)
+    assert (run(tracker, dead).info.status, run(tracker, alive).info.status) == ("KILLED", "RUNNING")
+
+
+def test_outside_of_a_pipeline_there_is_no_such_run(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHORTLIST_RUN")
+    assert tracker.begin_pipeline({}, STARTED) == ""
+    tracker.log_pipeline({"auc": 1.0}, {}, [])
+    tracker.fail_pipeline("nothing")
+    assert tracker._client.search_runs([tracker._experiment]) == []
+
+
+def test_the_experiment_opens_on_runs_and_models(tracker: Tracker) -> None:
+    experiment = tracker._client.get_experiment(tracker._experiment)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    assert tracker.page == f"#/experiments/{experiment.experiment_id}/runs"
