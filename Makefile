@@ -123,6 +123,9 @@ rollback: $(READY) ## abort the rollout under way; with none, go back to the cha
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it
 	@$(BIN)/shortlist watch $(SPEC) $(if $(DATA),--data "$(DATA)") $(if $(EVERY),--every $(EVERY)) --runs $(RUNS)
 
+collect: $(READY) ## join SPEC's served rows with their outcomes, once those are due, and add them to the log
+	@$(BIN)/shortlist collect $(SPEC) --runs $(RUNS)
+
 refresh: $(READY) ## count what is new in SPEC's log and serve it, without a training: make refresh [DATA=path]; make watch does it by schedule.refresh
 	@$(BIN)/shortlist refresh $(SPEC) $(if $(DATA),--data "$(DATA)") --runs $(RUNS)
 
@@ -294,6 +297,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch refresh drill \
+.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

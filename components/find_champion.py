@@ -33,17 +33,22 @@ def find_champion(
         ("version", str),
         ("made_from", str),
         ("previous", str),
+        ("collected", str),
         ("started", str),
         ("step", str),
     ],
 ):
     """Return the models with what each goes on from, the version to beat, what this is made from; and when it began.
 
+    What it is made from includes the rows that were collected until now.
+
     The models are named Output because kfp.local loops over no other name.
     """
     from datetime import UTC, datetime
 
     from models.base import DeclaredModel
+    from shortlist.data.collected import CollectedRows
+    from shortlist.spec.data import Data
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import champion_cache_key
@@ -56,5 +61,7 @@ def find_champion(
         cause = TrainingTrigger.parse(trigger, key, reasons, until)
         origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
         found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous, began)
-        standing = champion_cache_key(origin, found, [data, features, gates, serving, runtime, code, now, location])
-    return ([model.text for model in found.models], *standing, found.previous, started, this.json)
+        collected = CollectedRows.newest(Data.model_validate_json(data), stores, name)
+        declared = [data, features, gates, serving, runtime, code, now, location, collected]
+        standing = champion_cache_key(origin, found, declared)
+    return ([model.text for model in found.models], *standing, found.previous, collected, started, this.json)

@@ -9,9 +9,10 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def find_served_features(name: str, data: str, features: str, stores: str, code: str) -> NamedTuple(  # type: ignore[valid-type]
-    "Served", [("data", str), ("features", str), ("previous", str), ("version", str), ("step", str)]
+    "Served", [("data", str), ("features", str), ("previous", str), ("version", str), ("collected", str), ("step", str)]
 ):
-    """Return the champion's features, the fit that servers read now, and the champion's version."""
+    """Return the champion's features, the fit that servers read now, its version, and the rows collected until now."""
+    from shortlist.data.collected import CollectedRows
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.tracking.steps import step
@@ -20,5 +21,7 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
 
     with step("find_served_features") as this:
         origin = RunContext(name=name, stores=stores)
-        served = find_served_features(origin, Data.model_validate_json(data), Features.model_validate_json(features))
-    return (*served, this.json)
+        declared = Data.model_validate_json(data)
+        served = find_served_features(origin, declared, Features.model_validate_json(features))
+        collected = CollectedRows.newest(declared, stores, name)
+    return (*served, collected, this.json)

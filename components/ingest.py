@@ -7,11 +7,18 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def ingest(
-    data: str, runtime: str, location: str, input_digest: str, code: str, raw_log: dsl.Output[dsl.Dataset]
+    data: str,
+    runtime: str,
+    location: str,
+    input_digest: str,
+    collected: str,
+    code: str,
+    raw_log: dsl.Output[dsl.Dataset],
 ) -> int:
-    """Read (or generate) the declared log into typed, day-partitioned Parquet; return its rows."""
+    """Read (or generate) the log, and what was collected, into typed, day-partitioned Parquet; return its rows."""
     from pathlib import Path
 
+    from shortlist.data.collected import CollectedRows
     from shortlist.data.ingest import ingest
     from shortlist.data.remote_input import fetch_input
     from shortlist.spec.data import Data
@@ -20,7 +27,8 @@ def ingest(
 
     with step("ingest") as this, fetch_input(location) as files:
         declared = Data.model_validate_json(data)
-        table = ingest(declared, files, Path(raw_log.path), Runtime.model_validate_json(runtime))
+        settings = Runtime.model_validate_json(runtime)
+        table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))
         this.rows = table.rows
     days = [part.day for part in table.days]
     raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": f"{days[0]}..{days[-1]}"})

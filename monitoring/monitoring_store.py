@@ -109,14 +109,21 @@ class MonitoringStore:
         found = (self._retrained(name, text) for name, text in self._texts("retrainings"))
         return tuple(sorted(found, key=lambda one: (one.started, one.key)))
 
-    def start(self, decision: RetrainDecision, run: str) -> bool:
+    def start(self, decision: RetrainDecision, run: str, *, alone: bool = False) -> bool:
         """Note that this process begins a retraining; return True for exactly one of all that try.
 
         Whoever gets False must not go on: somebody else took the decision over.
+
+        Args:
+            decision: What it carries out.
+            run: Its folder or name.
+            alone: Whether it may begin only while no other retraining is running; asked and noted at once.
         """
         assert decision.action == "retrain", decision.action
         begun = Retraining(key=decision.key, started=self._clock(), window=decision.window, state="running", run=run)
         with self._alone():
+            if alone and any(one.state == "running" for one in self.retrainings()):
+                return False
             won = record_files.create(self._state, _name("retrainings", decision.key), begun)
             if won:
                 self._owners.take(decision.key, self._clock())

@@ -1,4 +1,4 @@
-"""From live traffic, or from the clock, to a decision, and to a new training when that is decided."""
+"""From live traffic, or from the clock, to rows and a decision, and to a new training when that is decided."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ from kfp import dsl
 
 from components.check_live_traffic import check_live_traffic
 from components.claim_moment import claim_moment
+from components.collect import collect
 from pipelines.training import training, training_wide
 
 
@@ -45,7 +46,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         previous: str = "newest",
         cron: str = "",
     ) -> None:
-        """Decide once; where the decision is to train, run the whole training graph with its reasons.
+        """Collect what is due, and decide once; where that is to train, run the whole training graph with its reasons.
 
         Args:
             name: Name of the spec.
@@ -67,6 +68,8 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
             previous: Likewise.
             cron: Expression of the schedule, five fields; of the graph that the clock starts.
         """
+        collected = collect(name=name, data=data, serving=serving, runtime=runtime, stores=stores, code=code)
+        collected.set_display_name("collect").set_caching_options(False)
         if by_clock:
             seen = claim_moment(name=name, monitoring=monitoring, cron=cron, stores=stores, code=code)
         else:
@@ -74,6 +77,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
                 name=name, monitoring=monitoring, slices=slices, serving=serving, stores=stores, code=code
             )
         seen.set_display_name("claim_moment" if by_clock else "check_live_traffic").set_caching_options(False)
+        seen.after(collected)
         with dsl.If(seen.outputs["Output"] == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
             train(
                 name=name,

@@ -43,7 +43,9 @@ def refresh(
     served = find_served_features(name=name, data=data, features=features, stores=stores, code=code)
     served.set_display_name("find_served_features").set_caching_options(False)
     common = {"runtime": runtime, "code": code}
-    log = ingest(data=data, **common, location=location, input_digest=input_digest).after(served)
+    log = ingest(
+        data=data, **common, location=location, input_digest=input_digest, collected=served.outputs["collected"]
+    )
     valid = validate(data=data, **common, now=now, until=until, raw_log=log.outputs["raw_log"])
     fitted = fit_features(
         data=served.outputs["data"],

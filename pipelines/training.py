@@ -108,7 +108,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             )
             found.set_display_name("find_champion").set_caching_options(False)
             common = {"data": data, "runtime": runtime, "code": code}
-            log = ingest(**common, location=location, input_digest=input_digest).after(found)
+            collected = found.outputs["collected"]
+            log = ingest(**common, location=location, input_digest=input_digest, collected=collected).after(found)
             valid = validate(**common, now=now, until=until, raw_log=log.outputs["raw_log"])
             declared = {**common, "features": features, "slices": slices}
             rows = {"previous": found.outputs["previous"], "valid_log": valid.outputs["valid_log"]}

@@ -33,7 +33,8 @@ def tuning(
     the spec's section as canonical JSON. Nothing is trained for serving, registered or applied.
     """
     common = {"data": data, "runtime": runtime, "code": code}
-    log = ingest(**common, location=location, input_digest=input_digest)
+    # Settings are compared on the log in data.source: what is collected meanwhile would make each search another one.
+    log = ingest(**common, location=location, input_digest=input_digest, collected="")
     valid = validate(**common, now=now, until=until, raw_log=log.outputs["raw_log"])
     made = in_one_pod(
         {**common, "features": features, "slices": slices}, previous=previous, valid_log=valid.outputs["valid_log"]

@@ -32,6 +32,12 @@ class Columns:
     """The declared item key in a feature table; absent when the log declares none."""
     BEST: Final = "true_probability"
     """Float64, only in a generated log: the planted click probability. Never a feature."""
+    SERVED_VERSION: Final = "served_version"
+    """Int64: registered version that scored a collected row; null in rows of the declared source. Never a feature."""
+    SERVED_TRACK: Final = "served_track"
+    """stable or canary, as SERVED_VERSION."""
+    WEIGHT: Final = "impression_weight"
+    """Float32: impressions for which a row stands; more than 1 where the prediction log keeps a sample."""
     EVERYTHING: Final = "everything"
     """Int64, always 0: the key of statistics over all rows."""
     ROWS: Final = "rows"
@@ -47,6 +53,10 @@ class Columns:
 RESERVED: Final = frozenset(
     value for name, value in vars(Columns).items() if not name.startswith("_") and isinstance(value, str)
 )
+
+
+LIVE_COLUMNS: Final = (Columns.SERVED_VERSION, Columns.SERVED_TRACK)
+"""Columns that tell which model served a row; only in a log with collected rows."""
 
 
 class Files:

@@ -52,6 +52,12 @@ class Scenario(_Record):
     wanted: str
     """What should happen."""
     passed: bool
+    collected_rows_trained_on: int | None = None
+    """Rows of live traffic that the promoted model, or else the first one trained, learnt from; None: none trained."""
+    auc_promoted: float | None = None
+    """Of the promoted model on the days after its promotion, until the next injection; None without such days."""
+    auc_frozen: float | None = None
+    """Of the model that it replaced, on the same rows."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

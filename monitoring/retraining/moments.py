@@ -1,4 +1,4 @@
-"""The schedule's trainings: each moment begins one, in the book that all retrainings share, unless one is running."""
+"""Trainings that the schedule or a person starts: they begin in the book of all retrainings, unless one is running."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from croniter import croniter
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision
-from monitoring.retraining.retrain_policy import key_of, scheduled
+from monitoring.retraining.retrain_policy import by_hand, key_of, scheduled
 from shortlist.spec.monitoring import RetrainPolicy
 
 
@@ -44,7 +44,33 @@ def begin_moment(
     has_begun = any(one.key == key and one.state != "running" for one in before)
     if decision.action != "retrain" and not has_begun:
         return False, decision
-    if not has_begun and book.claim(decision) and book.start(decision, ""):
+    if not has_begun and book.claim(decision) and book.start(decision, "", alone=True):
         return True, decision
     said = f"the training of {key} has begun already, for the schedule's moment {decision.window.isoformat()}"
     return False, decision.model_copy(update={"action": "hold", "reasons": (said,)})
+
+
+def begin_by_hand(
+    book: MonitoringStore, until: datetime | None, now: datetime, run: str
+) -> tuple[bool, RetrainDecision | None]:  # fmt: skip
+    """Note that a person's training begins; return whether it may run, and the decision.
+
+    Until a spec's live traffic was looked at, or a retraining began, there is nothing to be counted: such a training
+    runs, and there is no decision.
+
+    Args:
+        book: Of the spec.
+        until: The moment from which on it reads no row; None: now.
+        now: The present moment.
+        run: Its folder.
+    """
+    reports = book.reports(newest=1)
+    if not reports and not book.retrainings():
+        return True, None
+    book.recover()
+    decision = by_hand(book.spec, reports, book.retrainings(), until, now)
+    if decision.action != "retrain":
+        return False, decision
+    if book.claim(decision) and book.start(decision, run, alone=True):
+        return True, decision
+    return False, by_hand(book.spec, reports, book.retrainings(), until, now)  # another one began meanwhile

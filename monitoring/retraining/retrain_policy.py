@@ -27,7 +27,7 @@ from itertools import pairwise
 
 from monitoring.alerts.alarm import JUDGED, evaluate_alarm, reports_of_current_model, text_of
 from monitoring.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
-from monitoring.retraining.retrain_blockers import retrain_blocker, schedule_blocker
+from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining, schedule_blocker
 from shortlist.spec.monitoring import RetrainPolicy
 
 
@@ -91,6 +91,38 @@ def scheduled(
         window=moment,
         until=moment,
         reasons=(why_not or f"the schedule's moment {text_of(moment)} has come",),
+        made=made,
+    )
+
+
+def by_hand(
+    spec: str,
+    reports: Sequence[WindowReport],
+    retrainings: Sequence[Retraining],
+    until: datetime | None,
+    made: datetime,
+) -> RetrainDecision:
+    """Return what a person's wish to train leads to: a retraining, unless one is running.
+
+    It answers the newest window, so that cool-down, weekly cap and failures count it like any other.
+
+    Args:
+        spec: Name of the spec.
+        reports: Every window that was looked at, oldest first.
+        retrainings: Every retraining of the spec, those that died marked as failed.
+        until: The moment from which on it reads no row; None: now.
+        made: When this is decided.
+    """
+    why_not = running_retraining(retrainings)
+    action: RetrainAction = "hold" if why_not else "retrain"
+    return RetrainDecision(
+        spec=spec,
+        action=action,
+        trigger="manual",
+        key=key_of(spec, action, made, "manual"),
+        window=reports[-1].start if reports else made,
+        until=until or made,
+        reasons=(why_not or f"a person started it at {text_of(made)}",),
         made=made,
     )
 

@@ -38,7 +38,7 @@ class RowExploder:
         """
         picked = requests.select(REQUEST, ROWS).with_row_index("place").join(shown, on=REQUEST).sort("place", "row")
         places = picked["place"].cast(pl.Int64).to_numpy()
-        unfold = _Unfold(places, picked["row"].cast(pl.Int64).to_numpy(), picked[ROWS].to_numpy())
+        unfold = Unfold(places, picked["row"].cast(pl.Int64).to_numpy(), picked[ROWS].to_numpy())
         own = requests.select("request_id", "user", "version", "track", "time")[places]
         said = dict(self._said(requests, unfold))
         rows = own.with_columns(
@@ -54,24 +54,25 @@ class RowExploder:
         first = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL, Columns.TIME)
         return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(*first, *said)
 
-    def _said(self, requests: pl.DataFrame, unfold: _Unfold) -> Iterator[tuple[str, pl.Series]]:
+    def _said(self, requests: pl.DataFrame, unfold: Unfold) -> Iterator[tuple[str, pl.Series]]:
         """Yield the declared columns."""
         for name, column in log_columns(self._data).items():
             values = requests["items" if name == self._data.item else logged_name(name)]
             yield name, unfold(values).cast(type_of(column))
 
 
-class _Unfold:
+class Unfold:
     """Takes the values of some rows out of lists that hold one value per row of a request, or one for all of them."""
 
     def __init__(self, places: Ints, rows: Ints, lengths: Ints) -> None:
         """Name the rows: the place of their request, their own place in it, and how many there are in it."""
-        self._places, self._rows, self._lengths = places, rows, lengths
+        self.places, self._rows, self._lengths = places, rows, lengths
 
     def __call__(self, lists: pl.Series) -> pl.Series:
+        """Return the values of the rows; null where a list has another length, or is null."""
         lengths = lists.list.len().fill_null(0).cast(pl.Int64).to_numpy()
         starts = np.cumsum(lengths) - lengths
-        there, start = lengths[self._places], starts[self._places]
+        there, start = lengths[self.places], starts[self.places]
         whole, single = there == self._lengths, there == 1
         at = np.where(whole, start + self._rows, start)
         wanted = pl.Series(at, dtype=pl.Int64).set(pl.Series(~(whole | single)), None)

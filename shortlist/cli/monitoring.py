@@ -1,4 +1,4 @@
-"""The commands of monitoring: `shortlist watch|refresh|drill`."""
+"""The commands of monitoring: `shortlist watch|collect|refresh|drill`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def watch(
     if every is None:
         raise typer.Exit(run_monitoring_locally(loaded, data, runs))
     run_monitoring_periodically(loaded, data, runs, seconds_of(every), metrics_port)
+
+
+@commands.command()
+def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
+    """Join served rows with their outcomes, once those are due, and add them to the log; exit code 1 for a bad part."""
+    from shortlist.runs.monitoring_runs import collect_locally
+    from shortlist.spec.load import load_spec
+
+    found = collect_locally(load_spec(find_spec(spec)), runs)
+    typer.echo("\n".join(found.lines))
+    raise typer.Exit(1 if found.problems else 0)
 
 
 @commands.command()

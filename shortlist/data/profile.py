@@ -46,6 +46,8 @@ class Profile:
         self.newest: datetime | None = None
         self.covered: Counter[str] = Counter()
         """Side table -> rows of the log whose key it has."""
+        self.collected_rows = 0
+        """Rows of live traffic."""
         self.sample = RowSample([Columns.LABEL, *self._columns])
 
     def add(self, day: date, rows: pl.DataFrame, hashed: Hashes) -> None:
@@ -57,6 +59,8 @@ class Profile:
         profile.digest.add(hashed)
         profile.positives += int(rows[Columns.LABEL].sum())
         profile.nulls.update({name: rows[name].null_count() for name in self._columns})
+        if Columns.SERVED_VERSION in rows.columns:
+            self.collected_rows += rows.height - rows[Columns.SERVED_VERSION].null_count()
         newest = rows[Columns.TIME].max()
         assert isinstance(newest, datetime)
         self.newest = newest if self.newest is None else max(self.newest, newest)

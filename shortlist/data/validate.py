@@ -60,8 +60,8 @@ def validate(
             that comes after this step can read them.
 
     Returns:
-        The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), and raw_rows, valid_rows,
-        quarantined_rows and by_rule of the log;
+        The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), raw_rows, valid_rows,
+        quarantined_rows and by_rule of the log; collected_rows: valid rows that come from live traffic;
         side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
         known before the impression reaches alone; digests: of the rows of each day.
 
@@ -85,7 +85,7 @@ def validate(
         problems = problems_of(facts, data)
         if problems:
             raise LogRefusedError(_refusal(problems, quarantine, by_rule.total()), problems)
-        writer.close(_notes(facts))
+        writer.close(_notes(facts, profile.collected_rows))
     return DayTable.open(valid, Files.LOG)
 
 
@@ -172,7 +172,7 @@ def _judge(
     return good, refused
 
 
-def _notes(facts: LogFacts) -> dict[str, Any]:
+def _notes(facts: LogFacts, collected_rows: int) -> dict[str, Any]:
     side = {
         name: {
             "raw_rows": found.raw_rows,
@@ -183,6 +183,7 @@ def _notes(facts: LogFacts) -> dict[str, Any]:
         for name, found in facts.side.items()
     }
     return {
+        "collected_rows": collected_rows,
         "until": facts.until.isoformat() if facts.until else None,
         "raw_rows": facts.raw_rows,
         "valid_rows": facts.profile.rows,

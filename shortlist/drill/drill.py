@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import time
+from datetime import date, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from monitoring.monitoring_job import MonitoringJob, MonitoringRun
+from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
-from monitoring.records import RetrainDecision, WindowReport
-from shortlist.contracts import ShortlistError
+from monitoring.records import RetrainDecision, Retraining, WindowReport
+from shortlist.contracts import Files, ShortlistError
 from shortlist.deployment.deployment import Deployer
-from shortlist.drill.drill_report import Day, told
+from shortlist.drill.comparison import auc_by_version
+from shortlist.drill.drill_report import WANTED, Day, told
 from shortlist.drill.world import DrillWorld
 from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.runs.submit import run_locally
+from shortlist.spec.durations import length_of
 from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json
 from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
@@ -45,7 +51,7 @@ def drill(spec: Spec, runs: Path, quiet_days: int | None = None) -> Drill:
             loop.live(number)
     finally:
         stop_stack(loop.deployer.places)
-    done = told(loop.world, loop.days, time.monotonic() - began)
+    done = told(loop.world, loop.days, time.monotonic() - began, loop.compare)
     run = loop.state.new_run(f"{spec.name}-result")
     write_drill(done, run)
     loop.state.point_latest_at(run)
@@ -62,8 +68,8 @@ class _Loop:
         self.world = DrillWorld(spec, runs / "world")
         self.state = RunsFolder.open(runs)
         self.days: list[Day] = []
-        origin = RunContext(name=spec.name, stores=str(self.state.stores))
-        self.deployer = Deployer(origin, spec.serving, spec.gates, spec.runtime)
+        self._origin = RunContext(name=spec.name, stores=str(self.state.stores))
+        self.deployer = Deployer(self._origin, spec.serving, spec.gates, spec.runtime)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
         self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec
@@ -86,27 +92,71 @@ class _Loop:
         return range(max(first, TRAIN_DAYS), self.world.source.days)
 
     def live(self, number: int) -> None:
-        """Let users ask for a day, look at it, and do what the look decides."""
+        """Let users ask for a day, look at it, and do what the look decides.
+
+        From the first drift on that should lead to a training, the compiled monitoring graph does all of that: it
+        collects, decides and trains, and nothing here helps it.
+        """
         asked = self.deployer.play(self.world.log_of(number))
+        learning = [drift.from_day for drift in self.world.drifts if WANTED[drift.kind] == "retrain"]
+        if learning and number >= learning[0]:
+            self._by_graph(number, asked)
+            return
         monitoring_run = self.watch.check()
         (report,) = monitoring_run.reports
         assert monitoring_run.decision is not None
-        self._say(number, monitoring_run, report, asked)
+        self._say(number, monitoring_run.decision, report, asked)
         trained = self.watch.begin(monitoring_run, str(self._runs / "latest"))
         promoted = trained and self._retrain(monitoring_run.decision)
         self.days.append(Day(number, report, monitoring_run.decision, trained, promoted))
 
     def _retrain(self, decision: RetrainDecision) -> bool:
         """Train as decided; return whether a new champion came of it."""
+        self._wait_for_outcomes()
+        collect_locally(self._spec, self._runs)
         run_locally(self._spec, None, self._runs, decision=decision)
         self.console.print()
-        ended = next(one for one in self.watch.book.retrainings() if one.key == decision.key)
-        return ended.state == "promoted"
+        return self._ended(decision).state == "promoted"
 
-    def _say(self, number: int, monitoring_run: MonitoringRun, report: WindowReport, asked: dict[str, object]) -> None:
+    def _by_graph(self, number: int, asked: dict[str, object]) -> None:
+        """Run the monitoring graph once, on a day that was played just now."""
+        self._wait_for_outcomes()
+        before = {one.key for one in self.watch.book.retrainings()}
+        run_monitoring_locally(self._spec, None, self._runs)
+        report, decision = self.watch.book.reports(newest=1)[0], self.watch.newest_decision()
+        assert decision is not None
+        self._say(number, decision, report, asked)
+        if decision.key not in {one.key for one in self.watch.book.retrainings()} - before:
+            self.days.append(Day(number, report, decision, trained=False, promoted=False))
+            return
+        ended = self._ended(decision)
+        summary = self._runs / "latest" / Files.SUMMARY
+        collected = read_json(summary)["rows"]["collected"] if summary.exists() else None
+        promoted = ended.state == "promoted"
+        self.days.append(Day(number, report, decision, True, promoted, collected, ended.version if promoted else None))
+
+    def compare(self, promoted: int, frozen: int, days: frozenset[date]) -> tuple[float, float]:
+        """Return the AUC of two versions on some days of the world."""
+        with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
+            registry = self._origin.tracker.registry
+            models = {each: registry.fetch(each, Path(scratch) / str(each)).folder for each in (promoted, frozen)}
+            found = auc_by_version(self._spec, self.world.log, days, models)
+        return found[promoted], found[frozen]
+
+    def _ended(self, decision: RetrainDecision) -> Retraining:
+        return next(one for one in self.watch.book.retrainings() if one.key == decision.key)
+
+    def _wait_for_outcomes(self) -> None:
+        """Wait until what users did on the day that was played counts."""
+        data = self._spec.data
+        if data.live.collect and data.live_outcome_delay is not None:
+            flushed = timedelta(seconds=self._spec.serving.log.flush_seconds)
+            wait = length_of(data.live_outcome_delay) + length_of(data.live.settle) + 2 * flushed
+            time.sleep(wait / timedelta(seconds=1))
+
+    def _say(self, number: int, decision: RetrainDecision, report: WindowReport, asked: dict[str, object]) -> None:
         drift = self.world.drift_on(number)
-        assert monitoring_run.decision is not None
-        words = [f"{report.start:%Y-%m-%d}", f"{report.verdict:<9}", f"{monitoring_run.decision.action:<7}"]
+        words = [f"{report.start:%Y-%m-%d}", f"{report.verdict:<9}", f"{decision.action:<7}"]
         named = ", ".join(report.columns[:6]) or "-"
         planted = f"  (planted: {drift.kind})" if drift else ""
         self.console.print(f"{'  '.join(words)} {report.requests:>5} requests  {named}{planted}", soft_wrap=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from statistics import fmean
 from typing import Final
 
@@ -31,6 +32,10 @@ class Day:
     """Whether its look started a training."""
     promoted: bool
     """Whether that training ended with a new champion."""
+    collected_rows: int | None = None
+    """Rows of live traffic that the training read."""
+    version: int | None = None
+    """The new champion."""
 
     @property
     def kpi(self) -> float | None:
@@ -43,14 +48,24 @@ class Day:
         return self.decision.action != "hold" or self.decision.alarm
 
 
-def told(world: DrillWorld, days: Sequence[Day], seconds: float) -> Drill:
+Compare = Callable[[int, int, frozenset[date]], tuple[float, float]]
+"""From the promoted version, the one before and some days to the AUC of each on these days."""
+
+
+def told(world: DrillWorld, days: Sequence[Day], seconds: float, compare: Compare | None = None) -> Drill:
     """Return the drill as it is shown.
+
+    Args:
+        world: The world.
+        days: That were lived through.
+        seconds: That they took.
+        compare: Scores later days by two versions; None: nothing is compared.
 
     Quiet are the days before the first drift, and later ones from when the last drift was mended or answered by a new
     champion.
     """
     ends = [drift.from_day for drift in world.drifts[1:]] + [world.source.days]
-    scenarios = [_scenario(world, drift, end, days) for drift, end in zip(world.drifts, ends, strict=True)]
+    scenarios = [_scenario(world, drift, end, days, compare) for drift, end in zip(world.drifts, ends, strict=True)]
     quiet = [day for day in days if day.number < world.drifts[0].from_day]
     return Drill(
         scenarios=tuple(scenarios),
@@ -61,7 +76,9 @@ def told(world: DrillWorld, days: Sequence[Day], seconds: float) -> Drill:
     )
 
 
-def _scenario(world: DrillWorld, drift: Drift, end: int, days: Sequence[Day]) -> Scenario:
+def _scenario(
+    world: DrillWorld, drift: Drift, end: int, days: Sequence[Day], compare: Compare | None
+) -> Scenario:  # fmt: skip
     before = [day for day in days if drift.from_day - AROUND <= day.number < drift.from_day]
     since = [day for day in days if drift.from_day <= day.number < end]
     alarm = next((day for day in since if day.decision.action != "hold"), None)
@@ -78,10 +95,16 @@ def _scenario(world: DrillWorld, drift: Drift, end: int, days: Sequence[Day]) ->
     named = alarm.decision.columns if alarm else ()
     promoted = trained is not None and trained.promoted
     as_wanted = decided == wanted and (wanted == "retrain") == (trained is not None) and _names(drift, named)
+    aucs = None
+    if compare is not None and trained is not None and trained.version is not None and trained.report.champion:
+        later = frozenset(world.day(day.number) for day in since if day.number > trained.number)
+        aucs = compare(trained.version, trained.report.champion, later) if later else None
     return Scenario(
         name=drift.kind, injected_at=world.begin(drift.from_day), alarm_at=alarm.report.end if alarm else None,
         columns_named=named, decision=decided, retrained=trained is not None, promoted=promoted, kpi=kpi, wanted=wanted,
         passed=as_wanted and promoted == (wanted == "retrain") and _won_back(kpi, wanted),
+        collected_rows_trained_on=trained.collected_rows if trained else None,
+        auc_promoted=aucs[0] if aucs else None, auc_frozen=aucs[1] if aucs else None,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.side_tables import SIDE_FOLDER
 from shortlist.data.validate import validate
-from shortlist.spec.data import Drift, GeneratedSource
+from shortlist.spec.data import Drift, GeneratedSource, Live
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.tables import DayTable, DayTableWriter
@@ -19,7 +19,8 @@ from shortlist.storage.tables import DayTable, DayTableWriter
 class DrillWorld:
     """Every day of a spec's generated log, as it will have been when it is over.
 
-    Training never reads this copy: it makes the log again, up to the moment that it may see.
+    Training never reads this copy: it makes the first days of the log again, and collects the others from what was
+    served and what users did.
     """
 
     def __init__(self, spec: Spec, folder: Path) -> None:
@@ -38,8 +39,10 @@ class DrillWorld:
         """In the order in which they begin."""
         self._folder = folder
         self._chunk_rows = spec.runtime.chunk_rows
-        ingest(spec.data, folder, folder / "raw", spec.runtime)
-        validate(spec.data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
+        # All of its days, as nobody who trains ever sees them.
+        data = spec.data.model_copy(update={"live": Live()})
+        ingest(data, folder, folder / "raw", spec.runtime)
+        validate(data, folder / "raw", folder / "log", folder / "quarantine", spec.runtime, datetime.now(UTC))
         self._log = DayTable.open(folder / "log", Files.LOG)
 
     def day(self, number: int) -> date:
@@ -53,6 +56,11 @@ class DrillWorld:
     def drift_on(self, number: int) -> Drift | None:
         """Return the drift that shows on a day, the newest one of several."""
         return next((drift for drift in reversed(self.drifts) if drift.holds_on(number)), None)
+
+    @property
+    def log(self) -> Path:
+        """Folder of the log of all days."""
+        return self._folder / "log"
 
     def log_of(self, number: int) -> Path:
         """Return a log of that day only."""

@@ -131,9 +131,12 @@ def _ranked_users(rows: ScoredRows) -> dict[str, int]:
 def best_possible(rows: ScoredRows) -> Scores | None:
     """Return AUC and log loss of the planted probabilities, which no model can beat; None for a real log.
 
-    None as well when the rows are of one class: the gates say so, and a best AUC does not exist.
+    None as well when the rows are of one class: the gates say so, and a best AUC does not exist. Nor are planted
+    probabilities known of rows that were collected from live traffic.
     """
     if Columns.BEST not in rows.frame.columns or rows.positives in (0, rows.rows):
+        return None
+    if rows.frame[Columns.BEST].null_count():
         return None
     planted = rows.frame[Columns.BEST].cast(pl.Float64).to_numpy()
     return Scores(auc=auc(rows.labels, planted), log_loss=log_loss(rows.labels, planted))

@@ -119,6 +119,7 @@ def _rows(page: RunPage) -> Rows:
         train=split.get("train"),
         validation=split.get("validation"),
         test=split.get("test"),
+        collected=notes.get("collected_rows"),
     )
 
 

@@ -26,6 +26,8 @@ class Rows(Record):
     train: Count = Field(ge=0)
     validation: Count = Field(ge=0)
     test: Count = Field(ge=0)
+    collected: Count = Field(default=None, ge=0)
+    """Valid rows that were collected from live traffic; they are among `valid`."""
 
 
 class ModelNumbers(Record):

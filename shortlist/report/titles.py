@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 TITLES: Final = {
+    "collect": "Collect served rows",
     "check_live_traffic": "Check live traffic",
     "find_champion": "Look up the champion",
     "find_served_features": "Look up the served features",

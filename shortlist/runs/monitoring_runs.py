@@ -16,6 +16,7 @@ from monitoring.retraining.moments import begin_moment, newest_moment
 from monitoring.records import RetrainDecision
 from monitoring.monitoring_job import MonitoringJob
 from pipelines.compile import COMPILED, monitoring_pipeline
+from shortlist.collecting.collector import Collected, Collector
 from shortlist.runs.display import Display
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
@@ -68,6 +69,16 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
         code = run_refresh_locally(spec, data, runs)
     newest = _watch(spec, state).newest_decision()
     return code or int(newest is not None and newest.action == "page")
+
+
+def collect_locally(spec: Spec, runs: Path) -> Collected:
+    """Collect what is due of a spec's live traffic on this machine; return what was published.
+
+    Raises:
+        ShortlistError: Nothing was ever trained here, the spec collects nothing, or its logs are not as they should be.
+    """
+    stores = existing(runs).storage_parameter(spec.runtime)
+    return Collector(spec.name, stores, spec.data, spec.serving, spec.runtime.chunk_rows).collect()
 
 
 def run_monitoring_periodically(spec: Spec, data: Path | None, runs: Path, seconds: int, port: int) -> None:

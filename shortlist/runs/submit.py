@@ -14,12 +14,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models.base import DeclaredModel
+from monitoring.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.records import RetrainDecision
+from monitoring.retraining.moments import begin_by_hand
 from pipelines.compile import COMPILED, training_pipeline
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.storage.artefacts import write_json
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.load import canonical_json
@@ -28,6 +30,7 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.system.query_engine import prepare
 from shortlist.system.progress import EVENTS_VARIABLE
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
+from shortlist.training.training import RunContext
 
 
 def training_arguments(
@@ -119,6 +122,9 @@ def run_locally(
 ) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
+    A training that a person starts is one of the book's retrainings like any other, once live traffic is looked at;
+    while another one is running, it says so and ends.
+
     The run's folder, `<runs>/latest`, ends with the page, the summary, the log and the arguments.
 
     Args:
@@ -134,14 +140,49 @@ def run_locally(
     location = location_of(spec, data)
     sys.stdout.write(f"{prepare(spec.runtime.engine, spec.runtime.gpu)}\n")
     state = RunsFolder.open(runs)
-    arguments = training_arguments(spec, location, state.storage_parameter(spec.runtime), until, decision)
+    stores = state.storage_parameter(spec.runtime)
+    arguments = training_arguments(spec, location, stores, until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
+    book, own = open_monitoring_store(stores, spec.name), None
+    if decision is None:
+        may_run, own = begin_by_hand(book, until, datetime.now(UTC), str(run))
+        if not may_run:
+            assert own is not None
+            shutil.rmtree(run)
+            sys.stdout.write(f"Nothing is trained: {own.reasons[0]}.\n")
+            return 0
+    try:
+        code = _run_training(spec, run, runs, state, arguments)
+    except BaseException as error:
+        if own is not None:
+            book.mark_failed(own.key, str(error) or type(error).__name__)
+        raise
+    if own is not None:
+        book.finish(own.key, *_ending(spec, stores, run, code))
+    return code
+
+
+def _run_training(spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any]) -> int:
     started = datetime.now(UTC)
     graph = COMPILED / f"{training_pipeline(spec)}.yaml"
     with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
         code = run_child(graph, run, state, display)
     return finish(spec, run, runs, display, code, started)
+
+
+def _ending(spec: Spec, stores: str, run: Path, code: int) -> tuple[RetrainingState, int | None, str]:
+    """Return how a person's training ended: its state, the version that it made, and why no version serves."""
+    summary = read_json(run / Files.SUMMARY) if (run / Files.SUMMARY).exists() else {}
+    failed, blessed = summary.get("failed"), summary.get("blessed")
+    if code or failed:
+        return "failed", None, failed["message"] if failed else f"exit code {code}"
+    if not blessed:
+        return "held", None, "no candidate passed the gates"
+    version = int(blessed["version"])
+    if RunContext(name=spec.name, stores=stores).tracker.registry.version_of("champion") == version:
+        return "promoted", version, ""
+    return "not_promoted", version, f"version {version} is blessed and does not serve"
 
 
 def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, started: datetime) -> int:

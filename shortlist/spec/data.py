@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
-from shortlist.contracts import RESERVED, did_you_mean
+from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean
 from shortlist.spec.base import Section, expand_names
 from shortlist.spec.durations import Duration
 from shortlist.spec.log_shape import Explode, Positive
@@ -256,6 +256,26 @@ class Split(Section):
     """Last days, for gates and reports; no model sees them."""
 
 
+class Live(Section):
+    """Served traffic as training data: predictions joined with their outcomes become days of the log."""
+
+    collect: bool = False
+    """Whether `shortlist collect`, `shortlist watch` and the monitoring graph do so, and trainings read what is there.
+    """
+    outcome_delay: Duration | None = None
+    """How long after an answer its outcome counts; null: `data.outcome_delay`. Another one is for a replay, in which a
+    day of the log takes less than a day."""
+    settle: Duration = "1m"
+    """How long after an outcome was due a prediction is collected: until then, logs may still be written or shipped."""
+    missing_outcome: Literal["negative", "leave_out"] = "negative"
+    """A row without an outcome after `data.outcome_delay`: label 0, or no row (where not every candidate is shown)."""
+    max_clock_skew: Duration = "5m"
+    """By how much clocks may differ: a row may be so much later than its answer, an outcome so much earlier."""
+    since: AwareDatetime | None = None
+    """The moment from which on rows are collected. The log in `data.source` must end before it; a generated log does
+    so by itself. null: from the first answer on, which must be later than the newest row of that log."""
+
+
 class Slates(Section):
     """Which rows of the log were the candidates of one request; in serving, a request is a slate."""
 
@@ -307,6 +327,32 @@ class Data(Section):
     """What is valid."""
     split: Split = Split()
     """Training, validation and test days."""
+    live: Live = Live()
+    """Served traffic as training data."""
+
+    @model_validator(mode="after")
+    def _live_rows_can_be_collected(self) -> Self:
+        if not self.live.collect:
+            return self
+        if self.live_outcome_delay is None:
+            raise ValueError(
+                "live.collect: declare outcome_delay, the time after which a row without an outcome is a negative one"
+            )
+        if isinstance(self.clock, RowClock):
+            raise ValueError("live.collect: served rows have a time; the clock must be of kind column, not row_order")
+        vector = next((column.name for column in self.columns if column.type == "vector"), None)
+        if vector is not None:
+            raise ValueError(
+                f"live.collect: column '{vector}' is a vector, which the prediction log does not keep; collected rows"
+                " would lack it. Move it into a side table"
+            )
+        for column in self.columns:
+            if column.known == "after" and not column.nullable and column.name != self.label:
+                raise ValueError(
+                    f"live.collect: column '{column.name}' is known after the impression and never null; a row without"
+                    " an outcome has no such value. Declare it nullable"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -432,6 +478,16 @@ class Data(Section):
             )
 
     @property
+    def live_outcome_delay(self) -> Duration | None:
+        """How long after an answer its outcome counts, in rows that are collected."""
+        return self.live.outcome_delay or self.outcome_delay
+
+    @property
+    def _live_columns(self) -> dict[str, ColumnType]:
+        kinds: dict[str, ColumnType] = {LIVE_COLUMNS[0]: "integer", LIVE_COLUMNS[1]: "string"}
+        return kinds if self.live.collect else {}
+
+    @property
     def names_of_rows(self) -> tuple[str | None, ...]:
         """Columns that only tell rows and outcomes apart: never a feature, and no part of a request to the server."""
         return self.label, self.impression, self.request
@@ -440,6 +496,8 @@ class Data(Section):
     def by_name(self) -> dict[str, Column]:
         """Every declared column, the log's and the side tables', by name."""
         side = {column.name: column for table in self.side_tables for column in table.columns}
+        # Of a log with collected rows: told apart by them, never read by a feature (`Spec`).
+        side |= {name: Column(name=name, type=kind, known="after") for name, kind in self._live_columns.items()}
         return {**side, **{column.name: column for column in self.columns}}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from shortlist.contracts import Columns, did_you_mean
+from shortlist.contracts import LIVE_COLUMNS, Columns, did_you_mean
 from shortlist.spec.base import OneOf, Section, expand_names
 from shortlist.spec.data import Column, Data, SideTable
 from shortlist.spec.durations import Duration, length_of
@@ -95,6 +95,8 @@ def declared_column(name: str, data: Data, where: str) -> Column:
     Raises:
         ValueError: There is none.
     """
+    if data.live.collect and name in LIVE_COLUMNS:
+        raise ValueError(f"{where}: '{name}' tells who served a row; it may be one of gates.slices, and nothing else")
     if name not in data.by_name:
         raise ValueError(f"{where}: '{name}' is not a declared column{did_you_mean(name, data.by_name)}")
     return data.by_name[name]

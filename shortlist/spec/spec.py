@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from shortlist.contracts import did_you_mean
+from shortlist.contracts import LIVE_COLUMNS, did_you_mean
 from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import Feature, Features, declared_column
@@ -82,7 +82,8 @@ class Spec(Section):
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
-            declared_column(name, self.data, "gates.slices")
+            if name not in LIVE_COLUMNS or not self.data.live.collect:
+                declared_column(name, self.data, "gates.slices")
         if isinstance(self.data.source, FileSource) and self.data.source.format == "npz":
             raise ValueError("data.source.format: npz is for side tables only")
         if self.data.slate is not None and self.serving.max_rows > self.data.slate.max_rows:

@@ -23,6 +23,7 @@ _ANSWERS: Final = {
     "digest": pa.string(),  # 16 hexadecimal digits over the request's inputs
     "latency_ms": pa.float32(),  # inside the server
     "degraded": pa.bool_(),  # features could not be read and count as unknown
+    "sampling": pa.float32(),  # share of the answers that were logged when this one was
     "items": pa.list_(pa.int64()),  # item keys, in the order of the request; null for logs without items
     "scores": pa.list_(pa.float32()),
 }
@@ -73,17 +74,42 @@ def logged_name(name: str) -> str:
     return f"sent:{name}" if name in _ANSWERS else name
 
 
-def outcome_schema(item: pa.DataType) -> pa.Schema:
-    """Return the columns of the outcome log: one row per shown item whose outcome is known."""
-    return pa.schema(
-        {
-            "time": pa.timestamp("us", "UTC"),
-            "request_id": pa.string(),
-            "item": item,  # null for logs without items
-            "row": pa.int32(),  # its row in the request
-            "label": pa.int8(),
-        }
-    )
+_OUTCOME: Final = ("time", "request_id", "item", "row", "label")
+
+
+def outcome_schema(item: pa.DataType, after: Mapping[str, Column] | None = None) -> pa.Schema:
+    """Return the columns of the outcome log: one row per shown item whose outcome is known.
+
+    Args:
+        item: Type of the item keys.
+        after: What else is known of an outcome, as `outcome_columns` gives it; a file may lack such a column.
+    """
+    own = {
+        "time": pa.timestamp("us", "UTC"),
+        "request_id": pa.string(),
+        "item": item,  # null for logs without items
+        "row": pa.int32(),  # its row in the request
+        "label": pa.int8(),
+    }
+    return pa.schema({**own, **{outcome_name(name): _value_type(column) for name, column in (after or {}).items()}})
+
+
+def outcome_columns(data: Data) -> Mapping[str, Column]:
+    """Return the declared columns, besides the label, that are known after the impression, by name."""
+    return {
+        column.name: column
+        for column in data.columns
+        if column.known == "after" and column.name != data.label and column.type != "vector"
+    }
+
+
+def outcome_name(name: str) -> str:
+    """Return the outcome log's name of a declared column: its own, unless it is one that the log gives.
+
+    >>> outcome_name("watch_seconds"), outcome_name("row")
+    ('watch_seconds', 'sent:row')
+    """
+    return f"sent:{name}" if name in _OUTCOME else name
 
 
 PART: Final = "part-{number:06d}.parquet"

@@ -175,7 +175,7 @@ class Service:
         self._prediction_log.add((
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
             origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, status,
-            inputs.digest, spent_ms, degraded, self._items_of(inputs), scores,
+            inputs.digest, spent_ms, degraded, self.settings.serving.log.sampling, self._items_of(inputs), scores,
             *map(inputs.sent.get, self._logged),
         ), inputs.rows * len(inputs.sent))  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from shortlist.serving.traffic.requests import Array
 from shortlist.serving.traffic.sessions import Session
 
-_Waiting = tuple[float, int, str, Sequence[Any] | None, Array]
+_Waiting = tuple[float, int, str, Sequence[Any] | None, Array, Sequence[Sequence[Any]]]
 
 
 @dataclass
@@ -30,18 +30,20 @@ class Outcomes:
     _order: count[int] = field(default_factory=count)
 
     def expect(self, request_id: str, session: Session, now: float) -> None:
-        """Note that a session was answered; of it, only the items and labels are kept."""
+        """Note that a session was answered; of it, only the items and what became of them are kept."""
         due = now + self.delay_seconds
-        heapq.heappush(self._waiting, (due, next(self._order), request_id, session.items, session.labels))
+        heapq.heappush(
+            self._waiting, (due, next(self._order), request_id, session.items, session.labels, session.after)
+        )
 
     def release(self, now: float) -> None:
         """Write every outcome whose time has come; `now` may be infinite."""
         while self._waiting and self._waiting[0][0] <= now:
-            _, _, request_id, items, labels = heapq.heappop(self._waiting)
+            _, _, request_id, items, labels, after = heapq.heappop(self._waiting)
             moment = datetime.now(UTC)
             self.write(
                 [
-                    (moment, request_id, None if items is None else items[row], row, label)
+                    (moment, request_id, None if items is None else items[row], row, label, *(of[row] for of in after))
                     for row, label in enumerate(labels.tolist())
                 ]
             )

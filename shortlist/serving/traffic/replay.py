@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.contracts import ShortlistError
 from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema
 from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Client, Endpoint, connect
 from shortlist.serving.traffic.ledger import Entry, Ledger
@@ -99,7 +99,7 @@ class _Replay:
     async def play(self) -> dict[str, Any]:
         settings = self._settings
         settings.out.mkdir(parents=True, exist_ok=True)
-        schema = outcome_schema(item_type(settings.data))
+        schema = outcome_schema(item_type(settings.data), outcome_columns(settings.data))
         with closing(LogWriter(settings.outcomes / f"replay-{self._name}", schema, _OUTCOME_LOG)) as log:
             self._outcomes = Outcomes(settings.traffic.outcome_delay_seconds, _whole(log))
             ledger = await self._load()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
+from shortlist.serving.log.logs import outcome_columns
 from shortlist.serving.traffic.inputs import as_array, sent_columns
 from shortlist.serving.traffic.requests import Array
 from shortlist.spec.data import Data
@@ -27,6 +29,8 @@ class Session:
     """Item keys; None for a log without items."""
     labels: Array
     """Shape (rows,); what became of each impression. Never sent."""
+    after: Sequence[Sequence[Any]] = ()
+    """What else is known of the outcomes: the values of each of `outcome_columns`, one per impression."""
 
 
 class Sessions:
@@ -61,6 +65,7 @@ class Sessions:
         frame = in_session_order(frame, user)
         arrays = {name: as_array(frame[name], column) for name, column in sent_columns(self._data).items()}
         labels = frame[Columns.LABEL].to_numpy()
+        after = [frame[name] for name in outcome_columns(self._data)]
         varying = {Columns.TIME, *([item] if item else [])}  # one of them at least tells how many rows there are
         for start, stop in session_bounds(frame, user, self._rows):
             rows = slice(start, stop)
@@ -69,6 +74,7 @@ class Sessions:
                 inputs={name: _shortest(each[rows], name not in varying) for name, each in arrays.items()},
                 items=frame[item][rows].to_list() if item else None,
                 labels=labels[rows],
+                after=[each[rows].to_list() for each in after],
             )
 
 

@@ -71,6 +71,7 @@ def test_programs_find_the_promised_names() -> None:
     content = SUMMARY.model_dump(mode="json")
     assert content["rows"] == {
         "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
+        "collected": None,
     }  # fmt: skip
     assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}

@@ -10,7 +10,7 @@ import pytest
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision, Trigger
-from monitoring.retraining.moments import begin_moment, newest_moment
+from monitoring.retraining.moments import begin_by_hand, begin_moment, newest_moment
 from monitoring.retraining.retrain_policy import key_of
 from shortlist.spec.monitoring import RetrainPolicy
 
@@ -109,3 +109,35 @@ def test_a_second_run_of_the_same_moment_ends_with_that_reason_and_not_with_the_
 def test_the_newest_moment_is_the_last_that_has_come() -> None:
     assert newest_moment(CRON, FOUR) == MOMENT
     assert newest_moment(CRON, MOMENT) == MOMENT - timedelta(days=1)  # a moment itself belongs to what comes after it
+
+
+def test_a_persons_training_is_counted_and_one_beside_it_is_told_why_not(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    _, scheduled = begin_moment(book, CRON, POLICY, FOUR)
+    may_run, refused = begin_by_hand(book, None, FOUR + timedelta(minutes=1), "runs/a")
+    assert refused is not None and (may_run, refused.action) == (False, "hold")
+    assert "there is one at a time" in refused.reasons[0]
+    book.finish(scheduled.key, "held", None, "the gates held it")
+    may_run, own = begin_by_hand(book, None, FOUR + timedelta(hours=1), "runs/a")
+    assert own is not None and (may_run, own.trigger) == (True, "manual")
+    assert [one.key for one in book.retrainings() if one.state == "running"] == [own.key]
+    # And the schedule's next moment is told of it.
+    begun, why = begin_moment(book, CRON, POLICY, FOUR + timedelta(days=1))
+    assert (begun, why.action) == (False, "hold")
+    assert "there is one at a time" in why.reasons[0]
+
+
+def test_before_live_traffic_was_looked_at_a_person_trains_as_often_as_they_like(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    assert begin_by_hand(book, None, FOUR, "runs/a") == (True, None)
+    assert book.retrainings() == ()
+
+
+def test_of_two_people_who_start_at_once_one_trains(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    _, earlier = begin_moment(book, CRON, POLICY, FOUR)
+    book.finish(earlier.key, "promoted", 2)
+    with ThreadPoolExecutor(8) as pool:
+        moments = [FOUR + timedelta(seconds=number) for number in range(8)]
+        said = list(pool.map(lambda now: begin_by_hand(MonitoringStore(tmp_path / "demo"), None, now, "")[0], moments))
+    assert sum(said) == 1

@@ -44,7 +44,10 @@ def test_every_step_that_a_person_sees_is_a_task() -> None:
     assert set(TITLES) - tasks["monitoring_wide"] == {"fit_features", "build_table"} | OF_REFRESH
     assert tasks["refresh"] == {"ingest", "validate", "fit_features"} | OF_REFRESH
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
-        assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {"check_live_traffic"}
+        assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {
+            "collect",
+            "check_live_traffic",
+        }
         assert tasks[f"scheduled_retraining{suffix}"] ^ tasks[f"monitoring{suffix}"] == {
             "check_live_traffic",
             "claim_moment",

@@ -44,7 +44,23 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 
 def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
     scores = np.full(rows, 0.5, np.float32)
-    answer = (NOW, request_id, "7", True, "stable", None, None, 3, 200, "0" * 16, 1.5, False, np.arange(rows), scores)
+    answer = (
+        NOW,
+        request_id,
+        "7",
+        True,
+        "stable",
+        None,
+        None,
+        3,
+        200,
+        "0" * 16,
+        1.5,
+        False,
+        1.0,
+        np.arange(rows),
+        scores,
+    )
     return (*answer, None, ["home"])
 
 
@@ -77,7 +93,7 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
     nothing = (None, np.array([np.nan], np.float32), None, None)
-    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, *nothing))
+    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, 0.5, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW

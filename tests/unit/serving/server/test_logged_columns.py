@@ -51,7 +51,7 @@ def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[T
     log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), as_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
-        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False)
+        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, 1.0)
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
         assert log.add((*answer, inputs.keys["item_id"], scores, *sent))
@@ -108,7 +108,23 @@ def test_long_columns_are_converted_in_pieces(
 def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, data: Data) -> None:
     log = LogWriter(tmp_path, prediction_schema(data), PredictionLog(), as_column)
     inputs = reader.read([tensor("item_id", "BYTES", []), tensor("page", "BYTES", ["home"])], MICROSECONDS)
-    answer = (NOW, "a", None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, [], np.zeros(0, np.float32))
+    answer = (
+        NOW,
+        "a",
+        None,
+        False,
+        None,
+        None,
+        None,
+        3,
+        200,
+        inputs.digest,
+        1.0,
+        False,
+        1.0,
+        [],
+        np.zeros(0, np.float32),
+    )
     assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))))
     log.close()
     (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()

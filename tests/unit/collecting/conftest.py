@@ -1,0 +1,13 @@
+"""A served spec of its own for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from served_shop import Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)

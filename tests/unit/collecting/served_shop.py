@@ -1,0 +1,102 @@
+"""Logs as two servers and their users leave them, and who collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shortlist.collecting.collector import Collected, Collector
+from shortlist.data.collected import QUARANTINE, ROWS, CollectedLog
+from shortlist.serving.log.logs import PART, item_type, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.serving import Serving
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+DECLARED: dict[str, Any] = {
+    "source": {"kind": "files", "path": "log.csv"},
+    "columns": [
+        {"name": "user_id", "type": "integer", "nullable": False},
+        {"name": "item_id", "type": "string"},
+        {"name": "page", "type": "string"},
+        {"name": "price", "type": "number", "min": 0},
+        {"name": "seconds", "type": "number", "known": "after"},
+        {"name": "clicked", "type": "integer"},
+    ],
+    "label": "clicked",
+    "user": "user_id",
+    "item": "item_id",
+    "clock": {"kind": "column", "column": "time", "unit": "iso"},
+    "rules": {"min_rows": 1},
+    "outcome_delay": "10m",
+    "live": {"collect": True, "settle": "1m"},
+}
+
+
+def minutes(number: float) -> timedelta:
+    return timedelta(minutes=number)
+
+
+@dataclass
+class Shop:
+    """A served spec."""
+
+    folder: Path
+    declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
+    serving: Serving = field(default_factory=Serving)
+
+    @property
+    def stores(self) -> str:
+        return f"{self.folder / 'runs' / 'stores'}#1"
+
+    @property
+    def places(self) -> ServingPaths:
+        return ServingPaths.of(self.folder / "runs", "shop")
+
+    @property
+    def data(self) -> Data:
+        return Data.model_validate(self.declared)
+
+    @property
+    def log(self) -> CollectedLog:
+        return CollectedLog.open(self.stores, "shop")
+
+    def answer(self, *answers: dict[str, Any], server: str = "v3-1") -> Path:
+        """Write a part of the prediction log; by default an answer at noon about two items."""
+        common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
+        rest = {"items": ["i0", "i1"], "scores": [0.25, 0.5], "user_id": [1], "page": ["home"], "price": [1.0, 2.0]}
+        rows = [{**common, **rest, **each} for each in answers]
+        return self._write(self.places.predictions / server, prediction_schema(self.data), rows)
+
+    def outcome(self, *outcomes: dict[str, Any]) -> Path:
+        """Write a part of the outcome log; by default a click a minute after noon."""
+        schema = outcome_schema(item_type(self.data), outcome_columns(self.data))
+        rows = [{"time": NOON + minutes(1), "label": 1, **each} for each in outcomes]
+        return self._write(self.places.outcomes / "web", schema, rows)
+
+    def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
+        return Collector("shop", self.stores, self.data, self.serving, most_rows, log)
+
+    def collect(self, after: timedelta = timedelta(minutes=12), **options: Any) -> Collected:
+        return self.collector(**options).collect(NOON + after)
+
+    def rows(self) -> pl.DataFrame:
+        """Return all collected rows, in the order of their batches."""
+        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetched(self.log.batches())]
+        return pl.concat([each for each in found if each.height])
+
+    def quarantine(self) -> pl.DataFrame:
+        return pl.concat([pl.read_parquet(files / QUARANTINE) for _, files in self.log.fetched(self.log.batches())])
+
+    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / PART.format(number=len(list(folder.glob("part-*"))))
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+        return path

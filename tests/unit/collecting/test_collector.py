@@ -1,0 +1,260 @@
+"""Served rows become rows of the log: when, with which label, and what becomes of everything that is wrong."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_shop import DECLARED, NOON, Shop, minutes
+
+from shortlist.contracts import Columns, DataError, ShortlistError
+from shortlist.serving.log.log_reader import LogPartError
+from shortlist.spec.data import Data
+from shortlist.spec.serving import Serving
+
+ROW = [Columns.DAY, Columns.LABEL, "user_id", "item_id", "page", "price", "seconds"]
+
+
+def test_rows_are_those_of_the_log_with_label_0_where_no_outcome_came(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 1, "item": "i1", "seconds": 30.0})
+    found = shop.collect()
+    day = date(2026, 3, 2)
+    assert shop.rows().select(ROW).sort("item_id").rows() == [
+        (day, 0, 1, "i0", "home", 1.0, None),
+        (day, 1, 1, "i1", "home", 2.0, 30.0),
+    ]
+    who = shop.rows().select(Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.WEIGHT).unique().rows()
+    assert who == [(3, "stable", 1.0)]
+    assert found.lines == (
+        "Batch 1: 2 rows from 2026-03-02 12:00 to 2026-03-02 12:00, 1 positive; 1 without an outcome",
+    )
+
+
+def test_a_row_waits_until_its_outcome_is_due_and_the_logs_have_settled(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    early = shop.collect(minutes(10.9))  # outcome_delay 10m + settle 1m
+    assert (early.batches, early.waiting) == ([], 1)
+    assert "1 part(s) of the prediction log wait" in early.lines[1]
+    assert shop.collect(minutes(11)).rows == 2
+    assert shop.collect(minutes(500)).lines == ("No row is new.",)
+
+
+def test_of_several_outcomes_the_last_one_in_time_counts(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0, "time": NOON + minutes(3), "label": 0})
+    shop.outcome(
+        {"request_id": "a", "row": 0, "time": NOON + minutes(2), "label": 1},
+        {"request_id": "a", "row": 0, "time": NOON + minutes(10.1), "label": 1},  # late
+        {"request_id": "a", "row": 1, "time": NOON - minutes(6), "label": 1},  # before its answer, by more than 5m
+    )
+    counts = shop.collect().batches[0].counts
+    assert shop.rows()[Columns.LABEL].to_list() == [0, 0]
+    assert (counts.late_outcomes, counts.early_outcomes, counts.repeated_outcomes) == (1, 1, 1)
+    assert counts.without_outcome == 1
+
+
+def test_a_request_that_was_logged_twice_is_counted_once_also_by_a_later_batch(shop: Shop) -> None:
+    shop.answer({"request_id": "a"}, {"request_id": "b"})
+    shop.answer({"request_id": "a", "time": NOON + minutes(1)}, server="v3-2")
+    shop.outcome({"request_id": "a", "row": 0})
+    assert shop.collect(minutes(20)).batches[0].counts.repeated_requests == 1
+    shop.answer({"request_id": "b", "time": NOON + minutes(2)}, {"request_id": "c", "time": NOON + minutes(2)})
+    (batch,) = shop.collect(minutes(20)).batches
+    assert (batch.number, batch.counts.requests, batch.counts.repeated_requests) == (2, 1, 1)
+    rows = shop.rows()
+    assert rows.height == 6
+    assert rows[Columns.IMPRESSION].n_unique() == 6
+
+
+def test_rows_that_break_a_rule_of_the_log_are_quarantined_with_where_they_stood(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "price": [-1.0, 2.0]}, {"request_id": "b", "user_id": None})
+    shop.answer({"request_id": "c", Columns.TIME: [NOON + minutes(6)]}, server="v3-2")  # later than its answer
+    shop.outcome({"request_id": "a", "row": 0})
+    assert shop.collect().batches[0].counts.quarantined == 5
+    told = shop.quarantine().sort(Columns.SOURCE_FILE, Columns.SOURCE_LINE)
+    assert told[Columns.RULE].to_list() == ["in_range", "not_null", "not_null", "clock", "clock"]
+    assert told[Columns.SOURCE_FILE][0] == "v3-1/part-000000.parquet"
+    assert told[Columns.SOURCE_LINE].to_list() == [1, 2, 2, 1, 1]
+    assert shop.rows()["price"].to_list() == [2.0]
+
+
+def test_loads_that_prove_a_version_and_failed_answers_are_no_rows(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "track": None}, {"request_id": "b", "status": 500}, {"request_id": "c"})
+    shop.outcome({"request_id": "c", "row": 0})
+    assert shop.collect().batches[0].counts.requests == 1
+
+
+def test_a_rollout_that_plays_the_log_again_is_no_traffic_and_users_in_one_are(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "rollout": "r1", "track": "canary"}, {"request_id": "b"})
+    shop.outcome({"request_id": "b", "row": 0})
+    played = Shop(shop.folder, serving=Serving.model_validate({"traffic": {"kind": "replay"}}))
+    assert played.collect().batches[0].counts.requests == 1
+    shop.answer({"request_id": "c", "rollout": "r2", "track": "canary"})
+    assert shop.collect().rows == 2
+    assert set(shop.rows()[Columns.SERVED_TRACK]) == {"stable", "canary"}
+
+
+def test_answers_of_a_sample_stand_for_those_that_were_not_logged(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "sampling": 0.25}, {"request_id": "b", "sampling": None})
+    shop.outcome({"request_id": "a", "row": 0})
+    half = Shop(shop.folder, serving=Serving.model_validate({"log": {"sampling": 0.5}}))
+    half.collect()
+    assert shop.rows()[Columns.WEIGHT].sort().to_list() == [2.0, 2.0, 4.0, 4.0]
+
+
+def test_rows_without_an_outcome_may_be_left_out(shop: Shop) -> None:
+    shop.declared = {**DECLARED, "live": {**DECLARED["live"], "missing_outcome": "leave_out"}}
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 1, "label": 0})
+    shop.collect()
+    assert shop.rows().select("item_id", Columns.LABEL).rows() == [("i1", 0)]
+
+
+def test_a_column_that_names_the_request_is_filled_from_its_id(shop: Shop) -> None:
+    slate = {"name": "slate", "type": "string"}
+    shop.declared = {**DECLARED, "columns": [slate, *DECLARED["columns"]], "request": "slate"}
+    shop.answer({"request_id": "a"}, {"request_id": "b"})
+    shop.outcome({"request_id": "a", "row": 0})
+    shop.collect()
+    assert shop.rows()["slate"].sort().to_list() == ["a", "a", "b", "b"]
+
+
+def test_rows_before_the_declared_moment_are_left_to_the_log(shop: Shop) -> None:
+    shop.declared = {**DECLARED, "live": {**DECLARED["live"], "since": NOON.isoformat()}}
+    shop.answer({"request_id": "a", Columns.TIME: [NOON - minutes(1), NOON]})
+    shop.outcome({"request_id": "a", "row": 0})
+    assert shop.collect().batches[0].counts.before_since == 1
+    assert shop.rows()["item_id"].to_list() == ["i1"]
+
+
+def test_without_an_outcome_log_nothing_becomes_a_negative(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    with pytest.raises(DataError, match=r"outcomes: there is no outcome log, and 1 answered requests wait"):
+        shop.collect()
+    assert shop.log.batches() == ()
+    shop.outcome({"request_id": "a", "row": 0})
+    assert shop.collect().rows == 2
+
+
+def test_the_outcome_log_of_another_spec_is_refused_and_nothing_is_collected(shop: Shop) -> None:
+    shop.answer(*({"request_id": f"a{number}", "time": NOON + minutes(number / 100)} for number in range(30)))
+    shop.outcome(*({"request_id": f"x{n}", "row": 0, "time": NOON + minutes(n / 100)} for n in range(29)))
+    with pytest.raises(DataError, match=r"none of 29 requests with outcomes, e.g. 'x0', is in the prediction log"):
+        shop.collect()
+    assert shop.log.batches() == ()
+
+
+def test_an_outcome_that_names_another_item_than_its_row_changes_nothing(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0, "item": "i1"}, {"request_id": "a", "row": 7})
+    assert shop.collect().batches[0].counts.foreign_outcomes == 2
+    assert shop.rows()[Columns.LABEL].sum() == 0
+
+
+def test_half_a_part_waits_with_those_after_it_and_nothing_is_lost(shop: Shop) -> None:
+    whole = shop.answer({"request_id": "a"})
+    torn = shop.answer({"request_id": "b"})
+    shop.answer({"request_id": "c"})
+    shop.answer({"request_id": "d"}, server="v3-2")
+    shop.outcome({"request_id": "a", "row": 0})
+    content = torn.read_bytes()
+    torn.write_bytes(content[: len(content) // 2])
+    found = shop.collect()
+    assert found.rows == 4  # a and d
+    assert found.waiting == 2
+    assert "part-000001.parquet: cannot be read" in found.lines[-1]
+    torn.write_bytes(content)
+    assert whole.exists()
+    assert shop.collect().rows == 4
+    assert shop.rows()[Columns.IMPRESSION].n_unique() == 8
+
+
+def test_a_broken_part_of_the_outcome_log_stops_before_anything_is_published(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    path = shop.outcome({"request_id": "a", "row": 0})
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(LogPartError, match="cannot be read"):
+        shop.collect()
+    assert shop.log.batches() == ()
+
+
+def test_a_column_that_comes_in_mid_day_is_null_before(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    new = {"name": "colour", "type": "string"}
+    wider = Shop(shop.folder, {**DECLARED, "columns": [*DECLARED["columns"], new]})
+    wider.answer({"request_id": "b", "colour": ["red"]}, server="v4-1")
+    wider.collect()
+    assert wider.rows().sort("colour", "item_id")["colour"].to_list() == [None, None, "red", "red"]
+
+
+def test_a_long_log_becomes_several_batches_none_much_larger_than_wanted(shop: Shop) -> None:
+    for number in range(5):
+        shop.answer({"request_id": f"a{number}", "time": NOON + minutes(number)})
+    shop.outcome({"request_id": "a0", "row": 0})
+    found = shop.collect(minutes(60), most_rows=4)
+    assert [batch.counts.rows for batch in found.batches] == [4, 4, 2]
+
+
+def test_a_spec_that_collects_nothing_says_what_to_declare(shop: Shop) -> None:
+    shop.declared = {**DECLARED, "live": {}}
+    with pytest.raises(ShortlistError, match=r"collects nothing; declare data.live.collect: true"):
+        shop.collector()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"outcome_delay": None}, "declare outcome_delay"),
+        ({"outcome_delay": "soon"}, "outcome_delay"),
+        ({"clock": {"kind": "row_order"}}, "must be of kind column"),
+        ({"columns": [*DECLARED["columns"], {"name": "v", "type": "vector"}]}, "column 'v' is a vector"),
+        (
+            {"columns": [{"name": "s", "type": "number", "known": "after", "nullable": False}, *DECLARED["columns"]]},
+            "column 's' is known after the impression and never null",
+        ),
+    ],
+)
+def test_what_cannot_be_collected_is_refused_when_it_is_declared(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Data.model_validate({**DECLARED, **changes})
+
+
+def test_a_batch_that_is_gone_or_spoilt_is_named(shop: Shop) -> None:
+    for number in range(3):
+        shop.answer({"request_id": f"a{number}"}, server=f"v3-{number}")
+    shop.outcome({"request_id": "a0", "row": 0})
+    shop.collect(most_rows=1)
+    records = sorted(Path(shop.folder).rglob("batches/*.json"))
+    assert len(records) == 3
+    content = records[1].read_text()
+    records[1].write_text("{")
+    with pytest.raises(DataError, match=r"00000002.json: not a batch of collected rows"):
+        shop.log.batches()
+    records[1].unlink()
+    with pytest.raises(DataError, match=r"00000002.json: missing, though batches of collected rows are numbered"):
+        shop.log.batches()
+    records[1].write_text(content)
+    assert len(shop.log.batches()) == 3
+
+
+def test_the_command_says_what_was_collected_and_fails_for_a_part_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shortlist.cli.commands import run
+
+    spec = Path(__file__).parents[3] / "pipelines/specs/drill.yaml"
+    (tmp_path / "runs/stores").mkdir(parents=True)
+    (tmp_path / "runs/stores/epoch").write_text("1")
+    for said, code in (("No row is new.", 0), ("cannot be read", 1)):
+        monkeypatch.setattr("sys.argv", ["shortlist", "collect", str(spec), "--runs", str(tmp_path / "runs")])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        assert (ended.value.code, said in capsys.readouterr().out) == (code, True)
+        torn = tmp_path / "runs/serving/drill/predictions/v1/part-000000.parquet"
+        torn.parent.mkdir(parents=True, exist_ok=True)
+        torn.write_bytes(b"PAR1")

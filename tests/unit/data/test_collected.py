@@ -1,0 +1,134 @@
+"""Collected rows in the log that a training reads: typed, counted, quarantined, never overlapping the log itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.data.collected import QUARANTINE, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog, CollectedRows
+from shortlist.data.ingest import ingest
+from shortlist.data.quarantine import QUARANTINE_SCHEMA
+from shortlist.data.validate import validate
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+LOOSE = {"min_rows": 1, "max_quarantined_share": 0.5, "min_volume_ratio": 0.0, "max_label_rate_change": 1.0}
+LIVE: dict[str, Any] = {
+    "outcome_delay": "1h", "live": {"collect": True}, "rules": LOOSE,
+    "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
+}  # fmt: skip
+Declare = Callable[..., Data]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of six impressions, one a minute from noon on."""
+    rows = "".join(f"{int(NOON.timestamp()) + 60 * n},{n % 3},1.5,{n % 2}\n" for n in range(6))
+    (tmp_path / "log.csv").write_text("time,user_id,price,click\n" + rows)
+    return tmp_path / "log.csv"
+
+
+def publish(stores: str, *times: datetime, bad: int = 0) -> str:
+    """Publish a batch of rows at these times, and so many quarantined ones; return what a training is told."""
+    collected, count = CollectedLog.open(stores, "shop"), len(times)
+    rows = pl.DataFrame(
+        {
+            Columns.SOURCE_FILE: ["v1/part-000000.parquet"] * count, Columns.SOURCE_LINE: list(range(count)),
+            Columns.TIME: list(times), Columns.DAY: [time.date() for time in times],
+            Columns.IMPRESSION: [2**62 + int(time.timestamp()) for time in times], Columns.LABEL: [1] * count,
+            "user_id": [7] * count, "price": [2.0] * count, Columns.SERVED_VERSION: [3] * count,
+            Columns.SERVED_TRACK: ["canary"] * count, Columns.WEIGHT: [4.0] * count,
+        },
+        schema_overrides={Columns.LABEL: pl.Int8, Columns.WEIGHT: pl.Float32, Columns.TIME: pl.Datetime("us", "UTC")},
+    )  # fmt: skip
+    number = len(collected.batches()) + 1
+    folder = Path(stores.partition("#")[0]) / f"batch{number}"
+    (folder / REQUESTS).mkdir(parents=True)
+    rows.write_parquet(folder / ROWS)
+    refused = pl.DataFrame(
+        [["v1/part-000000.parquet", 9, "not_null", "user_id"]] * bad, QUARANTINE_SCHEMA, orient="row"
+    )
+    refused.write_parquet(folder / QUARANTINE)
+    pl.DataFrame({"request": [number]}).write_parquet(folder / REQUESTS / f"{REQUESTS}.parquet")
+    batch = Batch(
+        number=number, spec="shop", made=NOON, folder=collected.folder_of(number, "a"), digest=str(times), spans=(),
+        answered_from=None, answered_to=None, first=min(times), last=max(times), counts=BatchCounts(rows=count),
+    )  # fmt: skip
+    assert collected.publish(batch, folder)
+    return CollectedRows(stores=stores, spec="shop", batches=number, digest="0").model_dump_json()
+
+
+def read(data: Data, log: Path, collected: str, until: datetime | None = None) -> tuple[DayTable, pl.DataFrame]:
+    """Ingest and validate; return the valid log and the quarantine."""
+    out, runtime = log.parent / "out", Runtime(chunk_rows=1_000)
+    ingest(data, log, out / "raw", runtime, collected=CollectedRows.parse(collected))
+    valid = validate(data, out / "raw", out / "valid", out / "bad", runtime, NOON + timedelta(days=9), until)
+    return valid, pl.read_parquet(out / "bad" / Files.QUARANTINE)
+
+
+def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, NOON + timedelta(hours=1), NOON + timedelta(days=1), bad=1)
+    collected = publish(stores, NOON + timedelta(hours=2), NOON + timedelta(days=2))
+    table, quarantine = read(declare(**LIVE), log, collected)
+    rows = table.scan().collect()
+    assert [part.rows for part in table.days] == [8, 1, 1]
+    assert rows[Columns.SERVED_VERSION].to_list() == [None] * 6 + [3] * 4
+    assert rows[Columns.WEIGHT].to_list() == [1.0] * 6 + [4.0] * 4
+    assert (table.notes["collected_rows"], table.notes["raw_rows"]) == (4, 11)
+    assert table.notes["by_rule"] == {"not_null": 1}
+    assert quarantine.rows() == [("v1/part-000000.parquet", 9, "not_null", "user_id")]
+
+
+def test_rows_at_or_after_until_are_not_read(log: Path, declare: Declare) -> None:
+    days = [NOON + timedelta(days=number) for number in (1, 2, 3)]
+    table, _ = read(declare(**LIVE), log, publish(f"{log.parent}/stores#1", *days), until=days[2])
+    assert (table.rows, table.notes["collected_rows"]) == (8, 2)
+
+
+def test_rows_that_overlap_the_log_stop_the_run_with_the_counts(log: Path, declare: Declare) -> None:
+    collected = publish(f"{log.parent}/stores#1", NOON + timedelta(minutes=4), NOON + timedelta(hours=2))
+    message = (
+        r"overlap: 1 collected rows, the first of 2024-01-01 12:04:00 UTC, are not later than the newest row of the"
+        r" log, of 2024-01-01 12:05:00 UTC; at least 2 rows of the log are as late, 0 of them with the same impression"
+    )
+    with pytest.raises(DataError, match=message):
+        read(declare(**LIVE), log, collected)
+
+
+def test_a_log_that_goes_on_after_the_declared_moment_stops_the_run(log: Path, declare: Declare) -> None:
+    live: dict[str, Any] = {**LIVE, "live": {"collect": True, "since": (NOON + timedelta(minutes=3)).isoformat()}}
+    with pytest.raises(DataError, match=r"data.live.since: 3 rows of the log are of 2024-01-01T12:03:00"):
+        read(declare(**live), log, "")
+
+
+def test_what_is_no_reference_to_batches_is_refused() -> None:
+    with pytest.raises(ShortlistError, match="collected: "):
+        CollectedRows.parse('{"stores": 3}')
+
+
+def test_other_rows_make_another_training(log: Path, declare: Declare) -> None:
+    stores, data = f"{log.parent}/stores#1", declare(**LIVE)
+    assert CollectedRows.newest(declare(), stores, "shop") == ""
+    none = CollectedRows.newest(data, stores, "shop")
+    publish(stores, NOON + timedelta(hours=1))
+    one = CollectedRows.newest(data, stores, "shop")
+    assert none != one
+    assert one == CollectedRows.newest(data, stores, "shop")
+
+
+@pytest.mark.parametrize("name", [Columns.SERVED_VERSION, Columns.SERVED_TRACK])
+def test_who_served_a_row_is_no_feature(name: str, declare: Declare) -> None:
+    from shortlist.features.kinds.count import Count
+
+    feature: Any = Count.model_validate({"kind": "count", "key": name, "name": "n"})
+    with pytest.raises(ValueError, match=f"'{name}' tells who served a row"):
+        feature.check(declare(**LIVE))
