@@ -22,6 +22,7 @@ from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecisi
 from shortlist.serving.log.log_shipper import LogShipper
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.server import ServerComponents
+from shortlist.spec.serving import Serving
 from shortlist.storage.objects_folder import FolderObjectStore
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
@@ -113,7 +114,8 @@ def told_by_a_server() -> Known:
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
     parts.users = None
-    parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0))
+    settings = SimpleNamespace(serving=Serving())
+    parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
     parts._watch(metrics)
     found = samples(metrics.text().decode())
     return {
