@@ -257,7 +257,7 @@ class Tracker:
         with quiet_mlflow(self.uri):
             logged = logged_model_of(self._client, self._client.get_run(run_id))
             values = [(name, value, 0) for name, value in numbers_in(flat(metrics)).items()]
-            self._log_points(run_id, values, None if logged is None else logged.model_id)
+            self._log_points(run_id, values, logged)
 
     def log_files(self, run_id: str, folder: Path, place: str) -> None:
         """Add the files of a folder to a run, below `place`."""
@@ -396,12 +396,21 @@ class Tracker:
         for first in range(0, len(texts), _MOST_PARAMS):
             self._client.log_batch(run_id, params=texts[first : first + _MOST_PARAMS])
 
-    def _log_points(self, run_id: str, values: Sequence[Point], model_id: str | None = None) -> None:
+    def _log_points(self, run_id: str, values: Sequence[Point], logged: Any = None) -> None:
+        """Add numbers to a run and, if there is one, to its logged model; what is there already is not added again."""
         from mlflow.entities import Metric
 
         # The run's own start as the time of every number: logging the same numbers again then adds nothing.
         moment = self._client.get_run(run_id).info.start_time
-        metrics = [Metric(name, value, moment, step, model_id=model_id) for name, value, step in values]
+        # MLflow refuses a second value of a logged model's number at one time: the next one is a millisecond younger.
+        known = sorted((logged.metrics or ()) if logged else (), key=lambda metric: metric.timestamp)
+        newest = {(metric.key, metric.step): metric for metric in known}
+        metrics = []
+        for name, value, step in values:
+            earlier = newest.get((name, step))
+            if earlier is None or earlier.value != value:
+                time = moment if earlier is None else earlier.timestamp + 1
+                metrics.append(Metric(name, value, time, step, model_id=logged.model_id if logged else None))
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(run_id, metrics=metrics[first : first + _MOST_METRICS])
 

@@ -158,6 +158,24 @@ def test_gates_leave_tags_numbers_and_their_report(tracker: Tracker, model: Path
     assert json.loads(report.read_text()) == REPORT
 
 
+def test_a_logged_model_that_is_judged_again_has_its_newest_numbers(tracker: Tracker, model: Path) -> None:
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    run_id, client = log(tracker, model), tracker._client
+    logged = client.create_logged_model(tracker._experiment, "trees", run_id)
+    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
+    for auc in (0.73, 0.73, 0.71, 0.73):  # against one champion, twice, and then against two others
+        tracker.log_metrics(run_id, {"gate": {"auc": auc, "rows": 900}})
+    assert run(tracker, run_id).data.metrics == {
+        **run(tracker, run_id).data.metrics,
+        "gate.auc": 0.73,
+        "gate.rows": 900,
+    }
+    assert [one.value for one in client.get_metric_history(run_id, "gate.auc")] == [0.73, 0.71, 0.73]
+    assert len(client.get_metric_history(run_id, "gate.rows")) == 1
+
+
 def test_metrics_and_files_can_be_added_later(tracker: Tracker, model: Path, tmp_path: Path) -> None:
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "report.html").write_text("<p>")
