@@ -78,7 +78,7 @@ class ModelKind:
 
 
 class DeclaredModel(BaseModel):
-    """One entry of the training graph's list of models; its JSON is what the `train` step of that model is told."""
+    """One entry of the training graph's list of models; its JSON is the parameter of that model's `train` step."""
 
     model_config = ConfigDict(frozen=True)
 

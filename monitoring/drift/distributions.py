@@ -1,4 +1,4 @@
-"""Bins: what of a column is told apart when its distribution is compared."""
+"""Bins of a column, by which its distributions are compared."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LIST_ROWS: Final = 20
 def measure_models(
     scores: Mapping[str, Path], table: DayTable, data: Data, settings: Monitoring
 ) -> dict[str, ModelReference]:
-    """Return what every model was; one whose scores cannot be measured is left out, and the user is told.
+    """Return what every model was; one whose scores cannot be measured is left out with a message.
 
     Args:
         scores: File of scores, or its folder, by model.

@@ -34,7 +34,7 @@ def register_blessed(
         runs: Ids of the candidates' MLflow runs by name; the files of the blessed one are verified there.
         reference: Folder of the distributions that live traffic is compared with; without it the version can be
             served, and not watched.
-        tags: What else the version is told; see `shortlist.training.champion_cache`.
+        tags: Further tags of the version; see `shortlist.training.champion_cache`.
 
     Raises:
         IntegrityError: The files are not those that were judged.

@@ -57,10 +57,8 @@ def evaluate_gates(
         verdict: Where to write.
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
-    hearings = [
-        _evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()
-    ]
-    found = _verdict(hearings, evidence, limits)
+    results = [_evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()]
+    found = _verdict(results, evidence, limits)
     passing = {one.model: candidates[one.model].scores for one in found.reports if one.passed}
     blessing = bless(found.reports, found.models, choose(passing, found.metric, limits, seed))
     with atomic_folder(verdict) as staging:
@@ -112,20 +110,20 @@ def _slices(
         return None, str(problem)
 
 
-def _verdict(hearings: list[_CandidateResult], evidence: GateInputs, limits: Gates) -> Verdict:
+def _verdict(results: list[_CandidateResult], evidence: GateInputs, limits: Gates) -> Verdict:
     serving = (evidence.serving.measures,) if evidence.serving else ()
     return Verdict(
         limits=limits,
         metric=evidence.metric,
-        models=(*(one.measures for one in hearings), evidence.baseline.measures, *serving),
-        gains={one.measures.model: one.gain for one in hearings},
-        comparisons={one.measures.model: one.comparison for one in hearings if one.comparison},
-        best_comparisons={one.measures.model: one.best_comparison for one in hearings if one.best_comparison},
-        slices={one.measures.model: one.slices for one in hearings if one.slices is not None},
+        models=(*(one.measures for one in results), evidence.baseline.measures, *serving),
+        gains={one.measures.model: one.gain for one in results},
+        comparisons={one.measures.model: one.comparison for one in results if one.comparison},
+        best_comparisons={one.measures.model: one.best_comparison for one in results if one.best_comparison},
+        slices={one.measures.model: one.slices for one in results if one.slices is not None},
         slice_reference=evidence.reference_name,
         best_possible=best_possible(evidence.baseline.rows) if evidence.baseline.rows else None,
         champion=evidence.champion,
         skew=evidence.skew,
         log=evidence.log,
-        reports=tuple(one.report for one in hearings),
+        reports=tuple(one.report for one in results),
     )

@@ -132,7 +132,7 @@ def _sample(transformer: Transformer, log: DayTable, table: Path | None, rows: i
 def _rows_of(
     transformer: Transformer, log: DayTable, table: Path | None, part: DayPart, rows: int, seed: int
 ) -> _Compared:
-    """Rows of one day, from one of its files; what is told of slates is made again from whole ones."""
+    """Rows of one day, from one of its files; slate features are computed from whole slates."""
     whole = _piece(transformer, log, part, seed)
     chosen = whole.sample(min(rows, whole.height), seed=seed, shuffle=False)
     beside = chosen

@@ -33,7 +33,7 @@ class SlateValue:
     value: pl.Expr
     """Over looked-up rows."""
     gives: tuple[tuple[str, Given], ...]
-    """What is told of it, each with the place where looked-up rows hold it."""
+    """The features computed from it, each with its column in looked-up rows."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
 
 
 def told(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Numbers | None) -> dict[str, Floats]:
-    """Return what is told of values, by place; NaN is null.
+    """Return the features computed from values, by column; NaN is null.
 
     Args:
         rows: Looked-up rows with the places that the values read.
@@ -111,7 +111,7 @@ def told(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Numbers | Non
 
 
 def with_slates(rows: pl.DataFrame, values: Sequence[SlateValue]) -> pl.DataFrame:
-    """Return looked-up rows with what is told of values; null for NaN."""
+    """Return looked-up rows with the features computed from values; null for NaN."""
     if not values:
         return rows
     slates = rows[SLATE].to_numpy() if SLATE in rows.columns else None

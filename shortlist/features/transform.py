@@ -71,7 +71,7 @@ class Transformer:
         """Return rows of one day with every view's features, named `<view>:<feature>`.
 
         They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
-        What is told of slates needs all rows of each: `shortlist.features.slates.whole_slates` gives them.
+        Slate features need all rows of each slate: `shortlist.features.slates.whole_slates` returns them.
         """
         for view in self.plan.views:
             asked = self.lookup_keys(view, rows)

@@ -496,7 +496,7 @@ class Data(Section):
     def by_name(self) -> dict[str, Column]:
         """Every declared column, the log's and the side tables', by name."""
         side = {column.name: column for table in self.side_tables for column in table.columns}
-        # Of a log with collected rows: told apart by them, never read by a feature (`Spec`).
+        # Of a log with collected rows: they may be slices and are never features (`Spec`).
         side |= {name: Column(name=name, type=kind, known="after") for name, kind in self._live_columns.items()}
         return {**side, **{column.name: column for column in self.columns}}
 

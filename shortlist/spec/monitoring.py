@@ -111,7 +111,7 @@ class RetrainPolicy(Section):
 
 
 class Alerts(Section):
-    """Who is told."""
+    """Receivers of alerts."""
 
     urls: tuple[HttpUrl, ...] = ()
     """Endpoints that take Alertmanager's webhook format."""
@@ -137,7 +137,7 @@ class Monitoring(Section):
     retrain: RetrainPolicy = RetrainPolicy()
     """When to train again."""
     alerts: Alerts = Alerts()
-    """Who is told."""
+    """Receivers of alerts."""
     pages: Literal["all", "bad", "none"] = "all"
     """Windows of which Evidently draws pages, a few seconds and 10 MB each: every one, those that are not healthy, or
     none."""

@@ -115,7 +115,7 @@ class Lineage(BaseModel):
 
 
 def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:
-    """Return what the MLflow run of a whole pipeline is told of its beginning."""
+    """Return the tags that the MLflow run of a pipeline gets when it starts."""
     commit = git_commit()
     return {**cause.tags(), "code_version": code} | ({_COMMIT: commit} if commit else {})
 

@@ -60,7 +60,7 @@ class ServableModel(_Told):
 
 
 class TrainingDetails(_Told):
-    """What else is told of a training."""
+    """Further details of a training."""
 
     started: datetime | None = None
     """When it began; None: when it is logged."""

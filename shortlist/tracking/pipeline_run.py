@@ -12,7 +12,7 @@ from typing import Any, Final
 RUN_VARIABLE: Final = "SHORTLIST_RUN"
 """Environment variable with the name of the run that a step on this machine belongs to."""
 RUN_ID_VARIABLE: Final = "KFP_RUN_ID"
-"""Environment variable with the id of the Kubeflow run that a step belongs to; the step's pod is told it."""
+"""Environment variable with the id of the Kubeflow run that a step belongs to; the step's pod sets it."""
 _GIVEN: Final = "MLFLOW_RUN_ID"
 """Environment variable in which Kubeflow's MLflow plugin hands on the run it has opened; ours belong below it."""
 _PROCESS_VARIABLE: Final = "SHORTLIST_RUN_PROCESS"

@@ -98,7 +98,7 @@ def train_and_track(
 ) -> TrackedRun:  # fmt: skip
     """Train, score, pack and track a declared model; export it when it is a candidate.
 
-    When the earlier model does not fit, training starts from scratch, and the user is told why.
+    When the earlier model does not fit, training starts from scratch, with a message that says why.
 
     Args:
         model: What is declared, and the model to go on from.

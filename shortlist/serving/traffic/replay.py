@@ -39,7 +39,7 @@ _OUTCOME_LOG = PredictionLog()
 
 
 class ReplaySettings(BaseModel):
-    """What a replay is told when it starts."""
+    """Settings of a replay."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,6 +1,6 @@
 """One trial: a training in a process of its own, measured on the validation days.
 
-What it does to its process (a crash, all memory, a hang) is told to the search and ends nothing else.
+What it does to its process (a crash, all memory, a hang) is reported to the search and ends nothing else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TrialFailure(Exception):  # noqa: N818 - the trial has failed, not the sea
 
 
 class TrialJob(BaseModel):
-    """What a trial is told."""
+    """Input of a trial."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -110,7 +110,7 @@ def run_trial(
 
 
 class _Said:
-    """What a trial has said so far, line by line."""
+    """Lines that a trial has printed so far."""
 
     def __init__(self, path: Path) -> None:
         self.measured: dict[str, float] | None = None

@@ -1,4 +1,4 @@
-"""Every number that a rule or a panel asks for is told by the watcher or by the servers."""
+"""Every metric that a rule or a panel reads is exported by monitoring or by the servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drill showed is told alike to programs, to people in a browser and to people in a terminal."""
+"""A drill's results are the same in its JSON, on its page and on the terminal."""
 
 from __future__ import annotations
 
