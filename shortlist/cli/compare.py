@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
@@ -38,7 +39,10 @@ def compare(
     console = Console(highlight=False)
     if found.notice:
         console.print(found.notice, markup=False, soft_wrap=True)
-    console.print(table_of(found))
+    table = table_of(found)
+    # Cut figures cannot be compared: the table keeps its width, and a narrow terminal wraps or scrolls its lines.
+    console.width = max(console.width, Measurement.get(console, console.options.update(max_width=400), table).maximum)
+    console.print(table)
     for name, line in found.models.items():
         if line.dominated_by:
             console.print(

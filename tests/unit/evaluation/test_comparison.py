@@ -96,7 +96,7 @@ def test_a_model_without_scores_is_listed_with_the_reason(models: Models) -> Non
 def test_the_command_shows_the_specs_last_run(
     models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "60")  # no figure is cut
     models.add("xgboost", "candidate", noise=0.5, seconds=3.0)
     models.add("linear", "baseline", noise=0.0, seconds=1.0)
     runs = tmp_path / "runs"
@@ -108,7 +108,8 @@ def test_the_command_shows_the_specs_last_run(
     shown(str(MINIMAL), runs)
     text = capsys.readouterr().out
     assert text.startswith("No candidate beats the baseline 'linear'")
-    assert all(word in text for word in ("GAUC decides", "nDCG@10", "baseline", "calibration", "p50"))
+    assert all(word in text for word in ("GAUC decides", "nDCG@10", "baseline", "calibration", "p50", "] │"))
+    assert "…" not in text
     assert "Not in that run: logistic, popularity." in " ".join(text.split())
     shown(str(MINIMAL), runs, as_json=True)
     assert json.loads(capsys.readouterr().out)["best"] == "linear"
