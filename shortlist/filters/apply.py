@@ -1,0 +1,42 @@
+"""All filters of a spec over the candidates of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from shortlist.filters.base import Filter, FilterRequest
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """Who is left, and who was removed by what."""
+
+    rows: np.ndarray
+    """Int64, shape (n_kept,): rows of the candidates, in their order."""
+    removed_by: np.ndarray
+    """Int64, shape (n_candidates,): place of the first filter that removed each; -1 for those that are left."""
+    names: tuple[str, ...]
+    """Of the filters, in their order."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Candidates that each filter removed first, by its name."""
+        return {name: int((self.removed_by == number).sum()) for number, name in enumerate(self.names)}
+
+
+def apply_filters(candidates: pl.DataFrame, filters: Sequence[Filter], request: FilterRequest) -> Filtered:
+    """Return which candidates may be shown.
+
+    Args:
+        candidates: One row for each, with the columns that the filters read. May be empty.
+        filters: Checked against them; applied in their order, each to all candidates.
+        request: What else is known.
+    """
+    removed_by = np.full(len(candidates), -1, np.int64)
+    for number, declared in enumerate(filters):
+        removed_by[(removed_by < 0) & ~declared.keeps(candidates, request)] = number
+    return Filtered(np.flatnonzero(removed_by < 0), removed_by, tuple(declared.name for declared in filters))

@@ -1,0 +1,73 @@
+"""What a filter has to say of itself, and what it is given of a request."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from shortlist.spec.base import Section
+
+
+@dataclass(frozen=True)
+class UserHistory:
+    """What a user was shown and took, oldest first."""
+
+    items: pl.Series
+    """Values of `data.item`."""
+    times: pl.Series
+    """Datetime("us", "UTC"), ascending."""
+    positive: pl.Series
+    """Boolean: whether the outcome was positive."""
+
+
+@dataclass(frozen=True)
+class FilterRequest:
+    """What filters know of a request beside its candidates."""
+
+    now: datetime
+    """With a time zone."""
+    history: UserHistory | None = None
+    """None: nothing is known of this user."""
+    lists: Mapping[str, pl.Series] = field(default_factory=dict)
+    """Items of the release's lists, by the name of the filter that reads them."""
+
+
+class Filter(Section):
+    """A filter of the spec's `filters`. A kind overrides what it needs."""
+
+    name: str
+    """In answers, metrics and messages."""
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check the filter against the columns of candidates.
+
+        Raises:
+            ShortlistError: A column is missing or of a type that the filter cannot use.
+        """
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of candidates that it reads."""
+        return ()
+
+    def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series | None:
+        """Return the items that the filter's own file names; None: it has no file.
+
+        Args:
+            files: Folder of the user's files.
+            item_type: Type of `data.item`.
+
+        Raises:
+            ShortlistError: The file is missing, empty, or holds what is no item.
+        """
+        return None
+
+    @abstractmethod
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        """Return bool, shape (n_candidates,): which of them may be shown."""

@@ -1,0 +1,133 @@
+"""The kinds of filters: a condition, what a user has seen, and lists of items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.filters.base import Filter, FilterRequest
+from shortlist.spec.durations import Duration, length_of
+from shortlist.system.row_expressions import checked, parse_expression
+
+
+class Where(Filter):
+    """Keep the candidates that fulfil a condition."""
+
+    kind: Literal["where"]
+    """A condition over columns."""
+    name: str = "where"
+    """In answers, metrics and messages."""
+    keep: str
+    """In SQL: `stock > 0 AND (region IS NULL OR region = user_region)`. A candidate for which it is null is removed."""
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check the condition."""
+        parse_expression(self.keep, types, "condition")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the condition."""
+        return checked(self.keep).columns
+
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        """Return where the condition is true."""
+        kept: np.ndarray = checked(self.keep).over(candidates).fill_null(value=False).to_numpy()
+        return kept
+
+
+class Seen(Filter):
+    """Remove what the user was shown, or took, within a window."""
+
+    kind: Literal["seen"]
+    """The user's own past items."""
+    name: str = "seen"
+    """In answers, metrics and messages."""
+    of: Literal["shown", "positive"] = "shown"
+    """`shown`: every impression. `positive`: those with a positive outcome."""
+    window: Duration = "30d"
+    """How long an item is remembered."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The item."""
+        return (Columns.ITEM,)
+
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        """Return where an item is not among the remembered ones; everything, for a user without a history."""
+        if request.history is None:
+            return np.ones(len(candidates), np.bool_)
+        past = request.history
+        first = past.times.search_sorted(request.now - length_of(self.window), side="left")
+        items = past.items[first:]
+        if self.of == "positive":
+            items = items.filter(past.positive[first:])
+        kept: np.ndarray = ~candidates[Columns.ITEM].is_in(items.implode()).to_numpy()
+        return kept
+
+
+class _ItemList(Filter):
+    path: str
+    """Text file with one item a line, relative to the folder of the log; part of the release."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The item."""
+        return (Columns.ITEM,)
+
+    def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series:
+        """Return the file's items, each once; empty lines and spaces around an item do not count."""
+        where = files / self.path
+        try:
+            lines = where.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ShortlistError(f"filter '{self.name}': {where} cannot be read: {error}") from error
+        texts = pl.Series(Columns.ITEM, [text for line in lines if (text := line.strip())], pl.String())
+        items = texts.cast(item_type, strict=False)
+        if items.has_nulls():
+            first = texts.filter(items.is_null())[0]
+            raise ShortlistError(
+                f"filter '{self.name}': {where}: '{first[:80]}' is no {item_type}, which data.item is;"
+                " wanted one item a line"
+            )
+        if not len(items):
+            raise ShortlistError(f"filter '{self.name}': {where} names no item; leave the filter out")
+        return items.unique().sort()
+
+    def _listed(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        listed: np.ndarray = candidates[Columns.ITEM].is_in(request.lists[self.name].implode()).to_numpy()
+        return listed
+
+
+class Allow(_ItemList):
+    """Keep the items of a list only."""
+
+    kind: Literal["allow"]
+    """Items that may be shown."""
+    name: str = "allow"
+    """In answers, metrics and messages."""
+
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        """Return where an item is listed."""
+        return self._listed(candidates, request)
+
+
+class Deny(_ItemList):
+    """Remove the items of a list."""
+
+    kind: Literal["deny"]
+    """Items that are never shown."""
+    name: str = "deny"
+    """In answers, metrics and messages."""
+
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        """Return where an item is not listed."""
+        return ~self._listed(candidates, request)
+
+
+FILTERS: Final[dict[str, type[Filter]]] = {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny}
+"""By kind; a new kind is a class and a line here."""

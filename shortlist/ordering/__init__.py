@@ -1,0 +1,1 @@
+"""The order in which scored candidates are shown: value, rules, diversity, exploration."""

@@ -1,0 +1,129 @@
+"""What an ordering rule, a measure of diversity and a way to explore have to say; the loop knows no kind by name."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from shortlist.contracts import did_you_mean
+from shortlist.spec.base import Section
+from shortlist.system.row_expressions import ExpressionError
+
+
+class PlaceLimit(Protocol):
+    """Which candidates may take the next place, given those that are placed."""
+
+    def allowed(self, place: int) -> np.ndarray:
+        """Return bool, shape (n_candidates,): whether each may take a place, counted from 1."""
+        ...
+
+    def add(self, row: int, place: int) -> None:
+        """Count a candidate that was placed."""
+        ...
+
+
+class OrderingRule(Section):
+    """A rule of the spec's `ordering.rules`. A kind overrides what it needs."""
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check the rule against the columns of candidates.
+
+        Raises:
+            ShortlistError: A column is missing or of a type that the rule cannot use.
+        """
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of candidates that it reads."""
+        return ()
+
+    def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
+        """Return the candidates' values as this rule changes them, float64, shape (n_candidates,)."""
+        return values
+
+    def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
+        """Return rows of candidates that have a fixed place, by place, counted from 1."""
+        return {}
+
+    def limit(self, candidates: pl.DataFrame) -> PlaceLimit | None:
+        """Return a limit to who may take which place; None: this rule has none."""
+        return None
+
+
+class Utilities(Protocol):
+    """What each candidate would add to the slate, changed by every one that is placed."""
+
+    @property
+    def now(self) -> np.ndarray:
+        """Float64, shape (n_candidates,)."""
+        ...
+
+    def add(self, row: int) -> None:
+        """Take account of a candidate that was placed."""
+        ...
+
+
+class Diversity(Section):
+    """A way to keep a slate from being alike; its kinds differ in how value and likeness are combined."""
+
+    by: str
+    """Column of candidates by which two are alike: a vector (cosine), tags (share in common), or a single value."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of candidates that it reads."""
+        return (self.by,)
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check that candidates have the column.
+
+        Raises:
+            ExpressionError: They do not.
+        """
+        require_columns("diversity.by", self.reads, types)
+
+    @abstractmethod
+    def utilities(self, candidates: pl.DataFrame, values: np.ndarray) -> Utilities:
+        """Return the utilities of an empty slate.
+
+        Args:
+            candidates: With the column `by`.
+            values: Float64, shape (n_candidates,), finite.
+        """
+
+
+class Exploration(Section):
+    """A way to give others than the best a chance, with a probability that is known."""
+
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Of slates that are drawn at all; the others are in the best order."""
+
+    @abstractmethod
+    def probabilities(self, utilities: np.ndarray) -> np.ndarray:
+        """Return the probability with which each of the allowed candidates takes the next place.
+
+        Args:
+            utilities: Float64, shape (n_allowed,), finite, n_allowed at least 1.
+
+        Returns:
+            Float64, shape (n_allowed,), sums to 1.
+        """
+
+
+def require_columns(rule: str, columns: Sequence[str], types: Mapping[str, pl.DataType]) -> None:
+    """Refuse a rule that reads a column which candidates do not have.
+
+    Raises:
+        ExpressionError: It does.
+    """
+    for name in columns:
+        if name not in types:
+            raise ExpressionError(
+                f"{rule} reads '{name}', which is no column of candidates{did_you_mean(name, types)};"
+                f" there are {', '.join(types)}"
+            )

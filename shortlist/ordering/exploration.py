@@ -1,0 +1,44 @@
+"""Exploration with known probabilities: Plackett-Luce sampling by utility, or a random candidate now and then."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from pydantic import Field
+
+from shortlist.ordering.base import Exploration
+
+
+class PlackettLuce(Exploration):
+    """Draw each place in proportion to `exp(utility / temperature)`: what sorting by utility plus Gumbel noise does."""
+
+    kind: Literal["gumbel"]
+    """Gumbel top-k."""
+    temperature: Annotated[float, Field(gt=0, le=1_000)]
+    """In units of the value: candidates that differ by it differ by a factor of 2.7 in probability."""
+
+    def probabilities(self, utilities: np.ndarray) -> np.ndarray:
+        """Return the softmax of the utilities."""
+        weights = np.exp((utilities - utilities.max()) / self.temperature)
+        shares: np.ndarray = weights / weights.sum()
+        return shares
+
+
+class EpsilonGreedy(Exploration):
+    """Give each place to a random allowed candidate with a small probability, else to the best."""
+
+    kind: Literal["epsilon"]
+    """Epsilon-greedy."""
+    epsilon: Annotated[float, Field(gt=0, le=1)]
+    """Probability that a place is given at random."""
+
+    def probabilities(self, utilities: np.ndarray) -> np.ndarray:
+        """Return epsilon shared by all, and the rest for the best."""
+        shares = np.full(len(utilities), self.epsilon / len(utilities))
+        shares[np.argmax(utilities)] += 1.0 - self.epsilon
+        return shares
+
+
+EXPLORATIONS: Final[dict[str, type[Exploration]]] = {"gumbel": PlackettLuce, "epsilon": EpsilonGreedy}
+"""By kind; a new kind is a class and a line here."""

@@ -1,0 +1,73 @@
+"""How alike two candidates are, between 0 and 1, by any column that says what they are."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+
+class Likeness(Protocol):
+    """Likeness of each candidate to one of them."""
+
+    def to(self, row: int) -> np.ndarray:
+        """Return float64, shape (n_candidates,), from 0 (unlike) to 1; 1 to itself, 0 where either has no value."""
+        ...
+
+
+def likeness_by(column: pl.Series) -> Likeness:
+    """Return the measure that belongs to a column's type; all of them are positive semidefinite, as DPPs need them.
+
+    Args:
+        column: A vector (`pl.Array`): `(1 + cosine) / 2`. A list of tags: common tags as a share of all tags of both
+            (Jaccard). Anything else: 1 for equal values.
+    """
+    if isinstance(column.dtype, pl.Array):
+        return _Cosine(column)
+    if isinstance(column.dtype, pl.List):
+        return _Jaccard(column)
+    return _Equality(column)
+
+
+class _Cosine:
+    def __init__(self, column: pl.Series) -> None:
+        assert isinstance(column.dtype, pl.Array)
+        self._known = column.is_not_null().to_numpy()
+        vectors = np.zeros((len(column), column.dtype.size), np.float32)
+        vectors[self._known] = column.drop_nulls().to_numpy()
+        lengths = np.linalg.norm(vectors, axis=1)
+        self._known &= np.isfinite(lengths) & (lengths > 0)
+        self._unit = np.zeros_like(vectors)
+        self._unit[self._known] = vectors[self._known] / lengths[self._known, None]
+
+    def to(self, row: int) -> np.ndarray:
+        alike: np.ndarray = np.where(self._known & self._known[row], (1.0 + self._unit @ self._unit[row]) / 2.0, 0.0)
+        alike[row] = 1.0
+        np.clip(alike, 0.0, 1.0, out=alike)
+        return alike
+
+
+class _Jaccard:
+    def __init__(self, column: pl.Series) -> None:
+        rows = pl.DataFrame({"row": np.arange(len(column)), "tag": column}).explode("tag").drop_nulls("tag").unique()
+        codes = rows["tag"].rank("dense").to_numpy().astype(np.intp) - 1
+        self._has = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.float32)
+        self._has[rows["row"].to_numpy(), codes] = 1.0
+        self._sizes = self._has.sum(axis=1)
+
+    def to(self, row: int) -> np.ndarray:
+        common = (self._has @ self._has[row]).astype(np.float64)
+        alike: np.ndarray = common / np.maximum(self._sizes + self._sizes[row] - common, 1.0)
+        alike[row] = 1.0
+        return alike
+
+
+class _Equality:
+    def __init__(self, column: pl.Series) -> None:
+        self._codes = column.rank("dense").fill_null(0).to_numpy().astype(np.intp)
+
+    def to(self, row: int) -> np.ndarray:
+        alike: np.ndarray = ((self._codes == self._codes[row]) & (self._codes > 0)).astype(np.float64)
+        alike[row] = 1.0
+        return alike

@@ -1,0 +1,154 @@
+"""The loop that fills a slate, one place after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import blake2b
+from itertools import chain
+
+import numpy as np
+import polars as pl
+
+from shortlist.ordering.base import Utilities
+from shortlist.spec.ordering import Ordering
+from shortlist.system.row_expressions import checked, parse_expression
+
+
+@dataclass(frozen=True)
+class OrderedSlate:
+    """Candidates in the order in which they are shown."""
+
+    rows: np.ndarray
+    """Int64, shape (n_placed,): rows of candidates; fewer than asked for where caps or missing values leave fewer."""
+    values: np.ndarray
+    """Float64, shape (n_placed,): what each is worth after boosts."""
+    propensities: np.ndarray
+    """Float64, shape (n_placed,): the probability with which each took its place, given those above it. Their product
+    is the probability of the whole slate. 1 for pinned items and without exploration."""
+    explored: bool
+    """Whether places were drawn."""
+    without_value: int
+    """Candidates left out because their value is null or not finite."""
+
+
+@dataclass
+class _Value:
+    """Utilities that do not change: no diversity is declared."""
+
+    now: np.ndarray
+
+    def add(self, row: int) -> None:
+        pass
+
+
+def check_ordering(ordering: Ordering, types: Mapping[str, pl.DataType]) -> None:
+    """Check a section against the columns of candidates.
+
+    Args:
+        ordering: The section.
+        types: Of the columns, `score` among them.
+
+    Raises:
+        ExpressionError: A formula, a condition or a rule does not fit them.
+    """
+    parse_expression(ordering.value, types, "number")
+    for rule in ordering.rules:
+        rule.check(types)
+    if ordering.diversity is not None:
+        ordering.diversity.check(types)
+
+
+def columns_read(ordering: Ordering) -> tuple[str, ...]:
+    """Return the columns of candidates that a section reads, each once."""
+    formula = checked(ordering.value).columns
+    diversity = () if ordering.diversity is None else ordering.diversity.reads
+    return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), diversity)))
+
+
+def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) -> OrderedSlate:
+    """Return the slate of a request; the same request and candidates give the same slate, bit by bit.
+
+    Pinned items keep their places, count for caps from the start, and for diversity once their place is reached.
+
+    Args:
+        candidates: One row for each: `score` and the other columns that the section reads. May be empty.
+        ordering: The section, checked against them.
+        k: Places.
+        request: Identity of the request; the draws follow from it.
+    """
+    formula = checked(ordering.value).over(candidates).cast(pl.Float64()).fill_null(np.nan).to_numpy()
+    values = reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
+    usable = np.isfinite(values)
+    without_value = int(len(values) - usable.sum())
+    if without_value:
+        slate = order(candidates.filter(usable), ordering, k, request)
+        return OrderedSlate(
+            np.flatnonzero(usable)[slate.rows], slate.values, slate.propensities, slate.explored, without_value
+        )
+    return _fill(candidates, ordering, values, k, np.random.Generator(np.random.Philox(key=_seed(request))))
+
+
+def _fill(
+    candidates: pl.DataFrame, ordering: Ordering, values: np.ndarray, k: int, draws: np.random.Generator
+) -> OrderedSlate:
+    k = min(k, len(values))
+    pins = {
+        place: row for rule in ordering.rules for place, row in rule.pinned(candidates).items() if place <= k
+    }  # fmt: skip
+    limits = [limit for rule in ordering.rules if (limit := rule.limit(candidates)) is not None]
+    for place, row in pins.items():
+        for limit in limits:
+            limit.add(row, place)
+    free = np.ones(len(values), np.bool_)
+    free[list(pins.values())] = False
+    utilities: Utilities = _Value(values)
+    if ordering.diversity is not None and len(values):
+        utilities = ordering.diversity.utilities(candidates, values)
+    explore = ordering.explore
+    explored = explore is not None and draws.random() < explore.share
+    # Probability of the places so far if they are drawn, and whether the best order would have been the same.
+    drawn, best_so_far = 1.0, True
+    rows: list[int] = []
+    propensities: list[float] = []
+    while len(rows) < k:
+        place = len(rows) + 1
+        allowed = np.flatnonzero(reduce(np.logical_and, (limit.allowed(place) for limit in limits), free))
+        # Where caps leave nobody, pinned items of later places move up.
+        if pins and (place in pins or not len(allowed)):
+            row, propensity = pins.pop(min(pins)), 1.0
+        elif not len(allowed):
+            break
+        else:
+            now = utilities.now[allowed]
+            best = int(np.argmax(now))
+            chosen, propensity = best, 1.0
+            if explore is not None:
+                probabilities = explore.probabilities(now)
+                if explored:
+                    chosen = _draw(probabilities, draws)
+                before = explore.share * drawn + (1.0 - explore.share) * best_so_far
+                drawn *= float(probabilities[chosen])
+                best_so_far = best_so_far and chosen == best
+                propensity = (explore.share * drawn + (1.0 - explore.share) * best_so_far) / before
+            row = int(allowed[chosen])
+            free[row] = False
+            for limit in limits:
+                limit.add(row, place)
+        utilities.add(row)
+        rows.append(row)
+        propensities.append(propensity)
+    placed = np.array(rows, np.int64)
+    return OrderedSlate(placed, values[placed], np.array(propensities), explored, 0)
+
+
+def _draw(probabilities: np.ndarray, draws: np.random.Generator) -> int:
+    reached = np.cumsum(probabilities)
+    chosen = int(np.searchsorted(reached, draws.random() * reached[-1], side="right"))
+    # Rounding may reach past the last candidate that has a probability.
+    return min(chosen, int(np.flatnonzero(probabilities)[-1]))
+
+
+def _seed(request: str) -> int:
+    return int.from_bytes(blake2b(request.encode(), digest_size=16).digest())

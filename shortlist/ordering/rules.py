@@ -1,0 +1,130 @@
+"""Ordering rules: boosts, fixed places, and limits to how many of one kind are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self
+
+import numpy as np
+import polars as pl
+from pydantic import Field, model_validator
+
+from shortlist.contracts import Columns
+from shortlist.ordering.base import OrderingRule, PlaceLimit, require_columns
+from shortlist.system.row_expressions import ExpressionError, checked, parse_expression
+
+
+class Boost(OrderingRule):
+    """Change the value of the candidates that fulfil a condition."""
+
+    kind: Literal["boost"]
+    """Raises or lowers values."""
+    where: str
+    """Condition over the columns of candidates: `published_date >= DATE '2026-01-01'`. Null counts as false."""
+    factor: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    """Multiplies the value. A negative value is divided by it, so that a factor above 1 always raises."""
+    add: Annotated[float, Field(ge=-1e9, le=1e9)] = 0.0
+    """Added to the value afterwards."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.factor == 1.0 and self.add == 0.0:
+            raise ValueError("a boost of factor 1 that adds 0 changes nothing; declare factor or add")
+        return self
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check the condition."""
+        parse_expression(self.where, types, "condition")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the condition."""
+        return checked(self.where).columns
+
+    def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
+        """Return the raised values."""
+        meant = checked(self.where).over(candidates).fill_null(value=False).to_numpy()
+        raised = np.where(values < 0, values / self.factor, values * self.factor) + self.add
+        return np.where(meant, raised, values)
+
+
+class Pin(OrderingRule):
+    """Give an item a fixed place in every slate that has it among its candidates."""
+
+    kind: Literal["pin"]
+    """Fixes an item's place."""
+    item: int | str
+    """Value of `data.item`."""
+    place: Annotated[int, Field(ge=1, le=1_000)]
+    """From 1, the first. Slates that are shorter leave it out."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The item."""
+        return (Columns.ITEM,)
+
+    def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
+        """Return the item's row, if it is there."""
+        found = candidates[Columns.ITEM].index_of(self.item)
+        return {} if found is None else {self.place: found}
+
+
+class Cap(OrderingRule):
+    """Limit how many candidates with the same value of a column are among the first places."""
+
+    kind: Literal["cap"]
+    """Limits how many of one kind are shown."""
+    column: str
+    """Column of candidates: a creator, a category. Null is not limited."""
+    most: Annotated[int, Field(ge=1, le=1_000)]
+    """Candidates with the same value."""
+    places: Annotated[int, Field(ge=2, le=10_000)]
+    """First places of the slate among which they are counted."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.most >= self.places:
+            raise ValueError(f"at most {self.most} in {self.places} places limits nothing; wanted most below places")
+        return self
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check that the column has single values."""
+        require_columns("cap", self.reads, types)
+        if types[self.column].is_nested() or types[self.column].is_float():
+            raise ExpressionError(
+                f"cap counts equal values of '{self.column}', which is {types[self.column]}; wanted whole numbers,"
+                " texts or dates"
+            )
+
+    def limit(self, candidates: pl.DataFrame) -> PlaceLimit:
+        """Return the count of each value so far."""
+        return _Count(self, candidates[self.column])
+
+
+class _Count:
+    """Candidates placed so far, by value of the capped column."""
+
+    def __init__(self, rule: Cap, column: pl.Series) -> None:
+        self._rule = rule
+        # 0 for null, so that it can be left out of the limit.
+        self._codes = column.rank("dense").fill_null(0).to_numpy().astype(np.intp)
+        self._placed = np.zeros(int(self._codes.max(initial=0)) + 1, np.int64)
+
+    def allowed(self, place: int) -> np.ndarray:
+        if place > self._rule.places:
+            return np.ones(len(self._codes), np.bool_)
+        allowed: np.ndarray = (self._placed < self._rule.most)[self._codes]
+        return allowed
+
+    def add(self, row: int, place: int) -> None:
+        if self._codes[row] and place <= self._rule.places:
+            self._placed[self._codes[row]] += 1
+
+
+ORDERING_RULES: Final[dict[str, type[OrderingRule]]] = {"boost": Boost, "pin": Pin, "cap": Cap}
+"""By kind; a new kind is a class and a line here."""

@@ -1,0 +1,101 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from pydantic import Field, TypeAdapter
+
+from shortlist.contracts import ShortlistError
+from shortlist.filters.apply import apply_filters
+from shortlist.filters.base import Filter, FilterRequest, UserHistory
+from shortlist.filters.rules import FILTERS, Allow, Deny, Seen, Where
+
+NOW = datetime(2026, 2, 10, tzinfo=UTC)
+CANDIDATES = pl.DataFrame({"item": [1, 2, 3, 4], "stock": [5, 0, None, 1]})
+HISTORY = UserHistory(
+    items=pl.Series([1, 2, 4]),
+    times=pl.Series([datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 9, tzinfo=UTC), NOW]),
+    positive=pl.Series([True, False, True]),
+)
+
+
+def test_each_candidate_is_counted_for_the_first_filter_that_removes_it() -> None:
+    filters = [Where(kind="where", name="in_stock", keep="stock > 0"), Deny(kind="deny", path="bad.txt")]
+    result = apply_filters(CANDIDATES, filters, FilterRequest(NOW, lists={"deny": pl.Series([2, 4])}))
+    assert result.rows.tolist() == [0]
+    assert result.removed_by.tolist() == [-1, 0, 0, 1]
+    assert result.counts == {"in_stock": 2, "deny": 1}
+
+
+@pytest.mark.parametrize(
+    ("of", "window", "kept"),
+    [
+        ("shown", "30d", [3]),
+        ("shown", "2d", [1, 3]),
+        ("positive", "30d", [2, 3]),
+        ("positive", "1d", [1, 2, 3]),
+        ("shown", "1d", [1, 3]),  # the window's first moment belongs to it
+    ],
+)
+def test_what_a_user_has_seen_is_removed_for_a_while(of: str, window: str, kept: list[int]) -> None:
+    seen = Seen.model_validate({"kind": "seen", "of": of, "window": window})
+    result = apply_filters(CANDIDATES, [seen], FilterRequest(NOW, HISTORY))
+    assert CANDIDATES["item"].gather(result.rows).to_list() == kept
+
+
+def test_a_user_without_a_history_has_seen_nothing() -> None:
+    assert len(apply_filters(CANDIDATES, [Seen(kind="seen")], FilterRequest(NOW)).rows) == len(CANDIDATES)
+
+
+def test_no_candidates_are_filtered_to_none() -> None:
+    filters: list[Filter] = [Where(kind="where", keep="stock > 0"), Seen(kind="seen"), Allow(kind="allow", path="a")]
+    request = FilterRequest(NOW, HISTORY, {"allow": pl.Series([1])})
+    assert apply_filters(CANDIDATES.clear(), filters, request).counts == {"where": 0, "seen": 0, "allow": 0}
+
+
+def test_a_list_is_read_with_its_items_once(tmp_path: Path) -> None:
+    (tmp_path / "allowed.txt").write_text("\ufeff3\n 1 \n\n3\n", encoding="utf-8")
+    allow = Allow(kind="allow", path="allowed.txt")
+    items = allow.read_list(tmp_path, pl.Int64())
+    assert items.to_list() == [1, 3]
+    kept = apply_filters(CANDIDATES, [allow], FilterRequest(NOW, lists={"allow": items}))
+    assert CANDIDATES["item"].gather(kept.rows).to_list() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1\ntwo\n", "'two' is no Int64, which data.item is"),
+        (b" \n", "names no item"),
+        (b"\xff\xfe1", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(ShortlistError) as refused:
+        Deny(kind="deny", path="list.txt").read_list(tmp_path, pl.Int64())
+    assert message in str(refused.value)
+
+
+def test_a_condition_is_checked_against_the_columns() -> None:
+    with pytest.raises(ShortlistError, match=r"reads 'stok'.*did you mean 'stock'"):
+        Where(kind="where", keep="stok > 0").check(CANDIDATES.schema)
+
+
+class OddItems(Filter):
+    """A filter of a user's own."""
+
+    kind: str = Field(default="odd", pattern="^odd$")
+    name: str = "odd"
+
+    def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+        return (candidates["item"] % 2 == 1).to_numpy()
+
+
+def test_a_filter_is_added_by_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FILTERS, "odd", OddItems)
+    declared = TypeAdapter(FILTERS["odd"]).validate_python({"kind": "odd"})
+    assert apply_filters(CANDIDATES, [declared], FilterRequest(NOW)).rows.tolist() == [0, 2]

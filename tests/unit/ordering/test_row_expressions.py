@@ -1,0 +1,63 @@
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shortlist.system.row_expressions import ExpressionError, Wanted, parse_expression
+
+TYPES = {
+    "price": pl.Float64(),
+    "stock": pl.Int64(),
+    "region": pl.String(),
+    "tags": pl.List(pl.Int64()),
+    "until": pl.Date(),
+    "now": pl.Datetime("us", "UTC"),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "message"),
+    [
+        ("prize > 3", "condition", "reads 'prize', which is no column of candidates; did you mean 'price'"),
+        ("stock > 'many'", "condition", "cannot compare string with numeric"),
+        ("price + ", "number", "Expected: an expression"),
+        ("price", "condition", "gives Float64; wanted true or false"),
+        ("stock > 0", "number", "gives Boolean; wanted a number"),
+        ("SUM(price)", "number", "one value for all candidates"),
+        ("1 = 1", "condition", "one value for all candidates"),
+        ("unnest(tags) > 1", "condition", "one value for all candidates"),
+        ("price IN (SELECT 1)", "condition", "is no expression"),
+        ("read_csv('/etc/passwd')", "number", "unsupported function"),
+        ("*", "number", "is no expression"),
+        ("(" * 51 + "price" + ")" * 51, "number", "51 opening brackets"),
+        ("price + " * 300 + "price", "number", "is too long: got 2,405 characters"),
+    ],
+)
+def test_an_expression_that_does_not_fit_is_refused_with_the_reason(text: str, wanted: Wanted, message: str) -> None:
+    with pytest.raises(ExpressionError) as refused:
+        parse_expression(text, TYPES, wanted)
+    assert message in str(refused.value)
+
+
+def test_null_decides_like_sql() -> None:
+    rows = pl.DataFrame({"stock": [1, None, 0], "region": ["DE", "DE", None]})
+    both = parse_expression("stock > 0 AND region = 'DE'", TYPES, "condition")
+    assert both.over(rows).to_list() == [True, None, False]
+    assert both.columns == ("stock", "region")
+
+
+def test_dates_are_compared_with_the_moment_of_the_request() -> None:
+    rows = pl.DataFrame({"until": ["2026-01-31", "2026-02-02"], "now": ["2026-02-01", "2026-02-01"]}).with_columns(
+        pl.col("until").str.to_date(), pl.col("now").str.to_datetime("%Y-%m-%d", time_zone="UTC", time_unit="us")
+    )
+    assert parse_expression("until >= CAST(now AS DATE)", TYPES, "condition").over(rows).to_list() == [False, True]
+
+
+@given(st.text(alphabet="()+-*/<>=!'\"., ;\\\0\n%_axprice1stock\u00e9\U0001f600NULANDORCSEWHT", max_size=40))
+def test_any_other_text_is_refused_in_a_sentence(text: str) -> None:
+    try:
+        parsed = parse_expression(text, TYPES, "condition")
+    except ExpressionError as refused:
+        assert "\n" not in str(refused).replace(repr(text), "").replace(text, "")
+    else:
+        assert parsed.columns
