@@ -8,6 +8,7 @@ from typing import Final
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.objects import open_object_store
+from shortlist.storage.records.opening import record_store_at
 from shortlist.storage.records.store import RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
@@ -30,7 +31,7 @@ def claim(stores: StorageConfig) -> str:
     """
     objects = open_object_store(stores) if stores.objects else None
     wanted = {"cluster": stores.cluster, "objects": stores.objects, "identity": uuid.uuid4().hex}
-    databases = [_database(address) for address in _addresses(stores)]
+    databases = [record_store_at(address, "", "identity", "") for address in _addresses(stores)]
     # Before the bucket, which is marked before they are: whoever claims at the same moment is no stranger.
     marked = [_parsed(database.read(MARKER)) for database in databases]
     before = _parsed(objects.read(MARKER)) if objects is not None else None
@@ -54,12 +55,6 @@ def _addresses(stores: StorageConfig) -> list[str]:
     tracking = stores.tracking_uri or ""
     found = (stores.database_uri, tracking if tracking.startswith("postgresql") else None)
     return list(dict.fromkeys(filter(None, found)))
-
-
-def _database(address: str) -> RecordStore:
-    from shortlist.storage.records.postgres import open_postgres  # loads the driver
-
-    return open_postgres(address, "", "identity", "")
 
 
 def _check_same_marker(database: RecordStore, found: Marker | None, wanted: Marker, is_new: bool) -> None:

@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.records.folder import FolderRecordStore
-from shortlist.storage.records.opening import open_record_store
+from shortlist.storage.records.opening import RECORD_STORES, open_record_store
 from shortlist.storage.records.store import LockedError, RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
@@ -255,6 +255,34 @@ def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECORDS", raising=False)
     with pytest.raises(ShortlistError, match="the environment variable RECORDS is not set"):
         open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo")
+
+
+class ShelfRecords(FolderRecordStore):
+    """Records of a project's own: a folder for each cluster, area and spec below the address."""
+
+
+def open_shelf(address: str, cluster: str, area: str, spec: str) -> ShelfRecords:
+    """Return the records at `shelf:///path`."""
+    return ShelfRecords(Path(address.removeprefix("shelf://")) / cluster / area / spec)
+
+
+def test_a_record_store_of_ones_own_keeps_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECORD_STORES, "shelf", f"{__name__}:open_shelf")
+    monkeypatch.setenv("RECORDS", f"shelf://{tmp_path}")
+    stores = StorageConfig(cluster="blue", database_variable="RECORDS")
+    state = open_record_store(stores, "monitoring", "demo")
+    assert isinstance(state, ShelfRecords)
+    assert state.create("decisions/1.json", "{}")
+    assert not open_record_store(stores, "monitoring", "demo").create("decisions/1.json", "{}")
+    assert (tmp_path / "blue" / "monitoring" / "demo" / "decisions" / "1.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("address", ["mysql://me:hush@host/db", "me:hush@host"])
+def test_an_address_without_a_record_store_is_refused_unseen(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECORDS", address)
+    with pytest.raises(ShortlistError, match="no record store is known for this address; wanted postgresql://") as told:
+        open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo")
+    assert "hush" not in str(told.value)
 
 
 def kill_server(postgres: str) -> None:

@@ -26,7 +26,7 @@ SPEC: Final = "demo"
 
 
 class Store:
-    """A `StateStore` in memory; a process that dies loses its lock."""
+    """A `RecordStore` in memory; a process that dies loses its lock."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -17,7 +17,7 @@ from shortlist.storage.records.store import LockedError
 
 
 class FolderRecordStore:
-    """A `StateStore`: a record's name is its path. Other files may lie beside them.
+    """A `RecordStore`: a record's name is its path. Other files may lie beside them.
 
     Args:
         folder: Where they are; it is made when something is written.

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class PostgresRecordStore:
-    """A `StateStore`. Every call changes the same when it is made twice, and is repeated after a lost connection.
+    """A `RecordStore`. Every call changes the same when it is made twice, and is repeated after a lost connection.
 
     Args:
         server: Where the table is; it is made when it is missing.
