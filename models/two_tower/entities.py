@@ -77,7 +77,9 @@ def looked_up(*chosen: tuple[Entities, Tensor]) -> Lookups:
         begins = entities.starts[wanted]
         length = entities.starts[wanted + 1] - begins
         ends = length.cumsum(0)
-        place = torch.arange(int(ends[-1]) if len(ends) else 0) + torch.repeat_interleave(begins - ends + length, length)
+        place = torch.arange(int(ends[-1]) if len(ends) else 0) + torch.repeat_interleave(
+            begins - ends + length, length
+        )
         places.append(place)
         lengths.append(length)
         rows.append(entities.rows[place])

@@ -77,13 +77,12 @@ class TwoTowers(nn.Module):
         drawn = torch.empty(rows, width).normal_(std=width**-0.5, generator=random)
         self.table = FusedTable.of(drawn, torch.zeros(rows))
         self.register_buffer("numbers_IN", torch.from_numpy(standardised(items, section.item_numbers)))
-        self.linear = nn.Linear(len(section.item_numbers), width, bias=False)
-        nn.init.zeros_(self.linear.weight)
+        self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
 
     def item_vectors(self, pooled_ID: Tensor, items: Tensor) -> Tensor:
         """Return the vectors of items whose rows are summed already."""
         if self.numbers_IN.shape[1]:
-            pooled_ID = pooled_ID + self.linear(self.numbers_IN[items])
+            pooled_ID = pooled_ID + self.numbers_IN[items] @ self.weight_ND
         return functional.normalize(pooled_ID, dim=1)
 
     @torch.no_grad()
@@ -114,7 +113,7 @@ class Trainer:
         """
         self._towers, self._section = towers, section
         self._adagrad = RowWiseAdagrad(towers.table.weight_RD, towers.table.squares_R, section.learning_rate)
-        self._adam = torch.optim.Adam(towers.linear.parameters(), lr=0.01) if section.item_numbers else None
+        self._adam = torch.optim.Adam([towers.weight_ND], lr=0.01) if section.item_numbers else None
         self._random = torch.Generator().manual_seed(seed)
         self._frequency = torch.from_numpy(frequency)
 
@@ -127,7 +126,10 @@ class Trainer:
         users_BD = functional.normalize(pooled[: len(users_B)], dim=1)
         items_CD = towers.item_vectors(pooled[len(users_B) :], items_C)
         loss = softmax_loss(
-            users_BD @ items_CD.T / self._section.temperature, items_B, items_C, self._log_expected(len(items_B), items_C)
+            users_BD @ items_CD.T / self._section.temperature,
+            items_B,
+            items_C,
+            self._log_expected(len(items_B), items_C),
         )
         loss.backward()  # type: ignore[no-untyped-call]
         assert pooled.grad is not None
@@ -146,9 +148,9 @@ class Trainer:
 def softmax_loss(scores_BC: Tensor, items_B: Tensor, items_C: Tensor, log_expected_C: Tensor) -> Tensor:
     """Return the mean cross-entropy of every row's own item, which stands in the column of the row's number.
 
-    An item that is often among the columns is often a negative; subtracting the logarithm of its expected count (logQ
-    correction; Bengio and Senecal, 2008; Yi et al., 2019) makes the optimum the same as with all items as columns. Other
-    columns with the row's own item are left out: they are no negatives.
+    An item that is often among the columns is often a negative. Subtracting the logarithm of its expected count (logQ
+    correction; Bengio and Senecal, 2008; Yi et al., 2019) makes the optimum the same as with all items as columns.
+    Other columns with the row's own item are left out: they are no negatives.
     """
     corrected = scores_BC - log_expected_C
     again = items_B[:, None] == items_C[None, :]

@@ -52,7 +52,6 @@ class ClickModel:
         probability: Floats = expit(self.offset + self.scale * _appeal(self.world, shown, day, self.taste))
         return np.round(probability, 9)  # the last bits depend on how long arrays are, and so on drifts to come
 
-
     def clicks_expected(self, users: Ints, context: Floats, day: int) -> Floats:
         """Return the probability of a click of some users on every item, shape (users, items).
 

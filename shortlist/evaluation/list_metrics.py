@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,7 @@ def list_metrics(lists: Items, relevant: Relevant, popularity: Floats) -> ListMe
     >>> found.recall.tolist(), found.reciprocal_rank.tolist(), found.novelty.tolist()
     ([0.5], [0.5], [2.0])
     """
-    queries, width = lists.shape
+    queries = len(lists)
     stride = max(int(lists.max(initial=0)), int(relevant.items.max(initial=0))) + 1
     takeable = relevant.items >= 0
     taken = relevant.query[takeable] * stride + relevant.items[takeable]
@@ -74,7 +74,7 @@ def list_metrics(lists: Items, relevant: Relevant, popularity: Floats) -> ListMe
     return ListMetrics(
         items=(lists >= 0).sum(axis=1).astype(np.float64),
         recall=hits.sum(axis=1) / wanted,
-        hit_rate_at_10=first.any(axis=1) + missing,
+        hit_rate_at_10=first.any(axis=1).astype(np.float64) + missing,
         ndcg_at_10=first @ discounts[: first.shape[1]] / best,
         reciprocal_rank=np.where(found, 1 / (hits.argmax(axis=1) + 1), 0.0) + missing,
         novelty=np.where(known.any(axis=1), bits / np.maximum(known.sum(axis=1), 1), np.nan),

@@ -14,6 +14,8 @@ from shortlist.evaluation.records import Interval, Record
 from shortlist.spec.base import Section
 from shortlist.storage.artefacts import IntegrityError, read_json
 
+EVALUATION: Final = "evaluation"
+"""Folder, beside the release, of what the gates read."""
 FILE: Final = "evaluation.json"
 PER_USER: Final = "per_user.parquet"
 """A line per user and list: `list`, and the numbers of `shortlist.evaluation.list_metrics`."""
@@ -136,12 +138,12 @@ def retrieval_gate(declared: bool, measures: RetrievalMeasures | None, limits: R
         )
     elif union.recall.low < limits.min_recall:
         failures.append(f"recall {union.recall.low:.4f} < {limits.min_recall:.4f} (min_recall; lower bound)")
-    for one in measures.evaluation.lists:
-        if one.index_recall is not None and one.index_recall < limits.min_index_recall:
-            failures.append(
-                f"index of source '{one.name}' finds {one.index_recall:.4f} of the exact answers <"
-                f" {limits.min_index_recall:.4f} (min_index_recall); raise retrieval.index.probes, or exact_up_to"
-            )
+    failures += [
+        f"index of source '{one.name}' finds {one.index_recall:.4f} of the exact answers <"
+        f" {limits.min_index_recall:.4f} (min_index_recall); raise retrieval.index.probes, or exact_up_to"
+        for one in measures.evaluation.lists
+        if one.index_recall is not None and one.index_recall < limits.min_index_recall
+    ]
     recall = f"{union.recall.value:.4f}" if union.recall else "unknown"
     passes = f"recall {recall} of {measures.evaluation.users} users' items in {union.items:.0f} candidates"
     numbers = {"recall": union.recall.model_dump() if union.recall else None, **limits.model_dump()}

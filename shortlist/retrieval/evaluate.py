@@ -37,7 +37,9 @@ class TestUsers(NamedTuple):
     relevant: Relevant
 
 
-def evaluate_retrieval(retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], folder: Path, seed: int) -> None:
+def evaluate_retrieval(
+    retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], folder: Path, seed: int
+) -> None:
     """Ask for every test user's candidates and write how good they are, all or nothing.
 
     A user's query is the context of the user's first row of the test days, with the recent items as they were when the
@@ -99,9 +101,7 @@ def read_test_users(retriever: Retriever, data: Data, log: DayTable, test: froze
         of_users = users_of(log.folder, data)
         asked = asked.join(of_users, on=data.user, how="left", maintain_order="left")
     numbered = taken.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort("query", data.item)
-    relevant = Relevant(
-        numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.rows_of(numbered[data.item])
-    )
+    relevant = Relevant(numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.rows_of(numbered[data.item]))
     return TestUsers(Queries(users, retriever.recent_of(users), asked.select(context)), relevant)
 
 

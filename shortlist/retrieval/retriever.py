@@ -29,7 +29,9 @@ _RECENT: Final = "recent.parquet"
 _USER: Final = "user"
 
 
-def fit_retrieval(section: Retrieval, data: Data, log: DayTable, days: frozenset[date], folder: Path, seed: int) -> None:
+def fit_retrieval(
+    section: Retrieval, data: Data, log: DayTable, days: frozenset[date], folder: Path, seed: int
+) -> None:
     """Fit every source on some days of a validated log and write them, all or nothing.
 
     Args:

@@ -79,9 +79,7 @@ class TwoTower(SourceKind):
         np.save(folder / USER_VECTORS, towers.user_vectors)
         random = np.random.default_rng(given.seed)
         some = random.choice(len(towers.users), min(_TUNING_QUERIES, len(towers.users)), replace=False)
-        build_index(
-            towers.item_vectors, towers.user_vectors[some], given.index, given.most, folder, given.seed
-        )
+        build_index(towers.item_vectors, towers.user_vectors[some], given.index, given.most, folder, given.seed)
 
     def load(self, folder: Path) -> NearestItems:
         """Return the vectors in a folder; a user without one is the mean of the recent items' vectors."""

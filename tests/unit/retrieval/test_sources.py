@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from retrieval_log import Log, Row, declared, fit_data
 from pydantic import ValidationError
+from retrieval_log import Log, Row, declared, fit_data
 
 from shortlist.contracts import DataError
 from shortlist.retrieval.registry import SOURCE_KINDS
@@ -144,7 +144,7 @@ def test_a_source_without_its_columns_is_refused(section: dict[str, Any], messag
 
 def test_a_window_of_days_needs_a_clock() -> None:
     data = declared(clock={"kind": "row_order", "days": 4})
-    with pytest.raises(ValueError, match="window_days counts days, and data.clock is of kind row_order"):
+    with pytest.raises(ValueError, match=r"window_days counts days, and data\.clock is of kind row_order"):
         Popular(kind="popular").check(data)
     Popular(kind="popular", window_days=None).check(data)
 
