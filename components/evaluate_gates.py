@@ -15,6 +15,7 @@ def evaluate_gates(
     valid_log: dsl.Input[dsl.Dataset],
     skew: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
+    retrieval: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
@@ -36,7 +37,7 @@ def evaluate_gates(
         named = {one.metadata["model"]: Path(one.path) for one in models if one.metadata["role"] == "candidate"}
         candidates = {name: Candidate(folder, scored[name], proven[name]) for name, folder in named.items()}
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path))
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), Path(retrieval.path))
     verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

@@ -17,12 +17,14 @@ def register(
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
     reference: dsl.Input[dsl.Dataset],
+    retrieval: dsl.Input[dsl.Dataset],
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     import json
     from pathlib import Path
 
     from shortlist.deployment.registration import register_blessed
+    from shortlist.retrieval.step import RELEASE
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
     from shortlist.training.training import RunContext
@@ -30,7 +32,8 @@ def register(
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}
         inputs = Path(verdict.path), runs, Path(reference.path)
+        tags, sources = ChampionCacheKey(against, made_from).tags(), Path(retrieval.path) / RELEASE
         version = register_blessed(
-            RunContext(name=name, stores=stores), *inputs, ChampionCacheKey(against, made_from).tags()
+            RunContext(name=name, stores=stores), *inputs, tags, sources if sources.is_dir() else None
         )
     return (version, this.json)

@@ -45,6 +45,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         now: str = "",
         previous: str = "newest",
         cron: str = "",
+        retrieval: str = "",
     ) -> None:
         """Collect what is due, and decide once; where that is to train, run the whole training graph with its reasons.
 
@@ -67,6 +68,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
             now: Likewise.
             previous: Likewise.
             cron: Expression of the schedule, five fields; of the graph that the clock starts.
+            retrieval: As for the training graph.
         """
         collected = collect(name=name, data=data, serving=serving, runtime=runtime, stores=stores, code=code)
         collected.set_display_name("collect").set_caching_options(False)
@@ -101,6 +103,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
                 key=seen.outputs["key"],
                 until=seen.outputs["until"],
                 previous=previous,
+                retrieval=retrieval,
             )
 
     graph: Callable[..., Any] = monitoring

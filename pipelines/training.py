@@ -6,6 +6,7 @@ from typing import Any
 from kfp import dsl
 
 from components.build_reference_profile import build_reference_profile
+from components.build_retrieval import build_retrieval
 from components.evaluate_gates import evaluate_gates
 from components.finalize_run import finalize_run
 from components.find_champion import find_champion
@@ -55,6 +56,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         key: str = "",
         until: str = "",
         previous: str = "",
+        retrieval: str = "",
     ) -> None:
         """Run every step; each takes just the sections it reads: a changed section re-runs no more than it must.
 
@@ -82,6 +84,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             until: ISO 8601 moment from which on no step after validation has a row; empty: there is none.
             previous: Path of earlier fitted features, whose days need not be counted again; `newest` for those that the
                 store was last filled from; empty: every day is counted.
+            retrieval: The spec's section; empty: there is none.
         """
         closing = (
             finalize_run(name=name, stores=stores, key=key).set_display_name("finalize_run").set_caching_options(False)
@@ -116,6 +119,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
             features_of = {"valid_log": valid.outputs["valid_log"], "fitted": made.fitted}
 
+            candidates = build_retrieval(
+                declared=retrieval, data=data, runtime=runtime, code=code, valid_log=valid.outputs["valid_log"]
+            )
             skew = materialize_features(
                 name=name,
                 runtime=runtime,
@@ -169,6 +175,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 valid_log=valid.outputs["valid_log"],
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
+                retrieval=candidates.outputs["retrieval"],
                 **all_of("models", "scores", "proofs"),
             )
             frozen = build_reference_profile(
@@ -188,6 +195,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     **standing,
                     trained=dsl.Collected(trained.outputs["Output"]),
                     reference=frozen.outputs["reference"],
+                    retrieval=candidates.outputs["retrieval"],
                 )
             with dsl.Else(name="held"):
                 held = record_gate_failures(**books, trained=dsl.Collected(trained.outputs["Output"]))
@@ -216,6 +224,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     fitted=made.fitted,
                     table=made.table,
                     skew=skew.outputs["skew"],
+                    retrieval=candidates.outputs["retrieval"],
                     champion=champion.outputs["champion"],
                     verdict=judged.outputs["verdict"],
                     **all_of("models", "scores", "proofs"),

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from shortlist.data.synthetic_world import DEVICES, Floats, SyntheticWorld, mean_over_tags
+from shortlist.data.synthetic_world import DEVICES, Floats, Ints, SyntheticWorld, mean_over_tags
 from shortlist.data.traffic import SLOTS, SURFACES, Impressions, Part, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
@@ -52,18 +52,45 @@ class ClickModel:
         probability: Floats = expit(self.offset + self.scale * _appeal(self.world, shown, day, self.taste))
         return np.round(probability, 9)  # the last bits depend on how long arrays are, and so on drifts to come
 
+    def clicks_expected(self, users: Ints, context: Floats, day: int) -> Floats:
+        """Return the probability of a click of some users on every item, shape (users, items).
+
+        Args:
+            users: Numbers of the users.
+            context: What the moments of `usual_context` add to the appeal; the mean over them is returned.
+            day: Counted from the first day.
+        """
+        items = np.arange(self.world.items.creator.size)
+        pairs = np.repeat(users, items.size), np.tile(items, users.size)
+        appeal = _preference(self.world, *pairs, day, self.taste, np.zeros(1))
+        chances = [expit(self.offset + self.scale * (appeal + one)) for one in context]
+        found: Floats = np.mean(chances, axis=0).reshape(users.size, items.size)
+        return found
+
+    def usual_context(self, source: GeneratedSource, day: int) -> Floats:
+        """Return what the contexts of a day's impressions add to the appeal: five quantiles."""
+        shown = draw_impressions(source, self.world, Part(day, (0.0, 1.0), _CALIBRATION_ROWS, 0))
+        return np.quantile(_context(shown), np.linspace(0.1, 0.9, 5))
+
 
 def _appeal(world: SyntheticWorld, shown: Impressions, day: int, weight: float) -> Floats:
-    users, items, tastes = world.users, world.items, world.tastes_on(day)
-    user, item = shown.user, shown.item
-    tags = items.tags[item]
-    context = (
+    return _preference(world, shown.user, shown.item, day, weight, _context(shown))
+
+
+def _context(shown: Impressions) -> Floats:
+    context: Floats = (
         _SURFACE_EFFECT[shown.surface]
         + _DEVICE_EFFECT[shown.device]
         + _TOGETHER[shown.surface, shown.device]
         + _POSITION_EFFECT[shown.position - 1] * np.where(shown.surface == _FEED, 1.3, 0.8)
         + 0.3 * np.cos(2 * np.pi * (shown.time_us / 3.6e9 - 21) / 24)
     )
+    return context
+
+
+def _preference(world: SyntheticWorld, user: Ints, item: Ints, day: int, weight: float, context: Floats) -> Floats:
+    users, items, tastes = world.users, world.items, world.tastes_on(day)
+    tags = items.tags[item]
     taste = (
         items.country_appeal[tastes.country_row[user], item]
         + items.age_appeal[tastes.age_row[user], item]

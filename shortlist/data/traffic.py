@@ -127,9 +127,7 @@ def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float
 
 def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: np.random.Generator) -> Ints:
     """Return the item of each row: by popularity, newer ones more often, none before its publication."""
-    age = part.day - world.items.published[: world.old_items]
-    weight = np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
-    item = _draw(random, weight, part.rows)
+    item = _draw(random, _exposure(world, part.day), part.rows)
     for place, drift in enumerate(source.drifts):
         if drift.kind == "new_items" and drift.holds_on(part.day):
             arrivals = random_stream(source.seed, "arrivals", place, part.day, part.first_row)
@@ -137,6 +135,26 @@ def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: n
             chosen = world.new_items[place]
             item[new] = chosen.start + _draw(arrivals, world.items.popularity[chosen.start : chosen.stop], new.size)
     return item
+
+
+def _exposure(world: SyntheticWorld, day: int) -> Floats:
+    """Return how often each old item is shown on a day, in proportion."""
+    age = day - world.items.published[: world.old_items]
+    return np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
+
+
+def shares_shown(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
+    """Return which share of a day's impressions is each item's, shape (items,)."""
+    shares = np.zeros(world.items.creator.size)
+    old = _exposure(world, day)
+    shares[: world.old_items] = old / old.sum()
+    for place, drift in enumerate(source.drifts):
+        if drift.kind == "new_items" and drift.holds_on(day):
+            chosen = world.new_items[place]
+            new = world.items.popularity[chosen.start : chosen.stop]
+            shares *= 1 - drift.strength
+            shares[chosen.start : chosen.stop] += drift.strength * new / new.sum()
+    return shares
 
 
 def _draw(random: np.random.Generator, weight: Floats, count: int) -> Ints:

@@ -23,6 +23,7 @@ def register_blessed(
     runs: Mapping[str, str],
     reference: Path | None = None,
     tags: Mapping[str, str] | None = None,
+    retrieval: Path | None = None,
 ) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
@@ -35,6 +36,7 @@ def register_blessed(
         reference: Folder of the distributions that live traffic is compared with; without it the version can be
             served, and not watched.
         tags: Further tags of the version; see `shortlist.training.champion_cache`.
+        retrieval: Folder of the sources of candidates that belong to the version; None: clients bring their own.
 
     Raises:
         IntegrityError: The files are not those that were judged.
@@ -48,6 +50,8 @@ def register_blessed(
     origin.tracker.log_blessing(run, verdict / Files.BLESSING)  # before there is a version
     if reference is not None:
         origin.tracker.log_reference(run, reference)
+    if retrieval is not None:
+        origin.tracker.log_retrieval(run, retrieval)
     registry = origin.tracker.registry
     best = Verdict.read(verdict).best_after(blessing.blessed.model)
     told = {**(tags or {}), "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})

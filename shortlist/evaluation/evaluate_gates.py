@@ -11,7 +11,13 @@ from shortlist.contracts import Files
 from shortlist.evaluation.blessing import bless, write_blessing
 from shortlist.evaluation.choice import choose
 from shortlist.evaluation.export_validation import ExportValidation
-from shortlist.evaluation.gate_inputs import GateInputs, read_gate_inputs, read_record, validation_log_loss
+from shortlist.evaluation.gate_inputs import (
+    GateInputs,
+    read_gate_inputs,
+    read_record,
+    read_retrieval,
+    validation_log_loss,
+)
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gates import GATES, Case
 from shortlist.evaluation.measure import Scored, best_possible, compare, measure
@@ -34,7 +40,7 @@ class Candidate(NamedTuple):
     """Folder of `proof.json`."""
 
 
-def evaluate_gates(
+def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     limits: Gates,
     seed: int,
     candidates: Mapping[str, Candidate],
@@ -43,6 +49,7 @@ def evaluate_gates(
     champion: Path,
     baseline_scores: Path,
     verdict: Path,
+    retrieval: Path | None = None,
 ) -> str | None:
     """Write the verdict folder (`gates.json`, `blessing.json`); return the name of the blessed model, if any.
 
@@ -55,8 +62,10 @@ def evaluate_gates(
         champion: Folder of `champion.json` and, when it could be scored, of its scores.
         baseline_scores: Scores of the baseline that they have to beat.
         verdict: Where to write.
+        retrieval: What the retrieval step left; None or an empty folder: nothing is declared.
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
+    evidence = replace(evidence, **read_retrieval(retrieval, limits, seed))
     results = [_evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()]
     found = _verdict(results, evidence, limits)
     passing = {one.model: candidates[one.model].scores for one in found.reports if one.passed}
@@ -125,5 +134,6 @@ def _verdict(results: list[_CandidateResult], evidence: GateInputs, limits: Gate
         champion=evidence.champion,
         skew=evidence.skew,
         log=evidence.log,
+        retrieval=evidence.retrieval,
         reports=tuple(one.report for one in results),
     )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from shortlist.contracts import Files
 from shortlist.evaluation.measure import Scored, deciding_metric, measure
 from shortlist.evaluation.records import Champion, Metric, SkewReport
+from shortlist.evaluation.retrieval import EVALUATION, RetrievalMeasures, measure_retrieval
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -37,6 +38,11 @@ class GateInputs:
     """What decides."""
     best: Scored | None = None
     """The scores of the best champion so far; None when that is the champion, or it need not be compared with."""
+
+    retrieval_declared: bool = False
+    """Whether the spec says where candidates come from."""
+    retrieval: RetrievalMeasures | None = None
+    """How good these candidates are; None when that was not measured."""
 
     @property
     def reference(self) -> Scored:
@@ -74,6 +80,20 @@ def read_gate_inputs(
         metric=deciding_metric(limits, baseline.measures),
         best=measure(f"version {best}", "champion", champion / BEST, limits, seed) if best else None,
     )
+
+
+def read_retrieval(folder: Path | None, limits: Gates, seed: int) -> dict[str, Any]:
+    """Return the fields `retrieval_declared` and `retrieval` of `GateInputs`.
+
+    Args:
+        folder: What the retrieval step left; it is empty where nothing is declared.
+        limits: Confidence level and bootstrap rounds.
+        seed: Seed of the bootstrap.
+    """
+    if folder is None or not (folder.is_dir() and any(folder.iterdir())):
+        return {}
+    found = measure_retrieval(folder / EVALUATION, limits.confidence, limits.bootstrap_rounds, seed)
+    return {"retrieval_declared": True, "retrieval": found}
 
 
 def validation_log_loss(model_folder: Path) -> float | None:

@@ -26,6 +26,7 @@ from shortlist.evaluation.records import (
     SkewReport,
     SliceComparison,
 )
+from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError
@@ -365,6 +366,12 @@ GATES: Final[dict[str, Gate]] = {
     ),
     "integrity": Gate(_integrity),
     "parity": Gate(lambda case: parity_gate(case.proof, case.digest, case.test_rows, case.limits)),
+    "retrieval": Gate(
+        lambda case: retrieval_gate(
+            case.evidence.retrieval_declared, case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)
+        ),
+        RetrievalLimits,
+    ),
     "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
 }
 """Every gate that must have spoken, in the order of reports."""

@@ -118,6 +118,13 @@ def bootstrap(rows: ScoredRows, confidence: float, rounds: int, seed: int) -> di
     return {name: one.interval(confidence) for name, one in resample(rows, rounds, seed).items()}
 
 
+def bootstrap_mean(values: Floats, confidence: float, rounds: int, seed: int) -> Interval:
+    """Return the mean of one value per user with its percentile interval over resampled users; values are not NaN."""
+    everybody = _Sums(values, np.ones(len(values)))
+    means = np.array([everybody.mean(weights) for weights in _resamples(len(values), rounds, seed)])
+    return Resampled(float(values.mean()), means).interval(confidence)
+
+
 def bootstrap_differences(
     candidate: ScoredRows, reference: ScoredRows, confidence: float, rounds: int, seed: int
 ) -> dict[Metric, Difference]:

@@ -20,6 +20,7 @@ from shortlist.evaluation.records import (
     SkewReport,
     SliceComparison,
 )
+from shortlist.evaluation.retrieval import RetrievalMeasures
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 
@@ -63,6 +64,8 @@ class Verdict(Record):
     skew: SkewReport | None
     log: dict[str, Any]
     """Row counts of validation; empty when they could not be read."""
+    retrieval: RetrievalMeasures | None = None
+    """How good the candidates are; None where nothing is declared, or it was not measured."""
     reports: tuple[GateReport, ...]
 
     def best_after(self, model: str) -> str:

@@ -25,6 +25,7 @@ from shortlist.report.summary import (
     engine_of_all,
     gate_lines,
     model_numbers,
+    stage_lines,
     write_summary,
 )
 from shortlist.report.titles import in_order, title_of
@@ -106,6 +107,7 @@ def summary_of(page: RunPage) -> Summary:
         failed=page.failure,
         engine=engine_of_all(step.engine for step in page.steps),
         embeddings=embeddings_of(records.values()),
+        stages=stage_lines(verdict.retrieval if verdict else None),
     )
 
 

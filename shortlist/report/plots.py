@@ -7,6 +7,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from shortlist.evaluation.records import Curves, Measures, Role, Scores
+from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
 from shortlist.report.figures import DASHES, GRID, INK, MARKERS, MUTED, SERIES, Plot, drawn, plot
 
 if TYPE_CHECKING:
@@ -77,6 +78,37 @@ def auc_plot(models: Sequence[Measures], best: Scores | None) -> Plot | None:
         axes.locator_params(axis="x", nbins=5)
         caption = "AUC on the test rows with its confidence interval; users were resampled."
         return plot(figure, "auc", "AUC", caption)
+
+
+def funnel_plot(measures: RetrievalMeasures) -> Plot | None:
+    """Return the recall of every source and of all together; None when too few users were measured."""
+    every = [*measures.stages, *([measures.best_possible] if measures.best_possible else [])]
+    shown = [(_list_name(one, measures), one.recall, one.items) for one in every if one.recall]
+    if not shown:
+        return None
+    size = measures.evaluation.catalogue
+    with drawn(5.0, 1.2 + 0.5 * len(shown)) as (figure, (axes,)):
+        for number, (name, recall, items) in enumerate(shown):
+            colour = MUTED if name == _BEST_POSSIBLE else SERIES[number % len(SERIES)]
+            axes.barh(number, recall.value, color=colour, height=0.55)
+            axes.plot([recall.low, recall.high], [number, number], color=INK, linewidth=1.3)
+            _beside(axes, f"{recall.value:.3f} in {items:.0f}", number)
+        axes.set_yticks(range(len(shown)), [name for name, *_ in shown], color=INK)
+        axes.set(xlabel="recall", xlim=(0, 1), ylim=(len(shown) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x")
+        caption = (
+            f"From {size:,} items to the candidates of a user: which share of the items that users took on the test"
+            " days is among them. The line is the confidence interval."
+        )
+        return plot(figure, "funnel", "Candidates", caption)
+
+
+_BEST_POSSIBLE = "best possible"
+
+
+def _list_name(one: StageNumbers, measures: RetrievalMeasures) -> str:
+    return one.source or (_BEST_POSSIBLE if one is measures.best_possible else "all sources")
 
 
 def scores_plot(models: Sequence[Measures]) -> Plot | None:

@@ -64,6 +64,8 @@ def render(page: RunPage) -> str:
         rate_error=rate_error,
         best_line=best_line,
         model_plots=model_plots(models, best),
+        retrieval=verdict.retrieval if verdict else None,
+        funnel=plots.funnel_plot(verdict.retrieval) if verdict and verdict.retrieval else None,
         training_plots=sorted(
             (one for record in records.values() for one in training_plots(record)),
             key=lambda one: one.name.startswith("importance"),

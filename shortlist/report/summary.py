@@ -12,6 +12,7 @@ from pydantic import Field
 from shortlist.evaluation.embeddings import EmbeddingNumbers
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import Interval, Measures, Metric, Record, Scores
+from shortlist.evaluation.retrieval import RetrievalMeasures
 from shortlist.storage.artefacts import write_json
 
 Count = int | None
@@ -110,6 +111,30 @@ class StepNumbers(Record):
     """Null for a step that has no use for one."""
 
 
+class StageLine(Record):
+    """A stage, on the users of the test days; a number is null where too few users were measured."""
+
+    stage: str
+    """`retrieval`; or `best_possible`, the list of a generated world's own truth."""
+    source: str | None
+    """One source of the stage; null for all together."""
+    items: float = Field(ge=0)
+    """Candidates per user, the mean."""
+    recall: float | None = Field(ge=0, le=1)
+    """Share of the items that a user took on the test days that were candidates."""
+    recall_low: float | None = Field(default=None, ge=0, le=1)
+    recall_high: float | None = Field(default=None, ge=0, le=1)
+    ndcg_at_10: float | None = Field(ge=0, le=1)
+    hit_rate_at_10: float | None = Field(ge=0, le=1)
+    reciprocal_rank: float | None = Field(default=None, ge=0, le=1)
+    novelty: float | None = None
+    """Mean self-information of the first ten candidates, in bits."""
+    coverage: float = Field(ge=0, le=1)
+    """Share of the catalogue that was some user's candidate."""
+    index_recall: float | None = Field(default=None, ge=0, le=1)
+    """Share of the exact answers that an approximate index found; null where the search is exact."""
+
+
 class Failure(Record):
     """Where and why the run stopped."""
 
@@ -141,6 +166,8 @@ class Summary(Record):
     """Of a DLRM with hashed features, or with a table larger than its device."""
     engine: EngineNumbers | None = None
     """Of all steps together: a GPU where one of them used it."""
+    stages: tuple[StageLine, ...] = ()
+    """What each stage of a recommendation leaves; empty where the spec declares no retrieval."""
 
 
 def model_numbers(measures: Measures, kind: str, record: Mapping[str, Any] | None) -> ModelNumbers:
@@ -192,6 +219,31 @@ def engine_of_all(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | No
         return None
     on_cpu = sum((Counter(one.on_cpu) for one in used), Counter[str]())
     return used[-1].model_copy(update={"queries": sum(one.queries for one in used), "on_cpu": dict(on_cpu)})
+
+
+def stage_lines(measures: RetrievalMeasures | None) -> tuple[StageLine, ...]:
+    """Return a line per source, one for all together, and the best possible of a generated log."""
+    if measures is None:
+        return ()
+    best = measures.best_possible
+    found = [*measures.stages, *([best.model_copy(update={"stage": "best_possible"})] if best else [])]
+    return tuple(
+        StageLine(
+            stage=one.stage,
+            source=one.source,
+            items=one.items,
+            **_ends("recall", one.recall),
+            **{name: _value(getattr(one, name)) for name in ("ndcg_at_10", "hit_rate_at_10", "reciprocal_rank")},
+            novelty=one.novelty,
+            coverage=one.coverage,
+            index_recall=one.index_recall,
+        )
+        for one in found
+    )
+
+
+def _value(found: Interval | None) -> float | None:
+    return found.value if found else None
 
 
 def gate_lines(reports: tuple[GateReport, ...]) -> tuple[GateLine, ...]:

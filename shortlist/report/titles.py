@@ -21,6 +21,7 @@ TITLES: Final = {
     "join_table": "Join the feature table",
     "materialize_features": "Feast: store, read back, compare",
     "publish_features": "Feast: store, read back, publish",
+    "build_retrieval": "Fit the sources of candidates",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
     "score_champion": "Score the champion",

@@ -87,6 +87,7 @@ def training_arguments(
         "key": decision.key if decision else "",
         "until": limit.astimezone(UTC).isoformat() if limit else "",
         "previous": NEWEST if decision else "",
+        "retrieval": canonical_json(spec.retrieval) if spec.retrieval is not None else "",
     }
 
 

@@ -15,6 +15,7 @@ from shortlist.spec.features import Feature, Features, declared_column
 from shortlist.spec.gates import Gates
 from shortlist.spec.models import Models, ModelSection, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
+from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.spec.tune import Tune
@@ -35,6 +36,8 @@ class Spec(Section):
     """What models read."""
     models: Models
     """What is trained, by name: several models of one kind are compared like any others."""
+    retrieval: Retrieval | None = None
+    """Where candidates come from; null: clients bring their own."""
     gates: Gates = Gates()
     """What may ship."""
     serving: Serving = Serving()
@@ -58,6 +61,12 @@ class Spec(Section):
         """Name of the baseline that candidates have to beat: the declared one, else the first whose kind says so."""
         usual = (name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline")
         return self.gates.baseline or next(usual)
+
+    @model_validator(mode="after")
+    def _candidates_can_be_found(self) -> Self:
+        if self.retrieval is not None:
+            self.retrieval.check(self.data)
+        return self
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

@@ -28,7 +28,7 @@ from shortlist.tracking.logged_model import (
     model_source,
 )
 from shortlist.tracking.pipeline_run import PARENT, PIPELINE, SOURCE, PipelineRuns, pipeline_name
-from shortlist.tracking.registry import REFERENCE, Registry
+from shortlist.tracking.registry import REFERENCE, RETRIEVAL, Registry
 from shortlist.tracking.store_access import (
     alone,
     create_if_missing,
@@ -237,6 +237,20 @@ class Tracker:
         """
         verify_manifest(reference)
         self.log_files(run_id, reference, REFERENCE)
+
+    def log_retrieval(self, run_id: str, retrieval: Path) -> None:
+        """Keep the sources of candidates beside a run's model, where `Registry.retrieval_of` finds them.
+
+        Args:
+            run_id: From `log_training`.
+            retrieval: Their folder, with a manifest.
+
+        Raises:
+            IntegrityError: A file was changed after it was written.
+            TrackingError: MLflow refuses.
+        """
+        verify_manifest(retrieval)
+        self.log_files(run_id, retrieval, RETRIEVAL)
 
     def mark_killed_runs(self) -> int:
         """Mark runs that a killed process left running as killed; return how many there were.

@@ -17,6 +17,8 @@ Alias = Literal["champion", "candidate"]
 
 REFERENCE: Final = "reference"
 """Folder among a run's files of what live traffic is compared with."""
+RETRIEVAL: Final = "retrieval"
+"""Folder among a run's files of the sources of candidates that are released with it."""
 BEST_CHAMPION: Final = "best_champion"
 """Tag of a version that was registered although an earlier champion is a little better: that one's version."""
 
@@ -181,11 +183,18 @@ class Registry:
             IntegrityError: Its files are not the ones that were logged.
             TrackingError: MLflow cannot be reached.
         """
+        return self._beside_model(version, REFERENCE, to)
+
+    def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
+        """Return the folder of a version's sources of candidates, or None when it came without; see `reference_of`."""
+        return self._beside_model(version, RETRIEVAL, to)
+
+    def _beside_model(self, version: int, name: str, to: Path | None) -> Path | None:
         with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
-            if all(one.path != REFERENCE for one in self._client.list_artifacts(run.info.run_id)):
+            if all(one.path != name for one in self._client.list_artifacts(run.info.run_id)):
                 return None
-            folder = self._local(f"{run.info.artifact_uri}/{REFERENCE}", to)
+            folder = self._local(f"{run.info.artifact_uri}/{name}", to)
         verify_manifest(folder)
         return folder
 

@@ -1,0 +1,38 @@
+"""Kubeflow wrapper of shortlist.retrieval.step: the sources of candidates with their index, and how good they are."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def build_retrieval(
+    declared: str,
+    data: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    retrieval: dsl.Output[dsl.Dataset],
+) -> bool:
+    """Fit and evaluate the declared sources; return whether there are any.
+
+    Without a section the folder stays empty, and clients bring their candidates.
+    """
+    from pathlib import Path
+
+    out = Path(retrieval.path)
+    if not declared:
+        out.mkdir(parents=True, exist_ok=True)
+        return False
+
+    from shortlist.retrieval.step import build_retrieval
+    from shortlist.spec.data import Data
+    from shortlist.spec.engine import prepared
+    from shortlist.spec.retrieval import Retrieval
+    from shortlist.tracking.steps import step
+
+    with step("build_retrieval") as this:
+        sections = Retrieval.model_validate_json(declared), Data.model_validate_json(data)
+        this.rows = build_retrieval(*sections, Path(valid_log.path), out, prepared(runtime).seed)
+    retrieval.metadata["step"] = this.record
+    return True

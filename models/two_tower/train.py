@@ -1,0 +1,176 @@
+"""Training of two towers: sampled softmax over the items of the batch and further ones, corrected for their frequency.
+
+Shapes: B positive rows of a step, S sampled items, D embedding width, C = B + S columns of the softmax.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.dlrm.embedding_model import FusedTable
+from models.dlrm.optimizer import RowWiseAdagrad
+from models.two_tower.entities import Entities, looked_up, standardised
+from shortlist.contracts import DataError
+from shortlist.retrieval.source import ROW, FitData
+from shortlist.retrieval.sources.two_tower import Towers, TwoTower
+from shortlist.system.progress import progress
+
+_AT_ONCE = 65_536
+"""Entities whose vectors are made at once."""
+
+
+def train(section: TwoTower, given: FitData) -> Towers:
+    """Return the vectors of all users and items after training on the positive rows.
+
+    Memory: 8 bytes per positive row, and the embedding table.
+
+    Raises:
+        DataError: There are too few positive rows.
+    """
+    users, rows_P, items_P = _positives(section, given)
+    towers = TwoTowers(section, users, given.catalogue.items, given.seed)
+    frequency = np.bincount(items_P, minlength=given.catalogue.size) / len(items_P)
+    trainer = Trainer(towers, section, frequency, given.seed)
+    order = np.random.default_rng(given.seed)
+    history: list[dict[str, Any]] = []
+    with progress("two_tower", section.epochs * len(rows_P)) as advance:
+        for epoch in range(section.epochs):
+            began, losses = time.perf_counter(), []
+            shuffled = order.permutation(len(rows_P))
+            for first in range(0, len(shuffled), section.batch_size):
+                chosen = shuffled[first : first + section.batch_size]
+                losses.append(trainer.step(torch.from_numpy(rows_P[chosen]), torch.from_numpy(items_P[chosen])))
+                advance(len(chosen), "")
+            loss = float(torch.stack(losses).mean())
+            history.append({"epoch": epoch, "loss": loss, "rows_per_s": len(rows_P) / (time.perf_counter() - began)})
+    return towers.vectors(users[given.data.user or ""], history)
+
+
+class TwoTowers(nn.Module):
+    """One embedding table for both towers; a tower is the sum of its entity's rows, brought to length 1."""
+
+    numbers_IN: Tensor
+
+    def __init__(self, section: TwoTower, users: pl.DataFrame, items: pl.DataFrame, seed: int) -> None:
+        """Draw the table.
+
+        Args:
+            section: The source's section.
+            users: One line per user, with the declared columns.
+            items: The catalogue.
+            seed: Of the draw.
+        """
+        super().__init__()
+        width = section.embedding_dim
+        self.users = Entities.of(users, section.user_columns, 0)
+        self.items = Entities.of(items, section.item_columns, self.users.table_rows)
+        rows = self.users.table_rows + self.items.table_rows
+        random = torch.Generator().manual_seed(seed)
+        drawn = torch.empty(rows, width).normal_(std=width**-0.5, generator=random)
+        self.table = FusedTable.of(drawn, torch.zeros(rows))
+        self.register_buffer("numbers_IN", torch.from_numpy(standardised(items, section.item_numbers)))
+        self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
+
+    def item_vectors(self, pooled_ID: Tensor, items: Tensor) -> Tensor:
+        """Return the vectors of items whose rows are summed already."""
+        if self.numbers_IN.shape[1]:
+            pooled_ID = pooled_ID + self.numbers_IN[items] @ self.weight_ND
+        return functional.normalize(pooled_ID, dim=1)
+
+    @torch.no_grad()
+    def vectors(self, ids: pl.Series, history: list[dict[str, Any]]) -> Towers:
+        """Return the vectors of all users and items; rows that nothing was learnt of count as zeros."""
+        self.table.weight_RD[self.table.squares_R == 0] = 0.0
+        of_users, of_items = [], []
+        for first in range(0, self.users.count, _AT_ONCE):
+            wanted = torch.arange(first, min(first + _AT_ONCE, self.users.count))
+            of_users.append(functional.normalize(self.table(looked_up((self.users, wanted))), dim=1).numpy())
+        for first in range(0, self.items.count, _AT_ONCE):
+            wanted = torch.arange(first, min(first + _AT_ONCE, self.items.count))
+            of_items.append(self.item_vectors(self.table(looked_up((self.items, wanted))), wanted).numpy())
+        return Towers(ids, np.concatenate(of_users), np.concatenate(of_items), history)
+
+
+class Trainer:
+    """Takes steps, one batch of positive rows after the other."""
+
+    def __init__(self, towers: TwoTowers, section: TwoTower, frequency: NDArray[np.float64], seed: int) -> None:
+        """Take the towers, changed in place.
+
+        Args:
+            towers: Freshly drawn.
+            section: The source's section.
+            frequency: Of every item among the positive rows, sums to 1.
+            seed: Of the sampled items.
+        """
+        self._towers, self._section = towers, section
+        self._adagrad = RowWiseAdagrad(towers.table.weight_RD, towers.table.squares_R, section.learning_rate)
+        self._adam = torch.optim.Adam([towers.weight_ND], lr=0.01) if section.item_numbers else None
+        self._random = torch.Generator().manual_seed(seed)
+        self._frequency = torch.from_numpy(frequency)
+
+    def step(self, users_B: Tensor, items_B: Tensor) -> Tensor:
+        """Learn from positive rows; return their mean loss before the step, no dimensions."""
+        towers, sampled = self._towers, self._section.sampled_negatives
+        items_C = torch.cat([items_B, torch.randint(towers.items.count, (sampled,), generator=self._random)])
+        lookups = looked_up((towers.users, users_B), (towers.items, items_C))
+        pooled = towers.table(lookups).requires_grad_()
+        users_BD = functional.normalize(pooled[: len(users_B)], dim=1)
+        items_CD = towers.item_vectors(pooled[len(users_B) :], items_C)
+        loss = softmax_loss(
+            users_BD @ items_CD.T / self._section.temperature,
+            items_B,
+            items_C,
+            self._log_expected(len(items_B), items_C),
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert pooled.grad is not None
+        if self._adam is not None:
+            self._adam.step()
+            self._adam.zero_grad()
+        self._adagrad.step(lookups, pooled.grad)
+        return loss.detach()
+
+    def _log_expected(self, rows: int, items_C: Tensor) -> Tensor:
+        """Return the logarithm of how often each item is expected among the columns of a step's softmax."""
+        uniform = self._section.sampled_negatives / self._towers.items.count
+        return (rows * self._frequency[items_C] + uniform).log().float()
+
+
+def softmax_loss(scores_BC: Tensor, items_B: Tensor, items_C: Tensor, log_expected_C: Tensor) -> Tensor:
+    """Return the mean cross-entropy of every row's own item, which stands in the column of the row's number.
+
+    An item that is often among the columns is often a negative. Subtracting the logarithm of its expected count (logQ
+    correction; Bengio and Senecal, 2008; Yi et al., 2019) makes the optimum the same as with all items as columns.
+    Other columns with the row's own item are left out: they are no negatives.
+    """
+    corrected = scores_BC - log_expected_C
+    again = items_B[:, None] == items_C[None, :]
+    again.fill_diagonal_(fill_value=False)
+    return functional.cross_entropy(corrected.masked_fill(again, -torch.inf), torch.arange(len(items_B)))
+
+
+def _positives(section: TwoTower, given: FitData) -> tuple[pl.DataFrame, NDArray[np.int64], NDArray[np.int64]]:
+    """Return all users with their columns, and the user's line and the item's row of every positive row."""
+    user = given.data.user
+    assert user
+    found = list(given.positives(given.last_days(section.window_days)))
+    taken = pl.concat(found).select(user, ROW) if found else pl.DataFrame()
+    if taken.height < 2:
+        raise DataError(f"{taken.height} positive rows; two towers learn from 2 or more. Declare a longer window")
+    ids = taken[user]
+    if section.user_columns:
+        ids = pl.concat([ids, given.users[user].cast(ids.dtype)])
+    users = ids.drop_nulls().unique().sort().to_frame()
+    if section.user_columns:
+        users = users.join(given.users.select(user, *section.user_columns), on=user, how="left", maintain_order="left")
+    lines = taken.join(users.select(user).with_row_index("line"), on=user, how="left", maintain_order="left")
+    return users, lines["line"].cast(pl.Int64).to_numpy(), lines[ROW].cast(pl.Int64).to_numpy()

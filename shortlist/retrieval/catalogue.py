@@ -1,0 +1,100 @@
+"""All items that can be recommended, each with a row number by which files and lists name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shortlist.contracts import DataError
+from shortlist.storage.artefacts import IntegrityError
+
+Rows = NDArray[np.int32]
+"""Row numbers of items; -1: no item."""
+
+FILE: Final = "catalogue.parquet"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items, sorted by their ids; an item's row number is its place."""
+
+    items: pl.DataFrame
+    """One row per item: its id under the log's name, and the columns of its side tables."""
+    key: str
+    """Name of the column with the ids."""
+
+    @classmethod
+    def of(cls, key: str, seen: Iterable[pl.Series], tables: Iterable[pl.DataFrame]) -> Self:
+        """Return the items that a log or a side table names.
+
+        Args:
+            key: Column of the ids.
+            seen: Ids in the log, in any order and number.
+            tables: Side tables with one row per item, `key` among their columns.
+
+        Raises:
+            DataError: There is no item.
+        """
+        tables = list(tables)
+        ids = pl.concat([*seen, *(table[key] for table in tables)]) if tables else pl.concat(list(seen))
+        items = ids.drop_nulls().unique().sort().to_frame(key)
+        if not items.height:
+            raise DataError(f"retrieval: neither the log nor a side table names an item in column '{key}'")
+        for table in tables:
+            items = items.join(table, on=key, how="left", maintain_order="left")
+        return cls(items, key)
+
+    @property
+    def size(self) -> int:
+        """Number of items."""
+        return self.items.height
+
+    @property
+    def ids(self) -> pl.Series:
+        """The ids by row number."""
+        return self.items[self.key]
+
+    def rows_of(self, ids: pl.Series) -> Rows:
+        """Return the row number of every id; -1 where it is null or no item."""
+        known = self.ids.to_frame().with_row_index("row")
+        found = ids.cast(self.ids.dtype).to_frame(self.key).join(known, on=self.key, how="left", maintain_order="left")
+        rows: Rows = found["row"].cast(pl.Int32).fill_null(-1).to_numpy()
+        return rows
+
+    def write(self, folder: Path) -> None:
+        """Write the ids into a folder."""
+        self.items.select(self.key).write_parquet(folder / FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the items in a folder, their ids alone.
+
+        Raises:
+            IntegrityError: There is no such file.
+        """
+        path = folder / FILE
+        if not path.is_file():
+            raise IntegrityError(f"{path}: missing; build the retrieval again")
+        items = pl.read_parquet(path)
+        return cls(items, items.columns[0])
+
+
+def repeated(rows: Rows) -> NDArray[np.bool_]:
+    """Return which entries of each line stand further left already; -1 is never one.
+
+    >>> repeated(np.array([[3, 1, 3, -1, -1]], np.int32)).tolist()
+    [[False, False, True, False, False]]
+    """
+    order = np.argsort(rows, axis=1, kind="stable")
+    ranked = np.take_along_axis(rows, order, axis=1)
+    again = np.zeros(rows.shape, bool)
+    again[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+    found = np.empty_like(again)
+    np.put_along_axis(found, order, again, axis=1)
+    return found

@@ -1,0 +1,203 @@
+"""The nearest of many vectors by inner product: exactly up to a declared number of them, approximately above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shortlist.retrieval.source import Ranked, best, padded
+from shortlist.spec.retrieval import ItemIndex
+from shortlist.storage.artefacts import read_json, write_json
+
+Matrix = NDArray[np.float32]
+
+INDEX: Final = "index.json"
+VECTORS: Final = "vectors.npy"
+"""Every item's vector by row number, float32; zeros: it has none."""
+_ROWS: Final = "index_rows.npy"
+_APPROXIMATE: Final = "index.faiss"
+_BLOCK_BYTES: Final = 64 << 20
+"""Scores that an exact search holds at once."""
+_ROWS_PER_LIST: Final = 64
+"""Vectors per cluster that the clusters are made from."""
+
+
+class VectorIndex(Protocol):
+    """Vectors that can be searched."""
+
+    approximate: bool
+
+    def search(self, queries: Matrix, most: int) -> Ranked:
+        """Return the rows with the largest inner products, shape (B, most).
+
+        Args:
+            queries: Shape (B, D).
+            most: Wanted rows.
+        """
+
+
+def build_index(
+    vectors: Matrix, queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
+) -> None:  # fmt: skip
+    """Write the index of some vectors into a folder: `index.json` and what it names.
+
+    Args:
+        vectors: By row number, shape (rows, D); a row of zeros has no vector and is never found.
+        queries: Real queries, shape (some, D), with which the probes of an approximate index are chosen.
+        section: What is declared.
+        most: Rows per query that will be asked for.
+        folder: Where to write.
+        seed: Of the clusters.
+    """
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    there = np.flatnonzero(vectors.any(axis=1)).astype(np.int32)
+    np.save(folder / VECTORS, vectors)
+    np.save(folder / _ROWS, there)
+    facts: dict[str, Any] = {"kind": "exact", "items": len(there), "dimensions": int(vectors.shape[1])}
+    if len(there) > section.exact_up_to:
+        facts |= _build_approximate(vectors[there], queries, section, most, folder, seed)
+    write_json(folder / INDEX, facts)
+
+
+def open_index(folder: Path) -> VectorIndex:
+    """Return the index in a folder, mapped into memory.
+
+    Raises:
+        IntegrityError: There is none.
+    """
+    facts = read_json(folder / INDEX)
+    if facts["kind"] == "exact":
+        return ExactIndex(np.load(folder / VECTORS, mmap_mode="r"))
+    return ApproximateIndex(folder / _APPROXIMATE, np.load(folder / _ROWS, mmap_mode="r"), facts["probes"])
+
+
+class ExactIndex:
+    """Every vector is compared with every query, by BLAS."""
+
+    approximate = False
+
+    def __init__(self, vectors: Matrix) -> None:
+        """Take vectors by row number, shape (items, D); a row of zeros is never found."""
+        self._vectors = vectors
+        self._missing = np.flatnonzero(~np.asarray(vectors).any(axis=1))
+
+    def search(self, queries: Matrix, most: int) -> Ranked:
+        """Return the rows with the largest inner products; equal ones by row number."""
+        step = max(1, _BLOCK_BYTES // (4 * max(1, len(self._vectors))))
+        found = [self._block(queries[first : first + step], most) for first in range(0, max(1, len(queries)), step)]
+        return Ranked(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _block(self, queries: Matrix, most: int) -> Ranked:
+        scores = np.asarray(queries, np.float32) @ np.asarray(self._vectors).T
+        scores[:, self._missing] = -np.inf
+        return best(np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape), scores, most)
+
+
+class ApproximateIndex:
+    """Vectors in clusters, of which a query searches those with the nearest centres (faiss, inverted file)."""
+
+    approximate = True
+
+    def __init__(self, path: Path, rows: NDArray[np.int32], probes: int) -> None:
+        """Map an index of faiss into memory.
+
+        Args:
+            path: Its file.
+            rows: Row number of every vector in it.
+            probes: Clusters that a query searches.
+        """
+        import faiss
+
+        self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        self._rows, self._probes = rows, probes
+
+    def search(self, queries: Matrix, most: int) -> Ranked:
+        """Return the rows with the largest inner products among the searched clusters."""
+        import faiss
+
+        options = faiss.SearchParametersIVF(nprobe=self._probes)
+        wanted = min(most, len(self._rows))
+        scores, places = self._index.search(np.ascontiguousarray(queries, np.float32), wanted, params=options)
+        items = np.where(places < 0, -1, np.asarray(self._rows)[np.maximum(places, 0)]).astype(np.int32)
+        return padded(items, np.where(places < 0, -np.inf, scores).astype(np.float32), most)
+
+
+def index_recall(index: VectorIndex, exact: VectorIndex, queries: Matrix, most: int) -> float:
+    """Return which share of the exact answers an index finds, the mean over queries.
+
+    Args:
+        index: The index.
+        exact: The same vectors, searched exactly.
+        queries: Shape (some, D), one at least.
+        most: Rows per query.
+    """
+    found, wanted = index.search(queries, most).items, exact.search(queries, most).items
+    return found_share(found, wanted)
+
+
+def found_share(found: NDArray[np.int32], wanted: NDArray[np.int32]) -> float:
+    """Return which share of wanted rows is among found ones, the mean over lines; -1 is no row.
+
+    >>> found_share(np.array([[1, 2, -1]], np.int32), np.array([[2, 3, -1]], np.int32))
+    0.5
+    """
+    shares = [
+        len(np.intersect1d(ours[ours >= 0], theirs[theirs >= 0])) / max(1, int((theirs >= 0).sum()))
+        for ours, theirs in zip(found, wanted, strict=True)
+    ]
+    return float(np.mean(shares))
+
+
+def default_lists(items: int) -> int:
+    """Return how many clusters some vectors are divided into: four times the root of their number.
+
+    >>> default_lists(1_000_000)
+    4000
+    """
+    return max(1, int(4 * items**0.5))
+
+
+def _build_approximate(
+    vectors: Matrix, queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
+) -> dict[str, Any]:
+    import faiss
+
+    count, width = vectors.shape
+    lists = min(section.lists or default_lists(count), count)
+    centres = faiss.IndexFlatIP(width)
+    if section.precision == "int8":
+        kind = faiss.ScalarQuantizer.QT_8bit
+        index = faiss.IndexIVFScalarQuantizer(centres, width, lists, kind, faiss.METRIC_INNER_PRODUCT)
+    else:
+        index = faiss.IndexIVFFlat(centres, width, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed = seed
+    index.cp.min_points_per_centroid = 1
+    random = np.random.default_rng(seed)
+    sample = vectors[np.sort(random.choice(count, min(count, lists * _ROWS_PER_LIST), replace=False))]
+    index.train(sample)
+    index.add(vectors)
+    faiss.write_index(index, str(folder / _APPROXIMATE))
+    rows = np.arange(count, dtype=np.int32)
+    tried = [section.probes] if section.probes is not None else _probes_to_try(lists)
+    exact = ExactIndex(vectors).search(queries, most).items
+    for probes in tried:
+        recall = found_share(ApproximateIndex(folder / _APPROXIMATE, rows, probes).search(queries, most).items, exact)
+        if recall >= section.min_recall:
+            break
+    return {"kind": "ivf", "precision": section.precision, "lists": lists, "probes": probes, "tuned_recall": recall}
+
+
+def _probes_to_try(lists: int) -> Sequence[int]:
+    """Return numbers of probes, rising by a half: up to all lists, with which an index finds everything.
+
+    >>> list(_probes_to_try(20))
+    [1, 2, 3, 5, 8, 12, 18, 20]
+    """
+    tried = [1]
+    while tried[-1] < lists:
+        tried.append(min(lists, tried[-1] + max(1, (tried[-1] + 1) // 2)))
+    return tried

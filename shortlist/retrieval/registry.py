@@ -1,0 +1,19 @@
+"""Every kind of source by the name that a spec gives it; a kind is added by a line here and a file in `sources`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shortlist.retrieval.source import SourceKind
+from shortlist.retrieval.sources.co_visitation import CoVisitation
+from shortlist.retrieval.sources.item_vector import ItemVector
+from shortlist.retrieval.sources.popular import Popular
+from shortlist.retrieval.sources.two_tower import TwoTower
+
+SOURCE_KINDS: Final[dict[str, type[SourceKind]]] = {
+    "popular": Popular,
+    "co_visitation": CoVisitation,
+    "item_vector": ItemVector,
+    "two_tower": TwoTower,
+}
+"""In the order of messages and of the JSON Schema."""

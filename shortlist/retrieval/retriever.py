@@ -1,0 +1,164 @@
+"""All sources of a release: fitted into one folder with a manifest, loaded from it, asked together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import polars as pl
+
+from shortlist.contracts import Columns, DataError
+from shortlist.data.side_tables import side_path
+from shortlist.evaluation.retrieval import ALL
+from shortlist.retrieval.catalogue import Catalogue, Rows
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Source
+from shortlist.retrieval.union import Candidates, united
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import Retrieval, columns_of, item_tables
+from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
+from shortlist.storage.tables import DayTable
+
+RETRIEVAL: Final = "retrieval.json"
+"""What the folder holds: the section, the days learnt from, the number of items."""
+_SOURCES: Final = "sources"
+_RECENT: Final = "recent.parquet"
+_USER: Final = "user"
+
+
+def fit_retrieval(
+    section: Retrieval, data: Data, log: DayTable, days: frozenset[date], folder: Path, seed: int
+) -> None:
+    """Fit every source on some days of a validated log and write them, all or nothing.
+
+    Args:
+        section: What is declared.
+        data: The spec's section.
+        log: The validated log.
+        days: Days that may be learnt from.
+        folder: Where to write.
+        seed: Of whatever is drawn.
+
+    Raises:
+        DataError: More candidates are declared than there are items, or a source has nothing to learn from.
+    """
+    catalogue = catalogue_of(data, log, days)
+    if section.candidates > catalogue.size:
+        raise DataError(
+            f"retrieval.candidates: {section.candidates}, but the log and the items' side tables name"
+            f" {catalogue.size} items; declare at most {catalogue.size}"
+        )
+    with atomic_folder(folder) as staging:
+        catalogue.write(staging)
+        for name, source in section.sources.items():
+            own = staging / _SOURCES / name
+            own.mkdir(parents=True)
+            given = FitData(log, data, days, catalogue, section.index, section.capped(name), seed)
+            try:
+                source.fit(given, own)  # type: ignore[attr-defined] # a section of the registry is a `SourceKind`
+            except DataError as problem:
+                raise DataError(f"retrieval.sources.{name}: {problem}") from None
+        given = FitData(log, data, days, catalogue, section.index, section.candidates, seed)
+        _recent_items(given, section.recent_items).write_parquet(staging / _RECENT)
+        facts = {
+            "section": section.model_dump(mode="json"),
+            "items": catalogue.size,
+            "first_day": min(days).isoformat(),
+            "last_day": max(days).isoformat(),
+        }
+        write_json(staging / RETRIEVAL, facts)
+        write_manifest(staging)
+
+
+def catalogue_of(data: Data, log: DayTable, days: frozenset[date]) -> Catalogue:
+    """Return the items that some days of a log or a side table name."""
+    assert data.item
+    seen = log.scan(days).select(pl.col(data.item).unique()).collect()[data.item]
+    tables = item_tables(data)
+    read = [
+        pl.read_parquet(side_path(log.folder, table), columns=[table.key, *columns_of([table])])
+        .unique(table.key, keep="first")
+        for table in tables
+    ]  # fmt: skip
+    return Catalogue.of(data.item, [seen], read)
+
+
+@dataclass(frozen=True)
+class Retriever:
+    """The fitted sources of a release."""
+
+    section: Retrieval
+    catalogue: Catalogue
+    sources: Mapping[str, Source]
+    recent: pl.DataFrame
+    """Users and their latest positive items when the sources were fitted, newest first."""
+    facts: Mapping[str, Any]
+    """Of `retrieval.json`."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Return the sources in a folder after checking every file against its manifest.
+
+        Raises:
+            IntegrityError: A file is missing or was changed.
+        """
+        verify_manifest(folder)
+        facts = read_json(folder / RETRIEVAL)
+        section = Retrieval.model_validate(facts["section"])
+        sources = {
+            name: source.load(folder / _SOURCES / name)  # type: ignore[attr-defined]
+            for name, source in section.sources.items()
+        }
+        return cls(section, Catalogue.read(folder), sources, pl.read_parquet(folder / _RECENT), facts)
+
+    def lists(self, queries: Queries) -> list[tuple[str, Ranked]]:
+        """Return the list of every source, each at most as long as is declared."""
+        return [(name, source.retrieve(queries, self.section.capped(name))) for name, source in self.sources.items()]
+
+    def candidates(self, queries: Queries) -> Candidates:
+        """Return the candidates of all sources together."""
+        return united(self.lists(queries), self.section.candidates)
+
+    def candidates_and_lists(self, queries: Queries) -> dict[str, Rows]:
+        """Return the items of every source by its name, and those of all together as `all`."""
+        lists = self.lists(queries)
+        together = united(lists, self.section.candidates)
+        return {**{name: ranked.items for name, ranked in lists}, ALL: together.items}
+
+    def recent_of(self, users: pl.Series) -> Rows:
+        """Return users' latest positive items when the sources were fitted, shape (users, recent_items)."""
+        asked = users.cast(self.recent.schema[_USER]).to_frame(_USER)
+        found = asked.join(self.recent, on=_USER, how="left", maintain_order="left")[ROW]
+        return rows_of_lists(found, self.section.recent_items)
+
+
+def rows_of_lists(lists: pl.Series, width: int) -> Rows:
+    """Return lists of rows as a matrix of a width; -1 where a list is shorter.
+
+    >>> rows_of_lists(pl.Series([[5, 2, 9], None]), 2).tolist()
+    [[5, 2], [-1, -1]]
+    """
+    short = lists.list.head(width).fill_null([])
+    lengths = short.list.len().to_numpy().astype(np.int64)
+    found = np.full((len(lists), width), -1, np.int32)
+    line = np.repeat(np.arange(len(lengths)), lengths)
+    place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found[line, place] = short.explode(empty_as_null=False).cast(pl.Int32).to_numpy()
+    return found
+
+
+def _recent_items(given: FitData, most: int) -> pl.DataFrame:
+    """Return every user's latest positive items, newest first."""
+    user = given.data.user
+    assert user
+    latest: pl.DataFrame | None = None
+    for rows in given.positives(given.days):
+        new = rows.sort(Columns.TIME, maintain_order=True).select(user, ROW)
+        both = new if latest is None else pl.concat([latest, new])
+        latest = both.group_by(user, maintain_order=True).tail(most)
+    if latest is None:
+        raise DataError("retrieval: there is no positive row to learn from")
+    return latest.group_by(user).agg(pl.col(ROW).reverse()).rename({user: _USER}).sort(_USER)

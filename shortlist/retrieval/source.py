@@ -1,0 +1,179 @@
+"""What a source is: fitted on days of the log into files, loaded from them, asked for items in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shortlist.contracts import Columns
+from shortlist.data.side_tables import side_path
+from shortlist.retrieval.catalogue import Catalogue, Rows
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import ItemIndex, SourceSection, columns_of, user_tables
+from shortlist.storage.tables import DayTable
+
+Scores = NDArray[np.float32]
+
+ROW = "item_row"
+"""Int32: an item's place in the catalogue."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Whom items are wanted for; B queries.
+
+    Attributes:
+        users: Ids of the users, shape (B,); null for an anonymous one.
+        recent: Their latest positive items, newest first, shape (B, R); -1 where there are no more.
+        context: B rows of whatever columns of the request and of the user are known.
+    """
+
+    users: pl.Series
+    recent: Rows
+    context: pl.DataFrame
+
+    @property
+    def size(self) -> int:
+        """Number of queries, B."""
+        return len(self.users)
+
+    def slice(self, first: int, last: int) -> Queries:
+        """Return neighbouring queries."""
+        return Queries(self.users[first:last], self.recent[first:last], self.context[first:last])
+
+
+class Ranked(NamedTuple):
+    """Items for every query, best first; where there are fewer than N, the last ones are -1."""
+
+    items: Rows
+    """Shape (B, N)."""
+    scores: Scores
+    """Shape (B, N); -inf where there is no item. Scores of two sources cannot be compared."""
+
+
+class Source(Protocol):
+    """A fitted source."""
+
+    def retrieve(self, queries: Queries, most: int) -> Ranked:
+        """Return at most `most` different items for every query."""
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a source may learn from."""
+
+    log: DayTable
+    """The validated log."""
+    data: Data
+    """The spec's section."""
+    days: frozenset[date]
+    """Days of the log that it may see."""
+    catalogue: Catalogue
+    index: ItemIndex
+    most: int
+    """Items per query that it will be asked for, at most."""
+    seed: int
+
+    def last_days(self, count: int | None) -> frozenset[date]:
+        """Return the latest days, by the calendar; all for None."""
+        if count is None:
+            return self.days
+        newest = max(self.days)
+        return frozenset(day for day in self.days if (newest - day).days < count)
+
+    def positives(self, days: frozenset[date], *columns: str) -> Iterator[pl.DataFrame]:
+        """Give the positive rows of some days, file by file in time order: ROW, the user, the time and some columns.
+
+        Args:
+            days: Of `days`.
+            columns: Columns of the log or of the users' side tables.
+        """
+        data = self.data
+        assert data.user and data.item
+        own = {column.name for column in data.columns}
+        wanted = list(dict.fromkeys((data.user, *(name for name in columns if name in own))))
+        ids = self.catalogue.ids.to_frame(data.item).with_row_index(ROW).cast({ROW: pl.Int32})
+        for path in self.log.paths(days):
+            rows = (
+                pl.scan_parquet(path, hive_partitioning=False)
+                .filter(pl.col(Columns.LABEL) == 1, pl.col(data.user).is_not_null())
+                .select(*wanted, *([] if data.item in wanted else [data.item]), Columns.TIME)
+                .join(ids.lazy(), on=data.item, how="inner", maintain_order="left")
+            )
+            if set(columns) - own:
+                rows = rows.join(self.users.lazy(), on=data.user, how="left", maintain_order="left")
+            yield rows.select(ROW, Columns.TIME, *dict.fromkeys((*wanted, *columns))).collect()
+
+    @cached_property
+    def users(self) -> pl.DataFrame:
+        """The users' side tables side by side, one row per user, with the id under the log's name."""
+        return users_of(self.log.folder, self.data)
+
+
+class SourceKind(SourceSection):
+    """A kind of source: its section of a spec, how it is fitted, and how its files are loaded."""
+
+    @property
+    def reads_context(self) -> tuple[str, ...]:
+        """Columns of the request or of the user that a query should tell it."""
+        return ()
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        """Learn, and write files that carry no code into an empty folder.
+
+        Raises:
+            DataError: There is nothing to learn from.
+        """
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> Source:
+        """Return the source in a folder, large files mapped into memory and not read."""
+        raise NotImplementedError
+
+
+def users_of(log: Path, data: Data) -> pl.DataFrame:
+    """Return the users' side tables of a validated log, one row per user."""
+    assert data.user
+    found: pl.DataFrame | None = None
+    for table in user_tables(data):
+        wanted = [data.user, *columns_of([table])]
+        rows = pl.read_parquet(side_path(log, table), columns=wanted).unique(data.user, keep="first")
+        found = rows if found is None else found.join(rows, on=data.user, how="full", coalesce=True)
+    return pl.DataFrame(schema={data.user: pl.Int64}) if found is None else found
+
+
+def best(items: Rows, scores: Scores, most: int) -> Ranked:
+    """Return the entries of each line with the highest scores, best first; equal scores by row number.
+
+    Args:
+        items: Shape (B, M); -1 for no item.
+        scores: Same shape.
+        most: Wanted entries, N.
+
+    >>> best(np.array([[4, 7, 9]], np.int32), np.array([[0.1, 0.9, 0.9]], np.float32), 2).items.tolist()
+    [[7, 9]]
+    """
+    scores = np.where(items < 0, -np.inf, scores).astype(np.float32)
+    if items.shape[1] > most:
+        kept = np.argpartition(-scores, most - 1, axis=1)[:, :most]
+        items, scores = np.take_along_axis(items, kept, axis=1), np.take_along_axis(scores, kept, axis=1)
+    order = np.lexsort((items, -scores), axis=1)
+    ranked, values = np.take_along_axis(items, order, axis=1), np.take_along_axis(scores, order, axis=1)
+    return padded(np.where(np.isneginf(values), -1, ranked).astype(np.int32), values, most)
+
+
+def padded(items: Rows, scores: Scores, most: int) -> Ranked:
+    """Return lists of a width; what is missing is -1 and -inf."""
+    missing = most - items.shape[1]
+    if missing <= 0:
+        return Ranked(items[:, :most], scores[:, :most])
+    width = ((0, 0), (0, missing))
+    return Ranked(np.pad(items, width, constant_values=-1), np.pad(scores, width, constant_values=-np.inf))

@@ -1,0 +1,52 @@
+"""Source `item_vector`: the items whose given vectors are nearest to those of a user's recent items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from shortlist.contracts import DataError
+from shortlist.features.vectors import matrix, normalised, width_of
+from shortlist.retrieval.index import build_index
+from shortlist.retrieval.source import FitData, SourceKind
+from shortlist.retrieval.sources.nearest import NearestItems
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import check_columns, columns_of, item_tables
+
+_TUNING_QUERIES = 500
+
+
+class ItemVector(SourceKind):
+    """Cosine similarity with the mean vector of a user's recent items."""
+
+    kind: Literal["item_vector"]
+    """Nearest vectors."""
+    column: str
+    """Column of type `vector` in a side table of the items."""
+    newest: int = Field(default=5, ge=1, le=1_000)
+    """Recent items whose mean vector is the query."""
+    decay: float = Field(default=0.8, gt=0.0, le=1.0)
+    """What the next older of them counts, relative to the newer one."""
+
+    def check(self, data: Data) -> None:
+        """Check the column; see `SourceSection.check`."""
+        check_columns((self.column,), columns_of(item_tables(data)), ("vector",), "a side table of the items")
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        """Write the normalised vectors and their index."""
+        column = given.catalogue.items[self.column]
+        width = width_of(column)
+        if not width:
+            raise DataError(f"no item of the catalogue has a vector in column '{self.column}'")
+        vectors = normalised(matrix(column, width))
+        there = np.flatnonzero(vectors.any(axis=1))
+        random = np.random.default_rng(given.seed)
+        queries = vectors[random.choice(there, min(_TUNING_QUERIES, len(there)), replace=False)]
+        build_index(vectors, queries, given.index, given.most, folder, given.seed)
+
+    def load(self, folder: Path) -> NearestItems:
+        """Return the vectors in a folder."""
+        return NearestItems(folder, self.decay, self.newest)

@@ -1,0 +1,64 @@
+"""What sources with vectors share: item vectors in an index, and a query's vector from recent items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.index import VECTORS, VectorIndex, open_index
+from shortlist.retrieval.source import Queries, Ranked, Scores
+from shortlist.retrieval.sources.co_visitation import weighted_recent
+
+USERS: Final = "users.parquet"
+USER_VECTORS: Final = "user_vectors.npy"
+
+Matrix = NDArray[np.float32]
+
+
+class NearestItems:
+    """Items by the inner product of their vectors with a query's.
+
+    Args:
+        folder: From `write_vectors`.
+        decay: What the next older of a user's recent items counts, relative to the newer one.
+        newest: Recent items that make up a query.
+        users: Ids of users with vectors of their own, sorted; None: a query is made from recent items alone.
+        user_vectors: Of these users.
+    """
+
+    def __init__(
+        self, folder: Path, decay: float, newest: int, users: pl.Series | None = None,
+        user_vectors: Matrix | None = None,
+    ) -> None:  # fmt: skip
+        self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
+        self._decay, self._newest = decay, newest
+        self._users, self._user_vectors = users, user_vectors
+        self.index: VectorIndex = open_index(folder)
+
+    def retrieve(self, queries: Queries, most: int) -> Ranked:
+        """Return the nearest items; none for a query without a vector."""
+        vectors = self.query_vectors(queries)
+        found = self.index.search(vectors, most)
+        known = np.any(vectors != 0, axis=1)[:, None]
+        items: Rows = np.where(known, found.items, -1).astype(np.int32)
+        scores: Scores = np.where(known, found.scores, -np.inf).astype(np.float32)
+        return Ranked(items, scores)
+
+    def query_vectors(self, queries: Queries) -> Matrix:
+        """Return the vector of every query, shape (B, D); zeros where nothing is known."""
+        recent = weighted_recent(queries.recent[:, : self._newest], self._decay, len(self.vectors))
+        seen, places = np.unique(recent.indices, return_inverse=True)  # only these rows are read from disk
+        weights = type(recent)((recent.data, places, recent.indptr), shape=(queries.size, len(seen)))
+        made: Matrix = weights @ np.asarray(self.vectors[seen], np.float32)
+        if self._users is None or self._user_vectors is None:
+            return made
+        asked = queries.users.cast(self._users.dtype).to_frame("user")
+        known = self._users.to_frame("user").with_row_index("row")
+        rows = asked.join(known, on="user", how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
+        at = rows.to_numpy()
+        return np.where((at >= 0)[:, None], self._user_vectors[np.maximum(at, 0)], made).astype(np.float32)

@@ -1,0 +1,125 @@
+"""Source `popular`: the items with most positives in the last days, by declared keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from shortlist.contracts import DataError
+from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, SourceKind, padded
+from shortlist.spec.base import Names
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import check_columns, check_days, columns_of, user_tables
+
+_COUNT, _GROUP, _RANK = "positives", "group", "rank"
+_GROUPS, _ITEMS, _SCORES = "groups.parquet", "items.npy", "scores.npy"
+
+
+class Popular(SourceKind):
+    """The items with most positives of the last days; a good part of what any user takes next."""
+
+    kind: Literal["popular"]
+    """Recent popularity."""
+    keys: Names = ()
+    """Columns of the log or of a user's side table, such as a surface or a country: the items are counted for each of
+    their values; items that are popular with everybody fill the list."""
+    window_days: int | None = Field(default=7, ge=1, le=3_650)
+    """Days that are counted, up to the newest; null: all."""
+    min_positives: int = Field(default=100, ge=1)
+    """Values of the keys with fewer positives get the list of everybody."""
+
+    def check(self, data: Data) -> None:
+        """Check the keys and the clock; see `SourceSection.check`."""
+        known = {column.name: column for column in data.columns if column.known == "before"}
+        known |= columns_of(user_tables(data))
+        check_columns(self.keys, known, ("integer", "string", "hex"), "the log that is known before, or of a user")
+        if self.window_days is not None:
+            check_days(data, "window_days")
+
+    @property
+    def reads_context(self) -> tuple[str, ...]:
+        """The keys."""
+        return self.keys
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        """Count, and write the lists of every value of the keys; line 0 is that of everybody."""
+        counted = self._counted(given)
+        everybody = counted.group_by(ROW).agg(pl.col(_COUNT).sum()).sort([_COUNT, ROW], descending=[True, False])
+        everybody = everybody.head(given.most)
+        groups = self._groups(counted)
+        own = (
+            counted.join(groups, on=list(self.keys), nulls_equal=True)
+            .sort([_GROUP, _COUNT, ROW], descending=[False, True, False])
+            .group_by(_GROUP, maintain_order=True)
+            .head(given.most)
+            if self.keys
+            else pl.DataFrame(schema={_GROUP: pl.UInt32, ROW: pl.Int32, _COUNT: pl.UInt32})
+        )
+        items = np.full((groups.height + 1, given.most), -1, np.int32)
+        scores = np.full(items.shape, -np.inf, np.float32)
+        shares = everybody[_COUNT].to_numpy() / everybody[_COUNT].sum()
+        _fill(items[0], scores[0], everybody[ROW].to_numpy(), shares, everybody[ROW].to_numpy(), shares)
+        for (group,), rows in own.group_by([_GROUP], maintain_order=True):
+            line = int(str(group))
+            ours = rows[_COUNT].to_numpy() / rows[_COUNT].sum()
+            _fill(items[line], scores[line], rows[ROW].to_numpy(), ours, everybody[ROW].to_numpy(), shares)
+        groups.write_parquet(folder / _GROUPS)
+        np.save(folder / _ITEMS, items)
+        np.save(folder / _SCORES, scores)
+
+    def load(self, folder: Path) -> PopularItems:
+        """Return the lists in a folder."""
+        items, scores = (np.load(folder / name, mmap_mode="r") for name in (_ITEMS, _SCORES))
+        return PopularItems(pl.read_parquet(folder / _GROUPS), items, scores)
+
+    def _counted(self, given: FitData) -> pl.DataFrame:
+        """Return the positives of every item for every value of the keys."""
+        by = [*self.keys, ROW]
+        total: pl.DataFrame | None = None
+        for rows in given.positives(given.last_days(self.window_days), *self.keys):
+            found = rows.group_by(by).agg(pl.len().alias(_COUNT))
+            both = found if total is None else pl.concat([total, found])
+            total = both.group_by(by).agg(pl.col(_COUNT).sum())
+        if total is None or not total.height:
+            raise DataError(f"there is no positive row in the last {self.window_days} days; declare a longer window")
+        return total
+
+    def _groups(self, counted: pl.DataFrame) -> pl.DataFrame:
+        """Return the values of the keys that have a list, with its line."""
+        keys = list(self.keys)
+        if not keys:
+            return pl.DataFrame(schema={_GROUP: pl.UInt32})
+        enough = counted.group_by(keys).agg(pl.col(_COUNT).sum()).filter(pl.col(_COUNT) >= self.min_positives)
+        return enough.select(keys).sort(keys).with_row_index(_GROUP, offset=1)
+
+
+class PopularItems:
+    """Lists by the values of keys."""
+
+    def __init__(self, groups: pl.DataFrame, items: Rows, scores: Scores) -> None:
+        self._groups, self._items, self._scores = groups, items, scores
+        self._keys = [name for name in groups.columns if name != _GROUP]
+
+    def retrieve(self, queries: Queries, most: int) -> Ranked:
+        """Return the list of every query's values; that of everybody where they are unknown or not told."""
+        lines = np.zeros(queries.size, np.int64)
+        if self._keys and set(self._keys) <= set(queries.context.columns):
+            asked = queries.context.select(pl.col(name).cast(self._groups.schema[name]) for name in self._keys)
+            found = asked.join(self._groups, on=self._keys, how="left", nulls_equal=True, maintain_order="left")
+            lines = found[_GROUP].fill_null(0).to_numpy().astype(np.int64)
+        return padded(self._items[lines, :most], self._scores[lines, :most], most)
+
+
+def _fill(items: Rows, scores: Scores, own: Rows, shares: np.ndarray, others: Rows, of_others: np.ndarray) -> None:
+    """Write a list: its own items, then those of everybody that it lacks, scored below."""
+    count = min(len(own), len(items))
+    items[:count], scores[:count] = own[:count], shares[:count]
+    more = ~np.isin(others, own)
+    rest, room = others[more][: len(items) - count], of_others[more][: len(items) - count]
+    items[count : count + len(rest)] = rest
+    scores[count : count + len(rest)] = room * (shares[count - 1] if count else 1.0)

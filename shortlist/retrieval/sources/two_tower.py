@@ -1,0 +1,87 @@
+"""Source `two_tower`: learnt vectors of users and items, near each other where a user takes an item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from shortlist.retrieval.index import build_index
+from shortlist.retrieval.source import FitData, SourceKind
+from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, Matrix, NearestItems
+from shortlist.spec.base import Names
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables
+
+_TUNING_QUERIES = 500
+_CATEGORIES = ("integer", "string", "hex", "tags")
+
+
+class Towers(NamedTuple):
+    """What training gives: vectors of length 1."""
+
+    users: pl.Series
+    """Ids, sorted."""
+    user_vectors: Matrix
+    """Shape (users, D)."""
+    item_vectors: Matrix
+    """By row number of the catalogue, shape (items, D)."""
+    history: list[dict[str, Any]]
+    """Per epoch: its loss and samples per second."""
+
+
+class TwoTower(SourceKind):
+    """A user's vector times an item's says how likely the user takes the item; trained on positive rows."""
+
+    kind: Literal["two_tower"]
+    """Learnt vectors."""
+    embedding_dim: int = Field(default=32, ge=2, le=1_024)
+    """Numbers of a vector."""
+    user_columns: Names = ()
+    """Columns of a user's side table whose values get embeddings beside the user's id."""
+    item_columns: Names = ()
+    """Likewise for items."""
+    item_numbers: Names = ()
+    """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
+    epochs: int = Field(default=5, ge=1, le=1_000)
+    """Passes over the positive rows."""
+    batch_size: int = Field(default=1_024, ge=8, le=1_000_000)
+    """Positive rows of a step; each is a negative for the others."""
+    sampled_negatives: int = Field(default=512, ge=0, le=1_000_000)
+    """Further items of a step, drawn uniformly from the whole catalogue: negatives for all its rows."""
+    learning_rate: float = Field(default=0.1, gt=0.0, le=10.0)
+    """Of the embedding rows (row-wise Adagrad)."""
+    temperature: float = Field(default=0.1, gt=0.0, le=10.0)
+    """Divides the cosine similarities before the softmax; smaller values push the nearest negatives further away."""
+    window_days: int | None = Field(default=None, ge=1, le=3_650)
+    """Days whose positive rows are learnt, up to the newest; null: all."""
+
+    trainer: ClassVar[str] = "models.two_tower.train:train"
+    """Function (section, what it may learn from) -> `Towers`; it needs torch, which serving does not."""
+
+    def check(self, data: Data) -> None:
+        """Check the columns and the clock; see `SourceSection.check`."""
+        check_columns(self.user_columns, columns_of(user_tables(data)), _CATEGORIES, "a side table of the users")
+        items = columns_of(item_tables(data))
+        check_columns(self.item_columns, items, _CATEGORIES, "a side table of the items")
+        check_columns(self.item_numbers, items, ("integer", "number"), "a side table of the items")
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        """Train; write the vectors of users and items, and the items' index."""
+        train: Callable[[TwoTower, FitData], Towers] = resolve_name(self.trainer)
+        towers = train(self, given)
+        towers.users.alias("user").to_frame().write_parquet(folder / USERS)
+        np.save(folder / USER_VECTORS, towers.user_vectors)
+        random = np.random.default_rng(given.seed)
+        some = random.choice(len(towers.users), min(_TUNING_QUERIES, len(towers.users)), replace=False)
+        build_index(towers.item_vectors, towers.user_vectors[some], given.index, given.most, folder, given.seed)
+
+    def load(self, folder: Path) -> NearestItems:
+        """Return the vectors in a folder; a user without one is the mean of the recent items' vectors."""
+        users = pl.read_parquet(folder / USERS)["user"]
+        return NearestItems(folder, 0.9, 20, users, np.load(folder / USER_VECTORS, mmap_mode="r"))

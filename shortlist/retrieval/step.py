@@ -1,0 +1,42 @@
+"""One step of a run: fit the declared sources on the days before the test days, and evaluate them on these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shortlist.contracts import Files
+from shortlist.evaluation.retrieval import EVALUATION
+from shortlist.features.split import split_days
+from shortlist.retrieval.evaluate import evaluate_retrieval
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.spec.data import Data
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.tables import DayTable
+
+RELEASE: Final = "release"
+"""Folder of what is released with the model: the sources and their index, with a manifest."""
+
+
+def build_retrieval(section: Retrieval, data: Data, valid_log: Path, out: Path, seed: int) -> int:
+    """Write the release and its evaluation; return the number of rows that were learnt from.
+
+    What is released is what was evaluated: fitted on the days before the test days.
+
+    Args:
+        section: What is declared.
+        data: The spec's section.
+        valid_log: The validated log.
+        out: Where to write.
+        seed: Of whatever is drawn.
+
+    Raises:
+        DataError: The log has too few days or items, or a source has nothing to learn from.
+    """
+    log = DayTable.open(valid_log, Files.LOG)
+    split = split_days([part.day for part in log.days], data.split)
+    days = frozenset((*split.fitted_on, *split.validation))
+    out.mkdir(parents=True, exist_ok=True)
+    fit_retrieval(section, data, log, days, out / RELEASE, seed)
+    evaluate_retrieval(Retriever.open(out / RELEASE), data, log, frozenset(split.test), out / EVALUATION, seed)
+    return sum(part.rows for part in log.days if part.day in days)

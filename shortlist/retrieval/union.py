@@ -1,0 +1,81 @@
+"""Several sources' lists as one: each item once, its sources and ranks kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.source import Ranked, Scores
+
+RANK_OFFSET: Final = 60
+"""Of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""
+NO_RANK: Final = 0
+"""Rank of an item in a source that did not give it."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates of every query, best first; B queries, N candidates, S sources.
+
+    Attributes:
+        items: Shape (B, N); -1 where there are fewer.
+        scores: Fused scores, shape (B, N).
+        ranks: Rank of every candidate in every source, from 1; 0: that source did not give it. Shape (B, N, S).
+        sources: Names of the sources.
+    """
+
+    items: Rows
+    scores: Scores
+    ranks: NDArray[np.int32]
+    sources: tuple[str, ...]
+
+    def given_by(self, source: str) -> NDArray[np.bool_]:
+        """Return which candidates a source gave, shape (B, N)."""
+        return self.ranks[:, :, self.sources.index(source)] != NO_RANK
+
+
+def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
+    """Return the candidates of several sources: deduplicated, ordered by reciprocal rank fusion, at most `most`.
+
+    Equal sums are ordered by row number, so the same lists give the same candidates.
+
+    Args:
+        lists: Name and list of every source, of the same queries; each list holds an item once.
+        most: Candidates of a query.
+
+    >>> one = Ranked(np.array([[4, 7]], np.int32), np.array([[0.9, 0.1]], np.float32))
+    >>> other = Ranked(np.array([[7, 2]], np.int32), np.array([[30, 20]], np.float32))
+    >>> found = united([("near", one), ("popular", other)], 3)
+    >>> found.items.tolist(), found.ranks.tolist()
+    ([[7, 4, 2]], [[[2, 1], [1, 0], [0, 2]]])
+    """
+    names = tuple(name for name, _ in lists)
+    queries = len(lists[0][1].items)
+    items = np.concatenate([ranked.items for _, ranked in lists], axis=1)
+    source = np.concatenate([np.full(ranked.items.shape[1], place) for place, (_, ranked) in enumerate(lists)])
+    rank = np.concatenate([np.arange(1, ranked.items.shape[1] + 1) for _, ranked in lists])
+    line, column = np.nonzero(items >= 0)
+    keys = line.astype(np.int64) << 32 | items[line, column]
+    unique, place = np.unique(keys, return_inverse=True)
+    fused = np.bincount(place, 1.0 / (RANK_OFFSET + rank[column]), minlength=len(unique))
+    ranks = np.zeros((len(unique), len(names)), np.int32)
+    ranks[place, source[column]] = rank[column]
+    of_line, item = unique >> 32, (unique & 0xFFFFFFFF).astype(np.int32)
+    order = np.lexsort((item, -fused, of_line))
+    counts = np.bincount(of_line, minlength=queries)
+    position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = order[position < most]
+    at = of_line[kept], position[position < most]
+    found = Candidates(
+        np.full((queries, most), -1, np.int32),
+        np.zeros((queries, most), np.float32),
+        np.zeros((queries, most, len(names)), np.int32),
+        names,
+    )
+    found.items[at], found.scores[at], found.ranks[at] = item[kept], fused[kept], ranks[kept]
+    return found

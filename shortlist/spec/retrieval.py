@@ -1,0 +1,146 @@
+"""The `retrieval` section: which sources find a user's candidates among all items, and how many they give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shortlist.contracts import did_you_mean
+from shortlist.spec.base import OneOf, Section
+from shortlist.spec.data import Column, Data, RowClock, SideTable
+
+SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+"""What a user calls a source: in answers, reports and metrics."""
+
+RESERVED = ("all", "best_possible")
+"""Names that reports give to other lists than those of sources."""
+
+
+class SourceSection(Section):
+    """What every kind of source declares; see `shortlist.retrieval.registry` for the kinds."""
+
+    if TYPE_CHECKING:  # a field of every kind, at its place among the kind's own
+        kind: str
+
+    max_items: int | None = Field(default=None, ge=1, le=100_000)
+    """Most candidates of this source; null: `retrieval.candidates`."""
+
+    def check(self, data: Data) -> None:
+        """Check what only the log's declaration tells.
+
+        Args:
+            data: The spec's section.
+
+        Raises:
+            ValueError: The source needs a column, or a time, that the log does not have.
+        """
+
+
+class ItemIndex(Section):
+    """How the nearest of many vectors are found."""
+
+    exact_up_to: int = Field(default=100_000, ge=0)
+    """Up to so many items, every vector is compared with the query; above it, an approximate index is built."""
+    precision: Literal["float32", "int8"] = "float32"
+    """How an approximate index keeps vectors. `int8`: a quarter of the memory; a scalar quantiser per dimension."""
+    lists: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Clusters that an approximate index divides the vectors into; null: four times the root of their number."""
+    probes: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Clusters that a query searches; null: the fewest with which a sample of queries finds `min_recall`."""
+    min_recall: float = Field(default=0.99, gt=0.0, le=1.0)
+    """Share of the exact answers that an approximate index is tuned to find."""
+
+    @model_validator(mode="after")
+    def _probes_are_lists(self) -> Self:
+        if self.lists is not None and self.probes is not None and self.probes > self.lists:
+            raise ValueError(f"probes {self.probes} is above lists {self.lists}; a query can search each list once")
+        return self
+
+
+class Retrieval(Section):
+    """Where candidates come from, before a model scores them."""
+
+    candidates: int = Field(default=500, ge=1, le=100_000)
+    """Candidates of a request, of all sources together; each item once."""
+    recent_items: int = Field(default=20, ge=1, le=1_000)
+    """A user's latest positive items that sources may start from."""
+    sources: Annotated[
+        dict[SourceName, Annotated[SourceSection, OneOf("shortlist.retrieval.registry:SOURCE_KINDS")]],
+        Field(min_length=1, max_length=20),
+    ]
+    """The sources, by name; several of one kind are fine."""
+    index: ItemIndex = ItemIndex()
+    """How sources with vectors find the nearest items."""
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> Self:
+        for name in RESERVED:
+            if name in self.sources:
+                raise ValueError(f"sources: '{name}' is what reports call another list; choose another name")
+        return self
+
+    def check(self, data: Data) -> None:
+        """Check what only the log's declaration tells.
+
+        Raises:
+            ValueError: There is no user or no item, or a source lacks what it reads.
+        """
+        for role in ("user", "item"):
+            if getattr(data, role) is None:
+                raise ValueError(f"retrieval: data.{role} names no column; declare the column that names the {role}")
+        for name, source in self.sources.items():
+            try:
+                source.check(data)
+            except ValueError as problem:
+                raise ValueError(f"retrieval.sources.{name}: {problem}") from None
+
+    def capped(self, name: str) -> int:
+        """Return how many candidates a source gives at most."""
+        cap = self.sources[name].max_items
+        return self.candidates if cap is None else min(cap, self.candidates)
+
+
+def item_tables(data: Data) -> list[SideTable]:
+    """Return the side tables with one row per item."""
+    return [table for table in data.side_tables if table.key == data.item]
+
+
+def user_tables(data: Data) -> list[SideTable]:
+    """Return the side tables with one row per user."""
+    return [table for table in data.side_tables if table.key == data.user]
+
+
+def columns_of(tables: list[SideTable]) -> dict[str, Column]:
+    """Return the columns of some side tables by name, their keys left out."""
+    return {column.name: column for table in tables for column in table.columns if column.name != table.key}
+
+
+def check_columns(names: tuple[str, ...], known: dict[str, Column], types: tuple[str, ...], what: str) -> None:
+    """Refuse columns that a source cannot read.
+
+    Args:
+        names: Declared in the source's section.
+        known: Columns that it may read.
+        types: That they may have.
+        what: What `known` is, in a message.
+
+    Raises:
+        ValueError: A name is unknown, or its column has another type.
+    """
+    for name in names:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise ValueError(f"'{name}' is no column of {what}{did_you_mean(name, known)} (there are: {there})")
+        if known[name].type not in types:
+            raise ValueError(f"'{name}' is of type {known[name].type}; wanted {' or '.join(types)}")
+
+
+def check_days(data: Data, key: str) -> None:
+    """Refuse a window of days where the log has no time of its own.
+
+    Raises:
+        ValueError: The clock is the order of the rows.
+    """
+    if isinstance(data.clock, RowClock):
+        raise ValueError(f"{key} counts days, and data.clock is of kind row_order; declare {key}: null, or a clock")

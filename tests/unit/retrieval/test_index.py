@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shortlist.retrieval.index import ExactIndex, build_index, found_share, index_recall, open_index
+from shortlist.spec.retrieval import ItemIndex
+from shortlist.storage.artefacts import IntegrityError, read_json
+
+
+def vectors(rows: int, seed: int = 5) -> np.ndarray:
+    """Vectors around a few centres, as learnt ones lie."""
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(20, 16))
+    made = centres[random.integers(0, 20, rows)] + 0.3 * random.normal(size=(rows, 16))
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_an_exact_search_orders_all_items_by_inner_product(tmp_path: Path) -> None:
+    made = vectors(500)
+    made[7] = 0  # an item without a vector
+    build_index(made, made[:5], ItemIndex(), 10, tmp_path, 1)
+    index = open_index(tmp_path)
+    found = index.search(made[:3], 10)
+    products = made[:3] @ made.T
+    products[:, 7] = -np.inf
+    assert not index.approximate
+    assert found.items.tolist() == np.argsort(-products, axis=1, kind="stable")[:, :10].tolist()
+    every = index.search(made[:1], 500)
+    assert 7 not in every.items and every.items[0, -1] == -1  # 499 items can be found
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_above_the_declared_size_an_approximate_index_is_tuned_to_its_recall(tmp_path: Path, precision: str) -> None:
+    made, queries = vectors(3_000), vectors(50, seed=6)
+    made[11] = 0
+    section = ItemIndex.model_validate({"exact_up_to": 1_000, "precision": precision, "min_recall": 0.95})
+    build_index(made, queries, section, 50, tmp_path, 1)
+    index, facts = open_index(tmp_path), read_json(tmp_path / "index.json")
+    assert index.approximate
+    assert facts["probes"] < facts["lists"]  # it does not search everything
+    assert index_recall(index, ExactIndex(made), queries, 50) >= 0.95
+    assert 11 not in index.search(queries, 50).items
+
+
+def test_declared_probes_are_kept_and_too_few_of_them_lose_answers(tmp_path: Path) -> None:
+    made, queries = vectors(3_000), vectors(50, seed=6)
+    build_index(made, queries, ItemIndex(exact_up_to=0, probes=1, lists=100), 50, tmp_path, 1)
+    assert read_json(tmp_path / "index.json")["probes"] == 1
+    assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) < 0.9
+
+
+def test_a_list_longer_than_the_index_is_padded(tmp_path: Path) -> None:
+    made = vectors(40)
+    build_index(made, made, ItemIndex(exact_up_to=0, lists=4, probes=4), 60, tmp_path, 1)
+    found = open_index(tmp_path).search(made[:2], 60)
+    assert sorted(found.items[0, :40].tolist()) == list(range(40))
+    assert (found.items[:, 40:] == -1).all()
+
+
+def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"index\.json: missing"):
+        open_index(tmp_path)
+
+
+def test_found_share_counts_items_and_not_places() -> None:
+    assert found_share(np.array([[3, 1], [9, 9]]), np.array([[1, 3], [4, 5]])) == 0.5
+
+
+def test_more_probes_than_lists_are_refused() -> None:
+    with pytest.raises(ValueError, match="probes 9 is above lists 3"):
+        ItemIndex(lists=3, probes=9)

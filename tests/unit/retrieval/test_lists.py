@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from sklearn.metrics import ndcg_score
+
+from shortlist.evaluation.list_metrics import Relevant, list_metrics
+from shortlist.retrieval.catalogue import repeated
+from shortlist.retrieval.source import Ranked, best
+from shortlist.retrieval.union import united
+
+
+def ranked(*lines: Sequence[int], width: int = 4) -> Ranked:
+    items = np.full((len(lines), width), -1, np.int32)
+    for place, line in enumerate(lines):
+        items[place, : len(line)] = line
+    return Ranked(items, np.where(items >= 0, 1.0, -np.inf).astype(np.float32))
+
+
+def test_best_orders_by_score_then_row_and_pads() -> None:
+    found = best(np.array([[5, 3, -1, 9]], np.int32), np.array([[1.0, 1.0, 7.0, 2.0]], np.float32), 5)
+    assert found.items.tolist() == [[9, 3, 5, -1, -1]]
+    assert found.scores[0, 3] == -np.inf
+
+
+def test_a_union_holds_each_item_once_with_its_rank_in_every_source() -> None:
+    found = united([("a", ranked([1, 2, 3])), ("b", ranked([3, 4])), ("c", ranked([]))], 10)
+    # 3 is first in b and third in a: 1/61 + 1/63. Then 1 (1/61), then 2 and 4 (1/62 each), the lower row first.
+    assert found.items[0, :4].tolist() == [3, 1, 2, 4]
+    assert found.items[0, 4:].tolist() == [-1] * 6
+    assert found.scores[0, 0] == pytest.approx(1 / 61 + 1 / 63)
+    assert found.ranks[0, :4].tolist() == [[3, 1, 0], [1, 0, 0], [2, 0, 0], [0, 2, 0]]
+    assert found.given_by("b")[0, :4].tolist() == [True, False, False, True]
+    assert not repeated(found.items).any()
+
+
+def test_a_union_is_capped_and_queries_stay_apart() -> None:
+    found = united([("a", ranked([1, 2, 3], [7])), ("b", ranked([2, 5], []))], 2)
+    assert found.items.tolist() == [[2, 1], [7, -1]]
+
+
+def test_a_source_is_capped_by_the_list_it_gives() -> None:
+    one = Ranked(*(part[:, :1] for part in ranked([1, 2, 3])))
+    found = united([("capped", one), ("other", ranked([9, 8]))], 4)
+    assert found.items.tolist() == [[1, 9, 8, -1]]
+
+
+def relevant(*lines: Sequence[int]) -> Relevant:
+    pairs = [(query, item) for query, line in enumerate(lines) for item in line]
+    query, items = zip(*pairs, strict=True)
+    return Relevant(np.array(query), np.array(items, np.int32))
+
+
+def test_metrics_of_lists_by_hand() -> None:
+    lists = np.array([[4, 2, 7, -1], [1, 3, 5, 6]], np.int32)
+    found = list_metrics(lists, relevant([2, 7, 9], [0]), np.array([0.5] * 4 + [0.125] * 6))
+    ideal = 1 + 1 / math.log2(3) + 1 / 2
+    assert found.recall.tolist() == pytest.approx([2 / 3, 0])
+    assert found.ndcg_at_10.tolist() == pytest.approx([(1 / math.log2(3) + 1 / 2) / ideal, 0])
+    assert found.hit_rate_at_10.tolist() == [1, 0]
+    assert found.reciprocal_rank.tolist() == [1 / 2, 0]
+    assert found.items.tolist() == [3, 4]
+    assert found.novelty.tolist() == pytest.approx([(3 + 1 + 3) / 3, (1 + 1 + 3 + 3) / 4])
+
+
+def test_a_hit_below_the_tenth_counts_for_recall_and_rank_alone() -> None:
+    found = list_metrics(np.arange(20, dtype=np.int32)[None], relevant([12]), np.full(20, 0.5))
+    assert (found.recall[0], found.hit_rate_at_10[0], found.ndcg_at_10[0]) == (1, 0, 0)
+    assert found.reciprocal_rank[0] == pytest.approx(1 / 13)
+
+
+def test_an_item_that_no_list_can_hold_is_missed() -> None:
+    found = list_metrics(np.array([[0, 1]], np.int32), relevant([0, -1]), np.full(2, 0.5))
+    assert found.recall.tolist() == [0.5]
+
+
+def test_a_query_without_relevant_items_has_no_metrics() -> None:
+    found = list_metrics(np.array([[0, 1], [1, 0]], np.int32), relevant([], [1]), np.full(2, 0.5))
+    assert np.isnan([found.recall[0], found.ndcg_at_10[0], found.hit_rate_at_10[0], found.reciprocal_rank[0]]).all()
+    assert found.reciprocal_rank[1] == 1
+
+
+def test_ndcg_equals_that_of_scikit_learn() -> None:
+    random = np.random.default_rng(3)
+    items, queries = 40, 25
+    lists = np.stack([random.permutation(items)[:30] for _ in range(queries)]).astype(np.int32)
+    taken = [random.choice(items, random.integers(1, 15), replace=False) for _ in range(queries)]
+    truth, scores = np.zeros((queries, items)), np.zeros((queries, items))
+    for query, line in enumerate(lists):
+        truth[query, taken[query]] = 1
+        scores[query, line] = np.arange(30, 0, -1)
+    found = list_metrics(lists, relevant(*(line.tolist() for line in taken)), np.full(items, 0.5))
+    wanted = [ndcg_score(truth[[query]], scores[[query]], k=10) for query in range(queries)]
+    assert found.ndcg_at_10.tolist() == pytest.approx(wanted)

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, Row, days, declared
+
+from shortlist.contracts import DataError
+from shortlist.data.best_candidates import best_candidates
+from shortlist.data.click_model import ClickModel
+from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.synthetic_world import build_world
+from shortlist.evaluation.intervals import bootstrap_mean
+from shortlist.evaluation.retrieval import (
+    EVALUATION,
+    EvaluatedList,
+    RetrievalEvaluation,
+    RetrievalLimits,
+    RetrievalMeasures,
+    StageNumbers,
+    measure_retrieval,
+    retrieval_gate,
+)
+from shortlist.report.plots import funnel_plot
+from shortlist.report.summary import stage_lines
+from shortlist.retrieval.evaluate import evaluate_retrieval
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.retrieval.source import Queries
+from shortlist.retrieval.step import RELEASE, build_retrieval
+from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
+
+SOURCES: dict[str, Any] = {"popular": {"kind": "popular"}, "together": {"kind": "co_visitation", "shrinkage": 0.0}}
+
+
+def section(**changes: Any) -> Retrieval:
+    return Retrieval.model_validate({"candidates": 2, "sources": SOURCES} | changes)
+
+
+def click(user: int, item: int, day: int, label: int = 1) -> Row:
+    return (user, item, day, "home", label)
+
+
+ROWS = [
+    # Popular: 10 (3 times), then 20 and 30 (twice). Neighbours of 30: 40. Item 50 is only seen, never taken.
+    *(click(user, 10, 0) for user in (1, 2, 3)),
+    *(click(user, 20, 0) for user in (1, 2)),
+    *(click(user, item, 0) for user in (4, 5) for item in (30, 40)),
+    click(5, 50, 0, label=0),
+    click(6, 30, 1),
+    # The test day: user 6 takes 40 and 10, user 7, whom nobody knows, takes 50 and the new item 60.
+    click(6, 40, 2),
+    click(6, 10, 2),
+    click(7, 50, 2),
+    click(7, 60, 2),
+    click(8, 10, 2, label=0),  # takes nothing, and is not evaluated
+]
+
+
+def write(log: Log) -> DayTable:
+    known = {"item_id": [10, 20, 30, 40, 50], "topic": ["x"] * 5, "tags": [[]] * 5, "price": [1.0] * 5}
+    return log.write(ROWS, items={**known, "content": [None] * 5})
+
+
+def fitted(log: Log, folder: Path, **changes: Any) -> tuple[DayTable, Retriever]:
+    table = write(log)
+    fit_retrieval(section(**changes), declared(), table, days(0, 1), folder, 1)
+    return table, Retriever.open(folder)
+
+
+def test_candidates_of_all_sources_know_who_gave_them(log: Log, tmp_path: Path) -> None:
+    _, retriever = fitted(log, tmp_path / "release", candidates=4)
+    users = pl.Series([6], dtype=pl.Int64)
+    found = retriever.candidates(Queries(users, retriever.recent_of(users), pl.DataFrame()))
+    ids = retriever.catalogue.ids.to_numpy()[found.items[0]]
+    # Popular gives 10, 30, 20, 40 (3, 3, 2, 2 positives); together gives 40, the neighbour of 30.
+    assert ids.tolist() == [40, 10, 30, 20]
+    assert found.ranks[0].tolist() == [[4, 1], [1, 0], [2, 0], [3, 0]]
+
+
+def test_recent_items_are_the_newest_first(log: Log, tmp_path: Path) -> None:
+    _, retriever = fitted(log, tmp_path / "release", recent_items=2)
+    rows = retriever.recent_of(pl.Series([1, 6, 99], dtype=pl.Int64))
+    ids = [[retriever.catalogue.ids[int(row)] for row in line if row >= 0] for line in rows]
+    assert ids == [[20, 10], [30], []]
+
+
+def test_a_changed_file_is_refused(log: Log, tmp_path: Path) -> None:
+    fitted(log, tmp_path / "release")
+    path = tmp_path / "release" / "sources" / "popular" / "items.npy"
+    made = np.load(path)
+    np.save(path, made[:, ::-1])
+    with pytest.raises(IntegrityError, match=r"items\.npy: changed after it was written"):
+        Retriever.open(tmp_path / "release")
+
+
+def test_more_candidates_than_items_are_refused(log: Log, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"retrieval\.candidates: 9, but .* name 5 items; declare at most 5"):
+        fitted(log, tmp_path / "release", candidates=9)
+    assert not (tmp_path / "release").exists()
+
+
+def test_a_source_that_cannot_learn_is_named(log: Log, tmp_path: Path) -> None:
+    table = write(log)
+    sources = {"near": {"kind": "item_vector", "column": "content"}}
+    with pytest.raises(DataError, match=r"retrieval\.sources\.near: no item of the catalogue has a vector"):
+        fit_retrieval(section(sources=sources), declared(), table, days(0, 1), tmp_path / "release", 1)
+
+
+def test_a_generated_manifest_holds_no_code(log: Log, tmp_path: Path) -> None:
+    fitted(log, tmp_path / "release")
+    suffixes = {path.suffix for path in (tmp_path / "release").rglob("*") if path.is_file()}
+    assert suffixes == {".npy", ".parquet", ".json"}
+
+
+def test_the_test_days_are_measured_by_user(log: Log, tmp_path: Path) -> None:
+    table, retriever = fitted(log, tmp_path / "release")
+    evaluate_retrieval(retriever, declared(), table, days(2), tmp_path / EVALUATION, 1)
+    lines = pl.read_parquet(tmp_path / EVALUATION / "per_user.parquet")
+    recall = {name: lines.filter(pl.col("list") == name)["recall"].to_list() for name in ("popular", "together", "all")}
+    # User 6 took 40 and 10. Popular gives 10 and 30, together 40, all 10 and 40. User 7 took 50 and 60: neither is there.
+    assert recall == {"popular": [0.5, 0.0], "together": [0.5, 0.0], "all": [1.0, 0.0]}
+    facts = json.loads((tmp_path / EVALUATION / "evaluation.json").read_text())
+    assert (facts["users"], facts["catalogue"], facts["candidates"]) == (2, 5, 2)
+    coverage = {one["name"]: one["coverage"] for one in facts["lists"]}
+    assert coverage == {"popular": 2 / 5, "together": 1 / 5, "all": 3 / 5}
+
+
+def test_a_step_fits_on_the_days_before_the_test_days_alone(log: Log, tmp_path: Path) -> None:
+    write(log)
+    data = declared(split={"warmup_days": 0, "validation_days": 1, "test_days": 1})
+    assert build_retrieval(section(), data, log.folder, tmp_path / "out", 1) == 11  # rows of the first two days
+    facts = json.loads((tmp_path / "out" / RELEASE / "retrieval.json").read_text())
+    assert (facts["first_day"], facts["last_day"]) == ("2026-03-01", "2026-03-02")
+    few = measure_retrieval(tmp_path / "out" / EVALUATION, 0.95, 50, 1)
+    assert few is not None and few.union.recall is None  # two users are too few for an interval
+
+
+def test_intervals_of_a_mean_narrow_with_users() -> None:
+    values = np.tile([0.0, 1.0], 50)
+    few, many = bootstrap_mean(values[:20], 0.95, 400, 1), bootstrap_mean(np.tile(values, 20), 0.95, 400, 1)
+    assert few.low < 0.5 < few.high
+    assert many.high - many.low < 0.25 * (few.high - few.low)
+    error = 0.5 / len(values[:20]) ** 0.5
+    assert few.high - few.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+
+
+def measures(recall: float | None, index_recall: float | None = None) -> RetrievalMeasures:
+    interval = None if recall is None else {"low": recall - 0.05, "value": recall, "high": recall + 0.05}
+    one = StageNumbers.model_validate(
+        {"source": None, "items": 500, "recall": interval, "ndcg_at_10": interval, "hit_rate_at_10": interval,
+         "reciprocal_rank": interval, "novelty": 9.5, "coverage": 0.4}
+    )  # fmt: skip
+    lists = (EvaluatedList(name="towers", coverage=0.2, index="approximate", index_recall=index_recall),)
+    evaluation = RetrievalEvaluation(catalogue=9_000, candidates=500, users=70, test_days=("2026-03-02",), lists=lists)
+    source = one.model_copy(update={"source": "towers"})
+    return RetrievalMeasures(evaluation=evaluation, stages=(source, one), best_possible=one)
+
+
+@pytest.mark.parametrize(
+    ("declared_there", "measured", "holds"),
+    [
+        (False, None, ""),
+        (True, measures(0.6, 0.99), ""),
+        (True, None, "the retrieval was not evaluated"),
+        (True, measures(None), "recall cannot be measured: 70 users with a positive test row, wanted 10 or more"),
+        (True, measures(0.5, 0.99), "recall 0.4500 < 0.5000 (min_recall; lower bound)"),
+        (True, measures(0.6, 0.97), "index of source 'towers' finds 0.9700 of the exact answers < 0.9800"),
+    ],
+)
+def test_the_gate_holds(declared_there: bool, measured: RetrievalMeasures | None, holds: str) -> None:
+    found = retrieval_gate(declared_there, measured, RetrievalLimits(min_recall=0.5))
+    assert found.passed == (not holds)
+    assert holds in found.reason
+
+
+def test_stages_are_told_to_programs_and_drawn() -> None:
+    found = stage_lines(measures(0.6))
+    assert [(one.stage, one.source) for one in found] == [
+        ("retrieval", "towers"), ("retrieval", None), ("best_possible", None)
+    ]  # fmt: skip
+    assert (found[1].recall, found[1].recall_low, found[1].items) == (0.6, pytest.approx(0.55), 500)
+    assert stage_lines(None) == ()
+    drawn = funnel_plot(measures(0.6))
+    assert drawn is not None and "best possible" in drawn.svg
+    assert funnel_plot(measures(None)) is None
+
+
+WORLD = GeneratedSource(kind="generated", rows=20_000, users=300, items=200, days=6, taste=8.0)
+
+
+def test_expected_clicks_are_the_planted_probabilities() -> None:
+    truth = ClickModel.of(WORLD, build_world(WORLD))
+    user = np.array([4])
+    one = truth.clicks_expected(user, np.array([-0.5]), 3)
+    two = truth.clicks_expected(user, np.array([0.8]), 3)
+    both = truth.clicks_expected(user, np.array([-0.5, 0.8]), 3)
+    assert both == pytest.approx((one + two) / 2)
+    odds = np.log(two / (1 - two)) - np.log(one / (1 - one))
+    assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
+
+
+def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None:
+    generate(WORLD, tmp_path)
+    log = pl.read_parquet(tmp_path / "impressions" / "*.parquet")
+    last = log["event_time"].dt.date().max()
+    test = log.filter(pl.col("event_time").dt.date() == last, pl.col("is_click") == 1)
+    users = test["user_id"].unique().sort()
+    assert users[0] >= FIRST_USER
+    found = best_candidates(WORLD, users, [last], 20)
+    assert found.min() >= FIRST_ITEM
+    popular = log.filter(pl.col("event_time").dt.date() < last, pl.col("is_click") == 1)["item_id"]
+    often = popular.value_counts(sort=True)["item_id"].head(20).to_list()
+    hits = {"best": 0, "popular": 0}
+    for user, line in zip(users, found, strict=True):
+        taken = set(test.filter(pl.col("user_id") == user)["item_id"])
+        hits["best"] += len(taken & set(line.tolist()))
+        hits["popular"] += len(taken & set(often))
+    assert hits["best"] > 1.05 * hits["popular"]
+
+
+def test_retrieval_needs_a_user_and_an_item() -> None:
+    data: Data = declared(user=None)
+    with pytest.raises(ValueError, match=r"retrieval: data\.user names no column"):
+        section().check(data)
+    with pytest.raises(ValueError, match="'all' is what reports call another list"):
+        section(sources={"all": {"kind": "popular"}})
+    with pytest.raises(ValueError, match=r"retrieval\.sources\.popular: 'sirface' is no column"):
+        section(sources={"popular": {"kind": "popular", "keys": ["sirface"]}}).check(declared())

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from pydantic import ValidationError
+from retrieval_log import Log, Row, declared, fit_data
+
+from shortlist.contracts import DataError
+from shortlist.retrieval.registry import SOURCE_KINDS
+from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind
+from shortlist.retrieval.sources.co_visitation import CoVisitation
+from shortlist.retrieval.sources.item_vector import ItemVector
+from shortlist.retrieval.sources.popular import Popular
+
+
+def asked(given: FitData, users: list[int | None], recent: list[list[int]], **context: list[str]) -> Queries:
+    width = max((len(line) for line in recent), default=0) or 1
+    rows = np.full((len(users), width), -1, np.int32)
+    for line, items in enumerate(recent):
+        rows[line, : len(items)] = given.catalogue.rows_of(pl.Series(items, dtype=pl.Int64))
+    return Queries(pl.Series(users, dtype=pl.Int64), rows, pl.DataFrame(context))
+
+
+def fitted(source: SourceKind, given: FitData, folder: Path, queries: Queries, most: int) -> Ranked:
+    folder.mkdir(exist_ok=True)
+    source.fit(given, folder)
+    return source.load(folder).retrieve(queries, most)
+
+
+def ids(given: FitData, ranked: Ranked) -> list[list[int]]:
+    return [[given.catalogue.ids[int(row)] for row in line if row >= 0] for line in ranked.items]
+
+
+def click(user: int, item: int, day: int, surface: str = "home", label: int = 1) -> Row:
+    return (user, item, day, surface, label)
+
+
+def test_popular_counts_the_positives_of_its_window_only(log: Log, tmp_path: Path) -> None:
+    # Item 30 leads on day 0, which a window of one day does not see; the rows of item 40 are no positives.
+    rows = [click(user, 30, 0) for user in range(5)]
+    rows += [click(1, 20, 1), click(2, 20, 1), click(1, 10, 1), click(3, 40, 1, label=0), click(4, 40, 1, label=0)]
+    given = fit_data(log.write(rows), declared(), 0, 1)
+    found = fitted(Popular(kind="popular", window_days=1), given, tmp_path / "one", asked(given, [1], [[]]), 4)
+    assert ids(given, found) == [[20, 10]]
+    assert found.scores[0, :2].tolist() == pytest.approx([2 / 3, 1 / 3])
+    whole = fitted(Popular(kind="popular", window_days=None), given, tmp_path / "all", asked(given, [1], [[]]), 4)
+    assert ids(given, whole) == [[30, 20, 10]]
+
+
+def test_popular_by_keys_fills_up_from_everybody_and_knows_columns_of_users(log: Log, tmp_path: Path) -> None:
+    rows = [click(1, 10, 0, "home"), click(1, 10, 0, "home"), click(2, 20, 0, "search"), click(2, 20, 0, "search")]
+    rows += [click(2, 20, 0, "search"), click(1, 30, 0, "home")]
+    users = {"user_id": [1, 2], "country": ["DE", "IN"]}
+    given = fit_data(log.write(rows, users), declared(), 0)
+    by_surface = Popular(kind="popular", keys=("surface",), min_positives=2)
+    queries = asked(given, [1, 2, 3], [[], [], []], surface=["home", "search", "feed"])
+    found = fitted(by_surface, given, tmp_path / "surface", queries, 3)
+    assert ids(given, found) == [[10, 30, 20], [20, 10, 30], [20, 10, 30]]  # "feed" was never seen: everybody's list
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    by_country = Popular(kind="popular", keys=("country",), min_positives=1)
+    queries = asked(given, [1, 2], [[], []], country=["DE", "IN"])
+    assert ids(given, fitted(by_country, given, tmp_path / "country", queries, 1)) == [[10], [20]]
+
+
+def test_co_visitation_scores_pairs_by_nearness_and_popularity(log: Log, tmp_path: Path) -> None:
+    # User 1 takes 10, 20, 30 in a row; user 2 takes 10, 20. With nearby 2: pair (10, 20) counts 2, (20, 30) 1 and
+    # (10, 30), two apart, 1/2. Items are taken 2, 2 and 1 times.
+    rows = [click(1, 10, 0), click(1, 20, 0), click(1, 30, 0), click(2, 10, 0), click(2, 20, 0), click(3, 40, 0)]
+    given = fit_data(log.write(rows), declared(), 0)
+    source = CoVisitation(kind="co_visitation", nearby=2, shrinkage=1.0)
+    found = fitted(source, given, tmp_path / "source", asked(given, [9, 9], [[10], []]), 3)
+    assert ids(given, found) == [[20, 30], []]
+    assert found.scores[0, :2].tolist() == pytest.approx([2 / (2 + 1), 0.5 / (2**0.5 + 1)])
+
+
+def test_co_visitation_pairs_go_on_over_midnight_and_are_counted_once(log: Log, tmp_path: Path) -> None:
+    rows = [click(1, 10, 0), click(1, 20, 0), click(1, 30, 1), click(1, 40, 2)]
+    given = fit_data(log.write(rows), declared(), 0, 1, 2)
+    source = CoVisitation(kind="co_visitation", nearby=2, shrinkage=0.0)
+    found = fitted(source, given, tmp_path / "source", asked(given, [1], [[30]]), 5)
+    # 30 is next to 20 and 40, and two apart from 10; every item is taken once.
+    assert ids(given, found) == [[20, 40, 10]]
+    assert found.scores[0, :3].tolist() == pytest.approx([1.0, 1.0, 0.5])
+
+
+def test_older_recent_items_count_less(log: Log, tmp_path: Path) -> None:
+    rows = [click(1, 10, 0), click(1, 11, 0), click(2, 20, 0), click(2, 21, 0)]
+    given = fit_data(log.write(rows), declared(), 0)
+    source = CoVisitation(kind="co_visitation", decay=0.5, shrinkage=0.0)
+    found = fitted(source, given, tmp_path / "source", asked(given, [9], [[20, 10]]), 5)
+    assert ids(given, found) == [[21, 11]]
+    assert found.scores[0, :2].tolist() == pytest.approx([1.0, 0.5])
+
+
+ITEMS = {
+    "item_id": [10, 20, 30, 40],
+    "topic": ["a", "a", "b", "b"],
+    "tags": [["x"], ["x", "y"], [], None],
+    "price": [1.0, 2.0, None, 4.0],
+    "content": [[1.0, 0.0], [0.8, 0.6], [0.0, 2.0], None],
+}
+
+
+def test_item_vector_finds_the_nearest_and_never_an_item_without_a_vector(log: Log, tmp_path: Path) -> None:
+    given = fit_data(log.write([click(1, 10, 0)], items=ITEMS), declared(), 0)
+    source = ItemVector(kind="item_vector", column="content")
+    queries = asked(given, [1, 2, 3], [[10], [40], []])  # the second one's recent item has no vector
+    found = fitted(source, given, tmp_path / "source", queries, 4)
+    assert ids(given, found) == [[10, 20, 30], [], []]
+    assert found.scores[0, :3].tolist() == pytest.approx([1.0, 0.8, 0.0])
+
+
+def test_item_vector_without_any_vector_says_so(log: Log, tmp_path: Path) -> None:
+    given = fit_data(log.write([click(1, 10, 0)]), declared(), 0)
+    with pytest.raises(DataError, match="no item of the catalogue has a vector in column 'content'"):
+        ItemVector(kind="item_vector", column="content").fit(given, tmp_path)
+
+
+@pytest.mark.parametrize("source", [Popular(kind="popular"), CoVisitation(kind="co_visitation")])
+def test_a_log_without_positives_is_refused(source: SourceKind, log: Log, tmp_path: Path) -> None:
+    given = fit_data(log.write([click(1, 10, 0, label=0)]), declared(), 0)
+    with pytest.raises(DataError, match=r"no positive row|no user has two positive items"):
+        source.fit(given, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"kind": "popular", "keys": ["surfce"]}, r"'surfce' is no column of the log .*did you mean 'surface'"),
+        ({"kind": "popular", "keys": ["topic"]}, "'topic' is no column of the log that is known before, or of a user"),
+        ({"kind": "item_vector", "column": "price"}, "'price' is of type number; wanted vector"),
+        ({"kind": "two_tower", "user_columns": ["topic"]}, "'topic' is no column of a side table of the users"),
+        ({"kind": "two_tower", "item_numbers": ["topic"]}, "'topic' is of type string; wanted integer or number"),
+    ],
+)
+def test_a_source_without_its_columns_is_refused(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SOURCE_KINDS[section["kind"]].model_validate(section).check(declared())
+
+
+def test_a_window_of_days_needs_a_clock() -> None:
+    data = declared(clock={"kind": "row_order", "days": 4})
+    with pytest.raises(ValueError, match=r"window_days counts days, and data\.clock is of kind row_order"):
+        Popular(kind="popular").check(data)
+    Popular(kind="popular", window_days=None).check(data)
+
+
+def test_an_unknown_key_of_a_source_is_refused() -> None:
+    with pytest.raises(ValidationError, match="windowdays"):
+        Popular.model_validate({"kind": "popular", "windowdays": 3})

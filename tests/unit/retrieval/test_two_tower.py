@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from retrieval_log import Log, Row, declared, fit_data
+from torch.nn import functional
+
+from models.dlrm.embedding_model import FusedTable
+from models.two_tower.entities import Entities, looked_up, standardised
+from models.two_tower.train import softmax_loss, train
+from shortlist.contracts import DataError
+from shortlist.retrieval.source import Queries
+from shortlist.retrieval.sources.two_tower import TwoTower
+
+
+def two_groups(seed: int = 1) -> list[Row]:
+    """Users 0 to 39 take even items, the others odd ones; items 0 to 19."""
+    random = np.random.default_rng(seed)
+    return [
+        (int(user), int(2 * random.integers(10) + (user >= 40)), 0, "home", 1)
+        for user in np.repeat(np.arange(80), 12)
+    ]  # fmt: skip
+
+
+def section(**changes: object) -> TwoTower:
+    plain = {"kind": "two_tower", "embedding_dim": 8, "epochs": 20, "batch_size": 64, "sampled_negatives": 16}
+    return TwoTower.model_validate(plain | changes)
+
+
+def test_users_get_the_items_of_their_group(log: Log, tmp_path: Path) -> None:
+    given = fit_data(log.write(two_groups()), declared(), 0, most=10)
+    source = section()
+    source.fit(given, tmp_path)
+    loaded = source.load(tmp_path)
+    users = pl.Series([3, 60], dtype=pl.Int64)
+    found = loaded.retrieve(Queries(users, np.full((2, 1), -1, np.int32), pl.DataFrame()), 10)
+    ids = given.catalogue.ids.to_numpy()[found.items]
+    assert (ids[0] % 2 == 0).all()
+    assert (ids[1] % 2 == 1).all()
+
+
+def test_an_unknown_user_is_the_mean_of_recent_items_and_without_them_nobody(log: Log, tmp_path: Path) -> None:
+    given = fit_data(log.write(two_groups()), declared(), 0, most=5)
+    source = section()
+    source.fit(given, tmp_path)
+    recent = given.catalogue.rows_of(pl.Series([7, 7], dtype=pl.Int64)).reshape(2, 1).copy()
+    recent[1] = -1
+    found = source.load(tmp_path).retrieve(Queries(pl.Series([999, None]), recent, pl.DataFrame()), 5)
+    assert (given.catalogue.ids.to_numpy()[found.items[0]] % 2 == 1).all()
+    assert found.items[1].tolist() == [-1] * 5
+
+
+def test_an_item_that_nobody_took_is_placed_by_its_columns(log: Log, tmp_path: Path) -> None:
+    rows = two_groups()
+    items = {
+        "item_id": [*range(20), 100, 101],
+        "topic": ["even", "odd"] * 11,
+        "tags": [[]] * 22,
+        "price": [1.0] * 22,
+        "content": [None] * 22,
+    }
+    given = fit_data(log.write(rows, items=items), declared(), 0)
+    towers = train(section(item_columns=["topic"]), given)
+    first = towers.item_vectors[given.catalogue.rows_of(pl.Series([100, 101], dtype=pl.Int64))]
+    even_user = towers.user_vectors[towers.users.index_of(3)]
+    assert first[0] @ even_user > first[1] @ even_user
+
+
+def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> None:
+    given = fit_data(log.write(two_groups()), declared(), 0)
+    one, other = (train(section(item_numbers=["price"]), given) for _ in range(2))
+    assert np.array_equal(one.item_vectors, other.item_vectors)
+    assert one.history[-1]["loss"] < one.history[0]["loss"]
+    assert np.linalg.norm(one.user_vectors, axis=1) == pytest.approx(np.ones(80))
+
+
+def test_one_positive_row_is_too_few(log: Log) -> None:
+    given = fit_data(log.write([(1, 2, 0, "home", 1), (1, 3, 0, "home", 0)]), declared(), 0)
+    with pytest.raises(DataError, match="1 positive rows; two towers learn from 2 or more"):
+        train(section(), given)
+
+
+def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item() -> None:
+    scores = torch.tensor([[2.0, 0.5, 1.0], [0.0, 1.0, 3.0]])
+    items_B, items_C = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
+    log_expected = torch.tensor([0.2, 0.1, 0.2])
+    first = functional.cross_entropy((scores - log_expected)[:1, :2], torch.tensor([0]))
+    second = functional.cross_entropy((scores - log_expected)[1:], torch.tensor([1]))
+    found = softmax_loss(scores, items_B, items_C, log_expected)
+    assert found.item() == pytest.approx((first + second).item() / 2)
+
+
+def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
+    # Columns drawn in proportion to frequency q, corrected by log q: the mean gradient is that of the softmax over all
+    # items. Without the correction frequent items are pushed down.
+    torch.manual_seed(0)
+    q = torch.tensor([0.7, 0.2, 0.1])
+    scores = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
+    full = torch.softmax(scores, 0).detach()
+    items_C = torch.multinomial(q, 20_000, replacement=True)
+    sampled = torch.softmax(scores[items_C] - q[items_C].log(), 0)
+    share = torch.zeros(3).index_add(0, items_C, sampled.detach())
+    assert share.tolist() == pytest.approx(full.tolist(), abs=0.02)
+
+
+def test_an_entity_is_the_sum_of_its_rows_and_tags_share_one() -> None:
+    table = pl.DataFrame({"topic": ["a", "b", None], "tags": [["x", "y"], [], ["y"]]})
+    entities = Entities.of(table, ["topic", "tags"], 10)
+    # Rows 10 to 12 are the ids, 13 and 14 the topics, 15 and 16 the tags.
+    assert entities.table_rows == 7
+    weights = torch.arange(17, dtype=torch.float32)[:, None]
+    made = FusedTable.of(weights, torch.zeros(17))(looked_up((entities, torch.tensor([2, 0, 1]))))
+    assert made[:, 0].tolist() == [12 + 16, 10 + 13 + (15 + 16) / 2, 11 + 14]
+
+
+def test_numbers_are_standardised_and_nulls_are_the_mean() -> None:
+    found = standardised(pl.DataFrame({"price": [1.0, 3.0, None]}), ["price"])
+    assert found[:, 0].tolist() == [-1, 1, 0]
