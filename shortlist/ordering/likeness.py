@@ -23,6 +23,11 @@ def likeness_by(column: pl.Series) -> Likeness:
         column: A vector (`pl.Array`): `(1 + cosine) / 2`. A list of tags: common tags as a share of all tags of both
             (Jaccard). Anything else: 1 for equal values.
     """
+    if isinstance(column.dtype, pl.List) and column.dtype.inner.is_float():
+        width = column.list.len().max()
+        if isinstance(width, int) and width:
+            return _Cosine(column.list.to_array(width))
+        return _Equality(pl.Series([None] * len(column), dtype=pl.Int8()))  # there is no vector
     if isinstance(column.dtype, pl.Array):
         return _Cosine(column)
     if isinstance(column.dtype, pl.List):

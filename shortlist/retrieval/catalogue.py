@@ -68,12 +68,12 @@ class Catalogue:
         return rows
 
     def write(self, folder: Path) -> None:
-        """Write the ids into a folder."""
-        self.items.select(self.key).write_parquet(folder / FILE)
+        """Write ids and columns into a folder."""
+        self.items.write_parquet(folder / FILE)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the items in a folder, their ids alone.
+        """Return the items in a folder.
 
         Raises:
             IntegrityError: There is no such file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,9 @@ from shortlist.spec.retrieval import check_columns, check_days, columns_of, user
 
 _COUNT, _GROUP, _RANK = "positives", "group", "rank"
 _GROUPS, _ITEMS, _SCORES = "groups.parquet", "items.npy", "scores.npy"
+
+_DEPTH: Final = 4
+"""Times the items of one request that are kept."""
 
 
 class Popular(SourceKind):
@@ -50,17 +53,19 @@ class Popular(SourceKind):
         """Count, and write the lists of every value of the keys; line 0 is that of everybody."""
         counted = self._counted(given)
         everybody = counted.group_by(ROW).agg(pl.col(_COUNT).sum()).sort([_COUNT, ROW], descending=[True, False])
-        everybody = everybody.head(given.most)
+        # More than a request takes: where filters leave few, a request asks again for more.
+        most = min(_DEPTH * given.most, given.catalogue.size)
+        everybody = everybody.head(most)
         groups = self._groups(counted)
         own = (
             counted.join(groups, on=list(self.keys), nulls_equal=True)
             .sort([_GROUP, _COUNT, ROW], descending=[False, True, False])
             .group_by(_GROUP, maintain_order=True)
-            .head(given.most)
+            .head(most)
             if self.keys
             else pl.DataFrame(schema={_GROUP: pl.UInt32, ROW: pl.Int32, _COUNT: pl.UInt32})
         )
-        items = np.full((groups.height + 1, given.most), -1, np.int32)
+        items = np.full((groups.height + 1, most), -1, np.int32)
         scores = np.full(items.shape, -np.inf, np.float32)
         shares = everybody[_COUNT].to_numpy() / everybody[_COUNT].sum()
         _fill(items[0], scores[0], everybody[ROW].to_numpy(), shares, everybody[ROW].to_numpy(), shares)

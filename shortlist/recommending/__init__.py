@@ -1,0 +1,1 @@
+"""A slate for a user: retrieval, filtering, scoring and ordering together."""

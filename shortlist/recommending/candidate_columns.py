@@ -1,0 +1,74 @@
+"""The columns that filters and ordering may read of a candidate, and their check against a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.ordering.order import check_ordering
+from shortlist.spec.data import Column, Data
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
+
+SCORE: Final = "score"
+"""Float64: what the model gave; for ordering only."""
+NOW: Final = "now"
+"""Datetime("us", "UTC"): the moment of the request."""
+
+_TYPES: Final[Mapping[str, pl.DataType]] = {
+    "integer": pl.Int64(),
+    "hex": pl.Int64(),
+    "number": pl.Float64(),
+    "string": pl.String(),
+    "date": pl.Date(),
+    "vector": pl.List(pl.Float32()),
+}
+
+
+def candidate_types(data: Data) -> dict[str, pl.DataType]:
+    """Return the columns of a candidate before it is scored: of its item, of the user, and of the request.
+
+    Item and user columns are those of their side tables; the request's are those of the log that are known before.
+    """
+    item, user = columns_of(item_tables(data)), columns_of(user_tables(data))
+    request = {column.name: column for column in data.columns if column.known == "before"}
+    left_out = {data.label, data.impression, data.request}
+    types = {name: type_of(column) for name, column in {**request, **user, **item}.items() if name not in left_out}
+    assert data.item
+    return {**types, Columns.ITEM: types[data.item], NOW: pl.Datetime("us", "UTC")}
+
+
+def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: Ordering) -> None:
+    """Check filters and ordering against what candidates have, and against each other.
+
+    Raises:
+        ShortlistError: An expression or a rule does not fit the columns, or a fallback is no source.
+    """
+    types = candidate_types(data)
+    for number, rule in enumerate(filters.rules):
+        _placed(f"filters.rules.{number}", rule.check, types)
+    for name in filters.fallback:
+        if name not in retrieval.sources:
+            raise ShortlistError(
+                f"filters.fallback: '{name}' is no source; retrieval.sources has {', '.join(retrieval.sources)}"
+            )
+    _placed("ordering", lambda known: check_ordering(ordering, known), {**types, SCORE: pl.Float64()})
+
+
+def type_of(column: Column) -> pl.DataType:
+    """Return the type of a declared column in a validated table."""
+    if column.type == "tags":
+        return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())
+    return _TYPES[column.type]
+
+
+def _placed(where: str, check: object, types: Mapping[str, pl.DataType]) -> None:
+    assert callable(check)
+    try:
+        check(types)
+    except ShortlistError as problem:
+        raise type(problem)(f"{where}: {problem}") from None

@@ -1,0 +1,210 @@
+"""One request's way through the stages; scoring happens between the two halves, wherever the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from shortlist.contracts import Columns, ShortlistError
+from shortlist.filters.apply import Filtered, apply_filters
+from shortlist.filters.base import FilterRequest, UserHistory
+from shortlist.ordering.order import columns_read, order
+from shortlist.recommending.candidate_columns import NOW, SCORE
+from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.retriever import Retriever
+from shortlist.retrieval.source import Queries
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+
+_NO_ITEM: Final = -1
+
+
+class SlateRequestError(ShortlistError):
+    """A request that cannot be answered as it was asked."""
+
+
+@dataclass(frozen=True)
+class SlateRequest:
+    """Whom a slate is for.
+
+    Attributes:
+        id: Of the request; whatever is drawn follows from it.
+        user: Value of `data.user`; None: anonymous.
+        k: Items wanted.
+        now: Moment of the request, with a time zone.
+        context: Known columns of the request and of the user; those that are left out are null.
+        recent: Items that the user took last, newest first; None: those known when the sources were fitted.
+        history: What the user was shown and took; None: not known.
+    """
+
+    id: str
+    user: int | str | None
+    k: int
+    now: datetime
+    context: Mapping[str, Any] = field(default_factory=dict)
+    recent: Sequence[int | str] | None = None
+    history: UserHistory | None = None
+
+
+class Removed(NamedTuple):
+    """Candidates that filters removed."""
+
+    items: pl.Series
+    filters: tuple[str, ...]
+    """Name of the filter that removed each first."""
+
+
+@dataclass(frozen=True)
+class FoundCandidates:
+    """Candidates that may be shown, not scored yet."""
+
+    rows: pl.DataFrame
+    """One row for each: item, and the columns that filters and ordering read."""
+    sources: tuple[str, ...]
+    """Source that ranked each highest."""
+    retrieved: int
+    """Candidates before filters."""
+    removed: Removed
+    fallback: tuple[str, ...]
+    """Sources that were asked for more."""
+
+
+@dataclass(frozen=True)
+class Slate:
+    """An answer; arrays of shape (n_items,), in the order in which items are shown."""
+
+    items: pl.Series
+    scores: np.ndarray
+    """Float64: what the model gave."""
+    values: np.ndarray
+    """Float64: what each is worth by the formula and the boosts."""
+    sources: tuple[str, ...]
+    propensities: np.ndarray
+    """Float64: probability of each place, given those above."""
+    explored: bool
+    """Whether places were drawn."""
+    without_value: int
+    """Candidates left out because their value is null or not finite."""
+
+
+class Recommender:
+    """The stages of a release but for the model.
+
+    Args:
+        retriever: The fitted sources.
+        filters: The spec's section.
+        ordering: The spec's section.
+        lists: Items of the files that filters read, by the name of the filter.
+    """
+
+    def __init__(
+        self, retriever: Retriever, filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series] | None = None
+    ) -> None:
+        self._retriever = retriever
+        self._filters = filters
+        self._ordering = ordering
+        self._lists = lists or {}
+        items = retriever.catalogue.items
+        self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
+        read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
+        self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
+        self._of_request = [name for name in read if name not in {*self._of_items, SCORE, NOW}]
+
+    def find(self, request: SlateRequest) -> FoundCandidates:
+        """Return the candidates of a request after filters; where fewer than k are left, with those of the fallbacks.
+
+        Raises:
+            SlateRequestError: More items are asked for than there are, or none.
+        """
+        size = self._retriever.catalogue.size
+        if not 1 <= request.k <= size:
+            raise SlateRequestError(f"k: got {request.k}; wanted 1 to {size}, the items that there are")
+        queries = self._queries(request)
+        found = self._retriever.candidates(queries)
+        given = found.items[0] != _NO_ITEM
+        first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
+        rows = found.items[0][given]
+        sources = [found.sources[place] for place in first[given]]
+        filtered, frame = self._filtered(rows, request)
+        asked: list[str] = []
+        for name, more in self._more(queries):
+            if len(filtered.rows) >= request.k:
+                break
+            new = more[~np.isin(more, rows)]
+            rows = np.concatenate([rows, new])
+            sources += [name] * len(new)
+            asked += [] if name in asked else [name]
+            filtered, frame = self._filtered(rows, request)
+        gone = np.flatnonzero(filtered.removed_by >= 0)
+        return FoundCandidates(
+            rows=frame[filtered.rows],
+            sources=tuple(sources[row] for row in filtered.rows),
+            retrieved=len(rows),
+            removed=Removed(
+                frame[Columns.ITEM].gather(gone), tuple(filtered.names[rule] for rule in filtered.removed_by[gone])
+            ),
+            fallback=tuple(asked),
+        )
+
+    def slate(self, request: SlateRequest, found: FoundCandidates, scores: np.ndarray) -> Slate:
+        """Return the slate of a request.
+
+        Args:
+            request: The request.
+            found: Its candidates.
+            scores: Of the model, shape (n_candidates,).
+
+        Raises:
+            SlateRequestError: The number of scores is not that of the candidates.
+        """
+        if len(scores) != found.rows.height:
+            raise SlateRequestError(f"scores: got {len(scores)} for {found.rows.height} candidates")
+        given = np.asarray(scores, np.float64)
+        ordered = order(found.rows.with_columns(pl.Series(SCORE, given)), self._ordering, request.k, request.id)
+        return Slate(
+            items=found.rows[Columns.ITEM].gather(ordered.rows),
+            scores=given[ordered.rows],
+            values=ordered.values,
+            sources=tuple(found.sources[row] for row in ordered.rows),
+            propensities=ordered.propensities,
+            explored=ordered.explored,
+            without_value=ordered.without_value,
+        )
+
+    def _queries(self, request: SlateRequest) -> Queries:
+        catalogue = self._retriever.catalogue
+        users = pl.Series([request.user], dtype=self._retriever.recent.schema["user"], strict=False)
+        if request.recent is None:
+            recent = self._retriever.recent_of(users)
+        else:
+            rows = catalogue.rows_of(pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False))
+            known = rows[rows != _NO_ITEM][: self._retriever.section.recent_items]
+            recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
+            recent[0, : len(known)] = known
+        return Queries(users, recent, pl.DataFrame({name: [value] for name, value in request.context.items()}))
+
+    def _filtered(self, rows: Rows, request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
+        frame = self._items.select(self._of_items)[rows].with_columns(
+            pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
+            *(pl.lit(request.context.get(name)).alias(name) for name in self._of_request),
+        )
+        known = FilterRequest(request.now, request.history, self._lists)
+        return apply_filters(frame, self._filters.rules, known), frame
+
+    def _more(self, queries: Queries) -> Iterator[tuple[str, Rows]]:
+        """Give ever longer lists of the fallbacks, each until it has no more."""
+        size = self._retriever.catalogue.size
+        for name in self._filters.fallback:
+            most, before = self._retriever.section.capped(name), -1
+            while before < most:
+                before, most = most, min(2 * most, size)
+                listed = self._retriever.sources[name].retrieve(queries, most).items[0]
+                items = listed[listed != _NO_ITEM]
+                yield name, items
+                if len(items) < most:
+                    break

@@ -1,0 +1,30 @@
+"""The `filters` section: which candidates may be shown, and what is done where too few are left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from shortlist.spec.base import OneOf, Section
+from shortlist.spec.retrieval import SourceName
+
+Rule = Annotated[Any, OneOf("shortlist.filters.rules:FILTERS")]
+
+
+class Filters(Section):
+    """Filters in their order, each over all candidates, and sources that are asked again."""
+
+    rules: Annotated[tuple[Rule, ...], Field(max_length=50)] = ()
+    """The filters; each has a name of its own in answers and metrics."""
+    fallback: tuple[SourceName, ...] = ()
+    """Sources that are asked for more, one after another, where fewer than k candidates are left; empty: the answer
+    is short."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        name, times = next(iter(Counter(rule.name for rule in self.rules).most_common(1)), ("", 0))
+        if times > 1:
+            raise ValueError(f"rules: {times} filters are called '{name}'; give each a name of its own")
+        return self

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, Row, days, declared
+
+from shortlist.contracts import ShortlistError
+from shortlist.filters.base import UserHistory
+from shortlist.recommending.candidate_columns import candidate_types, check_slates
+from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
+
+NOW = datetime(2026, 3, 3, tzinfo=UTC)
+SECTION = {
+    "candidates": 3,
+    "sources": {"popular": {"kind": "popular"}, "near": {"kind": "item_vector", "column": "content"}},
+}
+
+
+def click(user: int, item: int) -> Row:
+    return (user, item, 0, "home", 1)
+
+
+@pytest.fixture
+def retriever(log: Log, tmp_path: Path) -> Retriever:
+    # By clicks: 10, 20, 30, 40. Near to 40, which user 9 took: 50, then 30.
+    rows = [click(user, item) for item, users in ((10, 4), (20, 3), (30, 2)) for user in range(1, users + 1)]
+    items = {
+        "item_id": [10, 20, 30, 40, 50],
+        "topic": ["x", "x", "y", "y", None],
+        "tags": [["a"], ["a", "b"], [], ["b"], ["b"]],
+        "price": [1.0, None, 3.0, 4.0, 5.0],
+        "content": [[1.0, 0.0], [1.0, 0.1], [0.1, 1.0], [0.0, 1.0], [0.01, 1.0]],
+    }
+    users = {"user_id": [1, 2, 3, 4, 9], "country": ["DE", "DE", "FR", "FR", "DE"]}
+    table = log.write([*rows, click(9, 40)], users=users, items=items)
+    fit_retrieval(Retrieval.model_validate(SECTION), declared(), table, days(0), tmp_path / "release", 1)
+    return Retriever.open(tmp_path / "release")
+
+
+def recommender(retriever: Retriever, **sections: Any) -> Recommender:
+    filters = Filters.model_validate(sections.get("filters", {}))
+    ordering = Ordering.model_validate(sections.get("ordering", {}))
+    return Recommender(retriever, filters, ordering, sections.get("lists"))
+
+
+def request(**changes: Any) -> SlateRequest:
+    return SlateRequest(**{"id": "r", "user": 9, "k": 2, "now": NOW} | changes)
+
+
+def items(found: FoundCandidates) -> list[int]:
+    return found.rows["item"].to_list()
+
+
+def test_a_slate_goes_through_all_stages(retriever: Retriever) -> None:
+    stages = recommender(
+        retriever,
+        filters={"rules": [{"kind": "where", "name": "priced", "keep": "price IS NOT NULL"}]},
+        ordering={"value": "score * price"},
+    )
+    found = stages.find(request())
+    # Three candidates of both sources' lists (10, 20, 30 and 40, 50, 30), those with the highest ranks.
+    assert found.retrieved == 3
+    slate = stages.slate(request(), found, np.full(found.rows.height, 0.5))
+    prices = {10: 1.0, 20: None, 30: 3.0, 40: 4.0, 50: 5.0}
+    assert slate.items.to_list() == sorted(items(found), key=lambda item: -(prices[item] or 0))[:2]
+    assert slate.values.tolist() == [0.5 * (prices[item] or 0) for item in slate.items]
+    assert slate.propensities.tolist() == [1.0, 1.0]
+    assert set(slate.sources) <= {"popular", "near"}
+
+
+def test_what_filters_remove_is_known_by_item_and_filter(retriever: Retriever) -> None:
+    stages = recommender(
+        retriever,
+        filters={
+            "rules": [
+                {"kind": "where", "name": "local", "keep": "topic = 'x' AND country = 'DE'"},
+                {"kind": "deny", "path": "denied.txt"},
+            ]
+        },
+        lists={"deny": pl.Series([10])},
+    )
+    found = stages.find(request(user=1, context={"country": "DE"}))
+    removed = dict(zip(found.removed.items, found.removed.filters, strict=True))
+    assert removed.pop(10) == "deny"
+    assert set(removed.values()) == {"local"}
+    assert items(stages.find(request(user=1, context={"country": "FR"}))) == []
+    assert items(stages.find(request(user=1))) == []  # the country is not known: null is not kept
+
+
+def test_what_a_user_was_shown_is_not_shown_again(retriever: Retriever) -> None:
+    stages = recommender(retriever, filters={"rules": [{"kind": "seen"}], "fallback": ["popular"]})
+    history = UserHistory(pl.Series([10, 20]), pl.Series([NOW, NOW]), pl.Series([False, True]))
+    found = stages.find(request(user=1, k=3, history=history))
+    assert not {10, 20} & set(items(found))
+
+
+def test_sources_are_asked_for_more_where_too_few_are_left(retriever: Retriever) -> None:
+    deep = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
+    denied = {"deny": pl.Series([10, 20, 30])}
+    short = recommender(retriever, filters={**deep, "fallback": []}, lists=denied).find(request(user=1))
+    assert (items(short), short.fallback) == ([], ())
+    found = recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=1))
+    assert (items(found), found.sources, found.fallback) == ([40], ("popular",), ("popular",))
+    # No source has as many: the answer is short, and nothing is asked for ever.
+    assert len(items(recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=5)))) < 5
+
+
+def test_an_anonymous_user_is_known_by_recent_items(retriever: Retriever) -> None:
+    stages = recommender(retriever)
+    near = {item for item, source in _sourced(stages.find(request(user=None, recent=[40, 777]))) if source == "near"}
+    assert near == {40}
+    assert {source for _, source in _sourced(stages.find(request(user=None)))} == {"popular"}
+
+
+@pytest.mark.parametrize("k", [0, 6])
+def test_more_items_than_there_are_cannot_be_asked_for(retriever: Retriever, k: int) -> None:
+    with pytest.raises(SlateRequestError, match=f"k: got {k}; wanted 1 to 5, the items that there are"):
+        recommender(retriever).find(request(k=k))
+
+
+def test_scores_belong_to_candidates(retriever: Retriever) -> None:
+    stages = recommender(retriever)
+    with pytest.raises(SlateRequestError, match="scores: got 1 for 3 candidates"):
+        stages.slate(request(), stages.find(request()), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("filters", "ordering", "message"),
+    [
+        ({"rules": [{"kind": "where", "keep": "prise > 1"}]}, {}, "filters.rules.0: 'prise > 1' reads 'prise'"),
+        ({"rules": [{"kind": "where", "keep": "score > 1"}]}, {}, "filters.rules.0: 'score > 1' reads 'score'"),
+        ({"rules": [{"kind": "where", "keep": "is_click = 1"}]}, {}, "reads 'is_click', which is no column"),
+        (
+            {"fallback": ["nearest"]},
+            {},
+            "filters.fallback: 'nearest' is no source; retrieval.sources has popular, near",
+        ),
+        ({}, {"value": "score * country"}, "ordering: 'score * country' is no expression"),
+        ({}, {"diversity": {"kind": "mmr", "by": "topics"}}, "ordering: diversity.by reads 'topics'"),
+    ],
+)
+def test_sections_that_do_not_fit_the_log_are_refused(filters: dict, ordering: dict, message: str) -> None:
+    sections = Filters.model_validate(filters), Ordering.model_validate(ordering)
+    with pytest.raises(ShortlistError) as refused:
+        check_slates(declared(), Retrieval.model_validate(SECTION), *sections)
+    assert message in str(refused.value)
+
+
+def test_sections_that_fit_the_log_are_accepted() -> None:
+    filters = Filters.model_validate(
+        {"rules": [{"kind": "where", "keep": "price > 0 AND surface = 'home' AND country <> 'FR' AND now IS NOT NULL"}]}
+    )
+    ordering = Ordering.model_validate({"value": "score * price", "diversity": {"kind": "dpp", "by": "content"}})
+    check_slates(declared(), Retrieval.model_validate(SECTION), filters, ordering)
+    assert candidate_types(declared())["content"] == pl.List(pl.Float32)
+
+
+def test_filters_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 filters are called 'seen'; give each a name of its own"):
+        Filters.model_validate({"rules": [{"kind": "seen"}, {"kind": "seen", "of": "positive"}]})
+
+
+def test_diversity_by_vectors_of_side_tables(retriever: Retriever) -> None:
+    stages = recommender(retriever, ordering={"diversity": {"kind": "mmr", "by": "content", "weight": 0.9}})
+    found = stages.find(request(user=1, k=2))
+    scores = np.array([{10: 1.0, 20: 0.99}.get(item, 0.9) for item in items(found)])
+    # 20 is like 10; whatever else there is comes second.
+    assert stages.slate(request(user=1), found, scores).items.to_list()[1] != 20
+
+
+def _sourced(found: FoundCandidates) -> list[tuple[int, str]]:
+    return list(zip(items(found), found.sources, strict=True))
