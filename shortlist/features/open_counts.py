@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Self, cast
@@ -13,7 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.hashing import codes_of
-from shortlist.features.open_tiles import Ints, Streaming
+from shortlist.features.open_tiles import Ints, StreamingPlan
 from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
 
@@ -28,7 +27,7 @@ def open_positives(key: str) -> str:
     return f"open_{key}:positives"
 
 
-def open_places(streaming: Streaming | None) -> tuple[str, ...]:
+def open_places(streaming: StreamingPlan | None) -> tuple[str, ...]:
     """Return the names of everything that is counted of the open tiles."""
     keys = () if streaming is None else streaming.keys
     return tuple(place for key in keys for place in (open_rows(key), open_positives(key)))
@@ -49,7 +48,7 @@ class _Events:
 class OpenCounts:
     """Counts, for rows of one day, the impressions of the log in the tiles that were open."""
 
-    def __init__(self, streaming: Streaming, log: pl.DataFrame) -> None:
+    def __init__(self, streaming: StreamingPlan, log: pl.DataFrame) -> None:
         """Order the impressions.
 
         Args:
@@ -64,7 +63,7 @@ class OpenCounts:
         self._events = {key: self._ordered(log[key], times, labels) for key in streaming.keys}
 
     @classmethod
-    def of_day(cls, streaming: Streaming, table: DayTable, day: date) -> Self:
+    def of_day(cls, streaming: StreamingPlan, table: DayTable, day: date) -> Self:
         """Return the counts for rows of one day of a valid log."""
         tiles = streaming.tiles
         first = (start_of(day, tiles.timezone) - tiles.delay).astimezone(ZoneInfo(tiles.timezone)).date()
@@ -116,7 +115,7 @@ class OpenCounts:
         codes = codes_of(values).fill_null(0).to_numpy()
         numbers = np.minimum(different.searchsorted(codes), len(different) - 1)
         known = (different[numbers] == codes) & values.is_not_null().to_numpy()
-        return cast(Ints, np.where(known, numbers, -1))
+        return np.where(known, numbers, -1)
 
     def _before(self, events: _Events, numbers: Ints, moments: Ints) -> Ints:
         """Return how many impressions are ordered before the given values at the given times."""
@@ -124,11 +123,6 @@ class OpenCounts:
 
     def _places(self, numbers: Ints, times: Ints) -> Ints:
         return cast(Ints, numbers * self._span + (times - self._first).clip(0, self._span - 1))
-
-
-def with_open_counts(rows: pl.DataFrame, counts: OpenCounts | None) -> pl.DataFrame:
-    """Return rows with what they see of the open tiles; as they are where nothing is counted."""
-    return rows if counts is None else rows.hstack(counts.columns(rows))
 
 
 def _midnight(day: date, timezone: str) -> int:

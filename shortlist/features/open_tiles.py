@@ -28,7 +28,7 @@ _MOST_STRANGERS: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Streaming:
+class StreamingPlan:
     """What is counted of the open tiles, and from when on."""
 
     keys: tuple[str, ...]
@@ -148,7 +148,7 @@ class OpenTiles:
     Events may arrive in any order and more than once. Time moves by `advance` alone, and only forwards.
     """
 
-    def __init__(self, streaming: Streaming) -> None:
+    def __init__(self, streaming: StreamingPlan) -> None:
         self._streaming = streaming
         self._tiles: dict[int, TileCounts] = {}
         self._requests: OrderedDict[str, OpenRequest] = OrderedDict()

@@ -16,7 +16,7 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total, with_rows
 from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
-from shortlist.features.open_tiles import ClosedTile, Impressions, OpenTiles, Outcome, Streaming
+from shortlist.features.open_tiles import ClosedTile, Impressions, OpenTiles, Outcome, StreamingPlan
 from shortlist.features.statistics import KeyCount, count, countable
 from shortlist.features.tiles import TILE, Tiles, microseconds
 from shortlist.spec.data import Data
@@ -45,10 +45,10 @@ def at(seconds: float) -> int:
     return microseconds(START + timedelta(seconds=seconds))
 
 
-def streaming(tile: timedelta, delay: timedelta, outcome_delay: timedelta) -> Streaming:
+def streaming(tile: timedelta, delay: timedelta, outcome_delay: timedelta) -> StreamingPlan:
     tiles = Tiles(tile, outcome_delay, "Europe/Berlin")
     skew = timedelta(seconds=5)
-    return Streaming(KEYS, tiles, delay, outcome_delay if outcome_delay else None, skew)
+    return StreamingPlan(KEYS, tiles, delay, outcome_delay if outcome_delay else None, skew)
 
 
 STREAMINGS = st.builds(
@@ -73,7 +73,7 @@ REQUESTS = st.lists(
 class Log:
     """Requests and their outcomes, as events and as rows of the log."""
 
-    def __init__(self, requests: Sequence[tuple], how: Streaming) -> None:
+    def __init__(self, requests: Sequence[tuple], how: StreamingPlan) -> None:
         self.impressions: list[Impressions] = []
         self.outcomes: list[Outcome] = []
         rows = []
@@ -101,7 +101,7 @@ class Log:
 
     def deliver(self, tiles: OpenTiles, seed: int) -> None:
         """Tell all events, in any order, some of them twice."""
-        random = Random(seed)  # noqa: S311 - an order, no secret
+        random = Random(seed)
         events: list[Impressions | Outcome] = [*self.impressions, *self.outcomes]
         events += random.choices(events, k=len(events) // 2)
         random.shuffle(events)
@@ -124,7 +124,7 @@ def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages:
 @settings(deadline=None, max_examples=60)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
 def test_a_request_sees_what_training_sees(
-    requests: list[tuple], how: Streaming, moments: list[int], seed: int
+    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
 ) -> None:
     log = Log(requests, how)
     tiles, counts = OpenTiles(how), OpenCounts(how, log.rows)
@@ -138,7 +138,7 @@ def test_a_request_sees_what_training_sees(
 @settings(deadline=None, max_examples=25)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), max_size=4), st.integers())
 def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
-    requests: list[tuple], how: Streaming, moments: list[int], seed: int
+    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
 ) -> None:
     log, tiles = Log(requests, how), OpenTiles(how)
     log.deliver(tiles, seed)
@@ -160,7 +160,7 @@ def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
             assert files[0].read_bytes() == files[1].read_bytes()
 
 
-HOUR = Streaming(KEYS, Tiles(timedelta(hours=1), timedelta(minutes=5)), timedelta(seconds=1), timedelta(minutes=5))
+HOUR = StreamingPlan(KEYS, Tiles(timedelta(hours=1), timedelta(minutes=5)), timedelta(seconds=1), timedelta(minutes=5))
 
 
 def shown(request: str, seconds: float, user: int = 1, rows: int = 1) -> Impressions:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -21,7 +22,7 @@ def read(folder: Path) -> list[Impressions]:
 
 
 @pytest.fixture
-def writer(tmp_path: Path):
+def writer(tmp_path: Path) -> Iterator[EventWriter]:
     writer = EventWriter(tmp_path / "events", rotate_seconds=600)
     yield writer
     writer.close()
@@ -134,7 +135,7 @@ def write_until_killed(folder: Path, first: int, told: int) -> None:
 
 def killed(folder: Path, kills: int, seed: int) -> tuple[set[int], list[int]]:
     """Kill writers at random moments; return the numbers that were acknowledged, and those that are read."""
-    random, acknowledged = Random(seed), set[int]()  # noqa: S311 - moments, no secret
+    random, acknowledged = Random(seed), set[int]()
     for number in range(kills):
         ours, theirs = os.pipe()
         process = os.fork()
