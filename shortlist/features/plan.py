@@ -10,11 +10,13 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
+from shortlist.features.open_tiles import StreamingPlan
 from shortlist.features.slates import SlateValue, slate_columns
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views
 from shortlist.features.tiles import WHOLE_DAYS, Tiles
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.data import Data
+from shortlist.spec.durations import length_of
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 
@@ -48,6 +50,8 @@ class Plan:
     """What is compared among the rows of a request."""
     tiles: Tiles = WHOLE_DAYS
     """By which statistics are counted."""
+    streaming: StreamingPlan | None = None
+    """What is counted as it arrives."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -144,16 +148,33 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
             value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
         ),
         tiles=tiles,
+        streaming=_streaming(features, declared, tiles),
     )
     _check_names(planned)
-    if planned.slates and tiles.within_days:
+    if planned.slates and (tiles.within_days or planned.streaming is not None):
         # Rows of a slate on two sides of a tile's end would see different statistics; in serving all see the same.
         names = [name for each in operations if each.slate_value(declared, operations) for name in each.outputs]
         raise PlanError(
             f"features of kind slate need statistics by whole days, and {', '.join(names)} is declared together with"
-            " features.tile below 1d or data.outcome_delay; remove one of them"
+            " features.tile below 1d, features.streaming or data.outcome_delay; remove one of them"
         )
     return planned
+
+
+def _streaming(features: Features, declared: DeclaredColumns, tiles: Tiles) -> StreamingPlan | None:
+    """Return what is counted as it arrives; None where nothing is."""
+    if features.streaming is None:
+        return None
+    data = declared.data
+    keys = dict.fromkeys(declared.in_log(name) for feature in features.columns for name in feature.streamed)
+    longest = data.live_outcome_delay
+    return StreamingPlan(
+        keys=tuple(keys),
+        tiles=tiles,
+        delay=length_of(features.streaming.delay),
+        longest_outcome=None if longest is None else length_of(longest),
+        clock_skew=length_of(data.live.max_clock_skew),
+    )
 
 
 def _read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[str, ...]:

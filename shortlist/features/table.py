@@ -13,6 +13,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.groups import check_all_days_grouped
+from shortlist.features.open_counts import OpenCounts
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
 from shortlist.features.slates import whole_slates
@@ -119,6 +120,16 @@ def _made(
 
 
 def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
+    streaming = transformer.plan.streaming
+    if streaming is None:
+        yield from _rows(table, day, transformer)
+        return
+    counts = OpenCounts.of_day(streaming, table, day.day)
+    for rows in _rows(table, day, transformer):
+        yield rows.hstack(counts.columns(rows))
+
+
+def _rows(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
     if planned.slates:
         there = pl.read_parquet_schema(table.folder / day.files[0])
@@ -159,6 +170,8 @@ def _slice(name: str, planned: Plan) -> pl.Expr:
 def _check_fit(fitted: Plan, tiles: Tiles, wanted: Plan, folder: Path, log: DayTable) -> None:
     if (fitted.features, fitted.slices) != (wanted.features, wanted.slices):
         raise DataError(f"{folder}: fitted for other features or slices than the declared ones; fit again")
+    if fitted.streaming != wanted.streaming:
+        raise DataError(f"{folder}: fitted with another features.streaming than declared; fit again")
     if tiles != wanted.tiles:
         raise DataError(f"{folder}: fitted with other tiles or another outcome_delay than declared; fit again")
     counted = set(read_json(folder / Files.FEATURES)["days"])

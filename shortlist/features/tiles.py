@@ -90,6 +90,18 @@ class Tiles:
         """Return up to when impressions are counted in the values that hold at a moment at which they changed."""
         return known - self.delay
 
+    def around(self, time: int) -> tuple[int, int]:
+        """Return the beginning and the end of the tile of a time; all in microseconds since 1970-01-01 UTC.
+
+        >>> Tiles(timedelta(hours=1)).around(5_400_000_000)
+        (3600000000, 7200000000)
+        """
+        day = moment_of(time).astimezone(ZoneInfo(self.timezone)).date()
+        start, after = (microseconds(start_of(one, self.timezone)) for one in (day, day + DAY_LENGTH))
+        length = self.length // _MICROSECOND
+        begins = start + (time - start) // length * length
+        return begins, min(begins + length, after)
+
 
 WHOLE_DAYS: Final = Tiles()
 """Days of UTC, their outcomes known when they end."""

@@ -39,6 +39,11 @@ class ServingPaths(BaseModel):
         return self.root / "outcomes"
 
     @property
+    def events(self) -> Path:
+        """The event log: what servers that count as they go have answered."""
+        return self.root / "events"
+
+    @property
     def mirror(self) -> ServingPaths:
         """The places whose logs are copies of those in the object store."""
         return self.model_copy(update={"root": self.root / "mirror"})

@@ -17,6 +17,7 @@ _LEARNING: Final = {"admit_after": 1, "evict_after_days": None}
 
 
 _SHORTEST_TILE: Final = timedelta(minutes=10)
+_LONGEST_STREAMING_DELAY: Final = timedelta(minutes=10)
 
 
 class Feature(Section):
@@ -46,6 +47,11 @@ class Feature(Section):
     @property
     def read_as_keys(self) -> tuple[str, ...]:
         """The inputs whose values are identifiers and not numbers; drift compares their frequent values."""
+        return ()
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """Columns by whose values events are counted as they arrive."""
         return ()
 
     @property
@@ -147,6 +153,25 @@ def _one_per_key(columns: object) -> object:
 AnyFeature = Annotated[Feature, OneOf("shortlist.features.kinds.registry:FEATURE_KINDS")]
 
 
+class Streaming(Section):
+    """Counting events as they arrive, for features of kind `current`."""
+
+    delay: Duration = "500ms"
+    """How long after an impression it counts, 0s to 10m: longer than servers need to count it, so that training, which
+    keeps the delay, sees what they see."""
+
+    @model_validator(mode="after")
+    def _delay_is_short(self) -> Self:
+        if length_of(self.delay) > _LONGEST_STREAMING_DELAY:
+            raise ValueError(f"delay: got {self.delay}; wanted at most 10m, the shortest tile")
+        return self
+
+
+def _switched(streaming: object) -> object:
+    """Read `true` as the defaults, and `false` as none."""
+    return ({} if streaming else None) if isinstance(streaming, bool) else streaming
+
+
 class Features(Section):
     """The features of a run, in order."""
 
@@ -155,6 +180,23 @@ class Features(Section):
     tile: Duration = "1d"
     """Grain of all statistics, 10m to 1d, which it divides: an impression sees the tiles that were complete, with their
     outcomes known (`data.outcome_delay`), when it happened. In a log without a clock, tiles of as many rows each."""
+
+    streaming: Annotated[Streaming | None, BeforeValidator(_switched)] = None
+    """Whether servers count events of the open tiles as they arrive, for features of kind `current`: `true`, or
+    `{delay: 2s}`. Null: they do not."""
+
+    @model_validator(mode="after")
+    def _streaming_is_read(self) -> Self:
+        readers = [feature for feature in self.columns if feature.streamed]
+        if readers and self.streaming is None:
+            raise ValueError(
+                f"{readers[0].title}: nothing counts events as they arrive; declare features.streaming: true"
+            )
+        if self.streaming is not None and not readers:
+            raise ValueError(
+                "streaming: no feature of kind current reads what is counted; declare one, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _tile_divides_a_day(self) -> Self:

@@ -82,6 +82,7 @@ class Spec(Section):
         for name in self.runtime.cluster.workers:
             _check_workers(name, self.models)
         _check_baseline(self.gates.baseline, self.models)
+        _check_streaming(self)
         self.tune.check(self.models)
         if self.gates.metric == "gauc" and self.data.user is None:
             raise ValueError(
@@ -131,6 +132,30 @@ def _check_split(data: Data) -> None:
         raise ValueError(
             f"data.split: needs {needed} days ({split.warmup_days} to warm up, at least 1 to train,"
             f" {split.validation_days} to validate, {split.test_days} to test); the log has {days}"
+        )
+
+
+def _check_streaming(spec: Spec) -> None:
+    """Refuse to count as they arrive events that training would not count, or would count otherwise."""
+    where = "features.streaming"
+    if spec.features.streaming is None:
+        return
+    if isinstance(spec.data.clock, RowClock):
+        raise ValueError(f"{where}: rows of this log have no times of their own; declare data.clock: {{kind: column}}")
+    if spec.runtime.target == "kserve":
+        raise ValueError(
+            f"{where}: servers count what reaches their own machine, and each pod of target: kserve would count only"
+            " its share; leave it out, and declare a shorter features.tile and a refresh"
+        )
+    if spec.serving.log.sampling < 1:
+        raise ValueError(
+            f"{where}: servers count every answer, and serving.log.sampling {spec.serving.log.sampling} keeps a part of"
+            " them as training data; declare 1"
+        )
+    if spec.data.live.missing_outcome == "leave_out":
+        raise ValueError(
+            f"{where}: servers count every candidate of an answer, and data.live.missing_outcome: leave_out keeps those"
+            " with an outcome as training data; declare negative"
         )
 
 

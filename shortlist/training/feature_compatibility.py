@@ -64,11 +64,13 @@ def _counted_columns(saved: dict[str, Any]) -> dict[str, str]:
 
 def _operations(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return what makes each feature, by the feature's name."""
-    made = {}
-    for operation in Features.model_validate(features).columns:
+    made, declared = {}, Features.model_validate(features)
+    for operation in declared.columns:
         columns = getattr(operation, "each", (None,) * len(operation.outputs))
         for name, column in zip(operation.outputs, columns, strict=True):
             made[name] = operation.model_dump(mode="json", exclude={"each", *_NOT_VALUES}) | {"column": column}
+            if operation.streamed:
+                made[name]["streaming"] = declared.streaming
     return made
 
 

@@ -8,6 +8,7 @@ from shortlist.features.kinds.age import Age
 from shortlist.features.kinds.base import FeatureKind
 from shortlist.features.kinds.count import Count
 from shortlist.features.kinds.cross import Cross
+from shortlist.features.kinds.current import Current
 from shortlist.features.kinds.cyclic import Cyclic
 from shortlist.features.kinds.hash import Hash
 from shortlist.features.kinds.lag import Lag
@@ -28,6 +29,7 @@ FEATURE_KINDS: Final[dict[str, type[FeatureKind]]] = {
     "target": Target,
     "time_since": TimeSince,
     "lag": Lag,
+    "current": Current,
     "age": Age,
     "cyclic": Cyclic,
     "vector": Vector,

@@ -23,6 +23,7 @@ _ANSWERS: Final = {
     "digest": pa.string(),  # 16 hexadecimal digits over the request's inputs
     "latency_ms": pa.float32(),  # inside the server
     "degraded": pa.bool_(),  # features could not be read and count as unknown
+    "counts_delay_ms": pa.float32(),  # how far behind the counts of the open tiles were; null where nothing is counted
     "sampling": pa.float32(),  # share of the answers that were logged when this one was
     "items": pa.list_(pa.int64()),  # item keys, in the order of the request; null for logs without items
     "scores": pa.list_(pa.float32()),

@@ -93,7 +93,8 @@ class DayAssembler:
         needs, widths = self._assembler.needs, self._assembler.widths
         columns = {name: log_column(rows[name], name, self._declared, widths.get(name)) for name in needs.columns}
         columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
-        return columns
+        counted = {place: rows[place].to_numpy() for place in needs.counted if place in rows.columns}
+        return {**columns, **counted}
 
 
 def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: int | None) -> Column:

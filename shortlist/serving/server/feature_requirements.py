@@ -9,6 +9,7 @@ from typing import Literal, Self
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_TIME, KeyedView
+from shortlist.features.open_counts import open_places
 from shortlist.features.plan import Plan, View
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
@@ -60,12 +61,17 @@ class FeatureRequirements:
     """One per view."""
     columns: Mapping[str, frozenset[Role]]
     """Columns of the log."""
+    counted: tuple[str, ...] = ()
+    """Places of what is counted as it arrives."""
 
     @classmethod
     def of(cls, plan: Plan, signature: Signature) -> Self:
         """Return what the model of a signature needs of the views in a plan."""
         wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
         steps = []
+        counted = tuple(place for place in open_places(plan.streaming) if place in wanted)
+        for key in plan.streaming.keys if plan.streaming is not None and counted else ():
+            wanted.setdefault(key, set()).add("code")
         for view in reversed(plan.views):
             given = {name: f"{view.name}:{name}" for name in view.features}
             if wanted.keys() & set(given.values()):
@@ -73,9 +79,9 @@ class FeatureRequirements:
                 steps.append(step)
                 for place, role in _keys(step):
                     wanted.setdefault(place, set()).add(role)
-        looked_up = {place for step in steps for place in step.places} | _CLOCK
+        looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted}
         own = {place: frozenset(roles) for place, roles in wanted.items() if place not in looked_up}
-        return cls(plan.declared, signature, tuple(reversed(steps)), own)
+        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted)
 
     @property
     def of_user(self) -> tuple[Step, ...]:

@@ -18,10 +18,12 @@ import uvloop
 from pydantic import ValidationError
 
 from shortlist.contracts import Files, ShortlistError
+from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter, process_folder
 from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.health_server import HealthServer
 from shortlist.serving.server.http_app import http_app
@@ -95,6 +97,8 @@ async def serve(settings: ServerSettings, predictor: Predictor | None = None) ->
         await grpc_server.start()
         http = asyncio.create_task(http_server.serve(sockets=listeners(http_socket)))
         parts.refresh.start()
+        if parts.counts is not None:
+            parts.counts.start()
         with _watched(settings, parts.service):
             _log.info("version %d: HTTP on %d, gRPC on %d", settings.version, settings.http_port, settings.grpc_port)
             await stop.wait()
@@ -145,13 +149,18 @@ class ServerComponents:
             settings.serving.log,
             as_column,
         )
+        self.counts = _event_counts(settings, plan, assembler)
         metrics = Metrics()
-        self.service = Service(settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics)
+        self.service = Service(
+            settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
+        )
         self._watch(metrics)
 
     async def close(self) -> None:
-        """Write the log and let go of everything."""
+        """Write the logs and let go of everything."""
         self.refresh.stop()
+        if self.counts is not None:
+            await asyncio.to_thread(self.counts.stop)
         await asyncio.to_thread(self.log.close)
         self.predictor.close()
         if self.users is not None:
@@ -178,6 +187,13 @@ class ServerComponents:
             ("requests_waiting", "Requests taken on that are not worked on yet", lambda: admission.waiting),
             ("requests_refused", "Requests refused because too many wait", lambda: admission.refused),
         )
+        if (counts := self.counts) is not None:
+            watched += (
+                ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
+                ("events_too_late", "Of them, those whose tile was closed", lambda: counts.too_late),
+                ("events_delay_seconds", "How far behind the counts of open tiles are", lambda: counts.delay_seconds),
+                ("events_broken", "1 while events are not kept or not counted", lambda: counts.problem is not None),
+            )
         for name, says, value in watched:
             metrics.watch(f"shortlist_{name}", says, value)
 
@@ -193,6 +209,14 @@ class ServerComponents:
 
     def _users_broken(self) -> bool:
         return self.users is not None and self.users.problem is not None
+
+
+def _event_counts(settings: ServerSettings, plan: Plan, assembler: TensorAssembler) -> EventCounts | None:
+    """Return what counts events as they arrive; None for a model that reads no such counts."""
+    if plan.streaming is None or not assembler.needs.counted:
+        return None
+    folders = settings.predictions.with_name("events"), settings.predictions.with_name("outcomes")
+    return EventCounts(plan.streaming, plan.declared.data, *folders)
 
 
 def grpc_options(limits: Limits) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import logged_inputs
 from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.columns import Codes
+from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.inputs import InputReader, Inputs
 from shortlist.serving.server.metrics import Metrics
@@ -54,12 +55,22 @@ class InferenceResponse:
     """Features that could not be read counted as unknown."""
 
 
+class Given(NamedTuple):
+    """What was answered, as the prediction log has it."""
+
+    status: int
+    scores: Scores
+    degraded: bool
+    behind_seconds: float | None
+    """How far behind the counts of the open tiles were; None where nothing is counted."""
+
+
 class Service:
     """One model behind all protocols."""
 
     def __init__(
         self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher, users: Users | None,
-        predictor: Predictor, log: LogWriter, metrics: Metrics,
+        predictor: Predictor, log: LogWriter, metrics: Metrics, counts: EventCounts | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.metrics = metrics
@@ -71,6 +82,7 @@ class Service:
         self._users = users
         self._predictor = predictor
         self._prediction_log = log
+        self._counts = counts
         data = assembler.needs.declared.data
         self._user, self._item = data.user, data.item
         self._logged = (Columns.TIME, *logged_inputs(data))
@@ -79,12 +91,13 @@ class Service:
 
     async def is_ready(self) -> bool:
         """Whether there is a snapshot and a model to score with."""
-        ready = self._refresh.current is not None and not self.stopping
+        counted = self._counts is None or self._counts.counted_at is not None
+        ready = self._refresh.current is not None and counted and not self.stopping
         return ready and await self._predictor.is_ready()
 
     def problems(self) -> dict[str, str]:
-        """Return what is wrong though answers are given: newer views, users' features, the prediction log."""
-        parts = {"views": self._refresh, "users": self._users, "log": self._prediction_log}
+        """Return what is wrong though answers are given: newer views, users' features, the prediction log, events."""
+        parts = {"views": self._refresh, "users": self._users, "log": self._prediction_log, "events": self._counts}
         found = {name: part.problem for name, part in parts.items() if part is not None and part.problem is not None}
         if dropped := self._prediction_log.dropped:  # that stays so when the disk has room again
             found["log"] = f"{found.get('log', 'it is written again')} ({dropped:,} answers are missing in it)"
@@ -116,12 +129,15 @@ class Service:
         self.check_model(question.model, question.version)
         inputs = self.inputs.read(question.tensors, now)
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
+        behind = None if self._counts is None else self._counts.delay_seconds
         scores, degraded = await self._scores(inputs, place)
         bad = int(np.count_nonzero(~np.isfinite(scores)))
         times = (now, (time.perf_counter() - started) * 1000)
-        given = (500 if bad else 200, scores, degraded)
+        given = Given(500 if bad else 200, scores, degraded, behind)
         # After the answer is on its way: nobody waits for the log.
         asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
+        if self._counts is not None and inputs.rows and not bad:
+            await self._counts.keep(request_id, now, inputs)
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
@@ -150,7 +166,8 @@ class Service:
 
     def tensors(self, inputs: Inputs, tables: Tables) -> Tensors:
         """Return the inputs of the model for a request."""
-        return self._assembler.tensors(inputs.columns, tables, inputs.rows)
+        counts = {} if self._counts is None else self._counts.columns(inputs)
+        return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows)
 
     async def _of_users(self, inputs: Inputs) -> tuple[ViewTable, bool]:
         assert self._users is not None
@@ -164,19 +181,19 @@ class Service:
         inputs: Inputs,
         origin: RequestContext,
         request_id: str,
-        given: tuple[int, Scores, bool],
+        given: Given,
         times: tuple[int, float],
     ) -> None:
         """Add a row to the prediction log; its columns are `prediction_schema`'s."""
         if not is_sampled(request_id, self.settings.serving.log.sampling):
             return
-        status, scores, degraded = given
         now, spent_ms = times
+        behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
         self._prediction_log.add((
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
-            origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, status,
-            inputs.digest, spent_ms, degraded, self.settings.serving.log.sampling, self._items_of(inputs), scores,
-            *map(inputs.sent.get, self._logged),
+            origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
+            inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
+            self._items_of(inputs), given.scores, *map(inputs.sent.get, self._logged),
         ), inputs.rows * len(inputs.sent))  # fmt: skip
 
     def _user_of(self, inputs: Inputs) -> str | None:

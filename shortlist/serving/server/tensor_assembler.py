@@ -55,12 +55,13 @@ class TensorAssembler:
         """Return the inputs of the model.
 
         Args:
-            columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all.
+            columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all. Likewise
+                those of `needs.counted`, which are 0 where nobody counts.
             tables: A table for every one of `steps`.
             rows: Number of rows.
             slates: Number of every row's slate; None: all rows are one, as in a request.
         """
-        found = _Found(columns, self._zone)
+        found = _Found({**dict.fromkeys(self.needs.counted, _NONE), **columns}, self._zone)
         for step in self.steps:
             found.look_up(step, tables[step.name])
         if self._slates:
@@ -205,6 +206,7 @@ def _with_compared(signature: Signature, values: Sequence[SlateValue]) -> Signat
 
 
 _ONE: Final = np.zeros(1, np.int64)
+_NONE: Final = np.zeros(1)
 
 
 def _laid(

@@ -67,6 +67,8 @@ def planted_difference(
     raw = planted(columns, assembler.widths, nulls_of(declared))
     own = typed(raw, columns, declared)
     log = pl.concat([example] * ROWS).with_columns(own[name].cast(example.schema[name]) for name in own.columns)
+    # Nobody counts events here: open tiles are empty.
+    log = log.with_columns(pl.lit(0).alias(place) for place in assembler.needs.counted)
     table = encode(look_up(log, day), signature, declared)
     times = log[Columns.TIME].dt.epoch("us").to_list()
     for binary in (False, True):

@@ -1,0 +1,294 @@
+"""The impressions that no published statistics hold yet, counted per key as they arrive."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.features.tiles import TILE, Tiles
+
+Key = int | str
+Ints = npt.NDArray[np.int64]
+
+SUM_OF_LABELS: Final = f"sum_{Columns.LABEL}"
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LATEST_OUTCOME: Final = 60_000_000
+"""Microseconds for which a request is remembered after its outcomes were due: they may be delivered late."""
+_MOST_STRANGERS: Final = 100_000
+"""Requests whose outcomes came first, and that are waited for."""
+
+
+@dataclass(frozen=True)
+class StreamingPlan:
+    """What is counted of the open tiles, and from when on."""
+
+    keys: tuple[str, ...]
+    """Columns of the log."""
+    tiles: Tiles
+    delay: timedelta
+    """An impression counts so long after it happened, wherever it was counted."""
+    longest_outcome: timedelta | None = None
+    """An outcome later than this after the answer is none; None: there is no limit."""
+    clock_skew: timedelta = timedelta()
+    """How much earlier than the answer an outcome may be, by another clock, and how much later an impression."""
+
+    @property
+    def delay_us(self) -> int:
+        """The delay in microseconds."""
+        return self.delay // _MICROSECOND
+
+    @property
+    def outcome_delay_us(self) -> int:
+        """From when on an outcome is known, in microseconds after the impression."""
+        return self.tiles.delay // _MICROSECOND
+
+
+@dataclass(frozen=True)
+class Impressions:
+    """The rows of one answered request."""
+
+    request: str
+    answered: int
+    """Microseconds since 1970-01-01 UTC, as all times here."""
+    times: Sequence[int]
+    """Of each row, or one for all."""
+    keys: Mapping[str, Sequence[Key | None]]
+    """Of each column, the value of each row, or one for all; a column that is missing is null."""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row of a request."""
+
+    request: str
+    row: int
+    label: int
+    time: int
+
+
+@dataclass
+class OpenRequest:
+    """A request whose outcomes may still come."""
+
+    impressions: Impressions
+    labels: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each row with an outcome: its time, and the label; of several outcomes the last one counts."""
+    settled: set[int] = field(default_factory=set)
+    """Times of rows whose labels are counted."""
+
+    def time_of(self, row: int) -> int:
+        """Return the time of a row."""
+        times = self.impressions.times
+        return times[row if len(times) > 1 else 0]
+
+    def rows_at(self, time: int) -> Sequence[int]:
+        """Return the rows of a time."""
+        times, rows = self.impressions.times, range(self.impressions.rows)
+        return rows if len(times) == 1 else [row for row in rows if times[row] == time]
+
+    def values_of(self, key: str, rows: Sequence[int]) -> Sequence[Key | None]:
+        """Return the value of a key column in some rows; nothing where the column is missing."""
+        values = self.impressions.keys.get(key, ())
+        if len(values) == 1:
+            return [values[0]] * len(rows)
+        return values if len(rows) == len(values) or not values else [values[row] for row in rows]
+
+    def is_positive(self, row: int) -> bool:
+        """Whether the outcome of a row that counts is a positive one."""
+        return row in self.labels and self.labels[row][1] > 0
+
+
+@dataclass
+class TileCounts:
+    """What was counted in one tile, by key column and value."""
+
+    rows: dict[str, dict[Key, int]]
+    positives: dict[str, dict[Key, int]]
+
+
+@dataclass(frozen=True)
+class ClosedTile:
+    """A tile whose impressions are all counted, with their labels."""
+
+    start: int
+    end: int
+    counts: TileCounts
+
+    def statistics(self, key: str, dtype: pl.DataType) -> pl.DataFrame:
+        """Return the statistics of a key column as batch counting gives them: key, `TILE`, rows, sum of labels.
+
+        Args:
+            key: A key column.
+            dtype: Of its values.
+        """
+        rows, positives = self.counts.rows[key], self.counts.positives[key]
+        columns = {
+            key: list(rows),
+            TILE: [self.end] * len(rows),
+            Columns.ROWS: list(rows.values()),
+            SUM_OF_LABELS: [positives.get(value, 0) for value in rows],
+        }
+        schema = {key: dtype, TILE: pl.Int64(), Columns.ROWS: pl.Int64(), SUM_OF_LABELS: pl.Int64()}
+        return pl.DataFrame(columns, schema=schema).sort(key)
+
+
+class OpenTiles:
+    """Counts impressions and their labels in the order in which they become visible.
+
+    Events may arrive in any order and more than once. Time moves by `advance` alone, and only forwards.
+    """
+
+    def __init__(self, streaming: StreamingPlan) -> None:
+        self._streaming = streaming
+        self._tiles: dict[int, TileCounts] = {}
+        self._requests: OrderedDict[str, OpenRequest] = OrderedDict()
+        self._strangers: OrderedDict[str, list[Outcome]] = OrderedDict()
+        self._to_show: list[tuple[int, int, OpenRequest]] = []
+        self._to_settle: list[tuple[int, int, OpenRequest]] = []
+        self._to_forget: list[tuple[int, int, str]] = []
+        self._number = 0
+        self._now = -(2**63)
+        self._open_since = -(2**63)
+        self._around = (0, 0)
+        self.too_late = 0
+        """Rows whose tile was closed when they came, and outcomes whose request was forgotten."""
+
+    @property
+    def open_since(self) -> int:
+        """From when on impressions are counted; views can hold all earlier ones."""
+        return self._open_since
+
+    def show(self, shown: Impressions) -> None:
+        """Take the rows of a request; a request that is known is taken once."""
+        if shown.request in self._requests:
+            return
+        request = OpenRequest(shown)
+        self._requests[shown.request] = request
+        latest = shown.answered + self._streaming.clock_skew // _MICROSECOND
+        for time in sorted(set(shown.times)):
+            if time > latest:  # the log refuses such rows
+                continue
+            if time < self._open_since:
+                self.too_late += len(request.rows_at(time))
+                continue
+            heappush(self._to_show, (time, self._next(), request))
+            heappush(self._to_settle, (time, self._next(), request))
+        heappush(self._to_forget, (min(max(*shown.times, shown.answered), latest), self._next(), shown.request))
+        for outcome in self._strangers.pop(shown.request, ()):
+            self.tell(outcome)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Take an outcome; one of a request that is not known waits for it."""
+        request = self._requests.get(outcome.request)
+        if request is None:
+            self._strangers.setdefault(outcome.request, []).append(outcome)
+            if len(self._strangers) > _MOST_STRANGERS:
+                self.too_late += len(self._strangers.popitem(last=False)[1])
+            return
+        if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, outcome):
+            return
+        known = request.labels.get(outcome.row)
+        if known is not None and known >= (outcome.time, outcome.label):
+            return
+        before = request.is_positive(outcome.row)
+        request.labels[outcome.row] = (outcome.time, outcome.label)
+        time = request.time_of(outcome.row)
+        change = request.is_positive(outcome.row) - before
+        if change and time in request.settled:
+            if time < self._open_since:
+                self.too_late += 1
+                return
+            _add(self._tile(time).positives, request, [outcome.row], change)
+
+    def advance(self, now: int) -> list[ClosedTile]:
+        """Count what an impression of a moment may see; a moment before an earlier one changes nothing.
+
+        Returns:
+            The tiles that views can hold now, whole. They are counted here no longer.
+        """
+        if now <= self._now:
+            return []
+        self._now = now
+        delay, outcome_delay = self._streaming.delay_us, self._streaming.outcome_delay_us
+        # Negative times, of clocks that were never set, have no tile.
+        open_since = self._streaming.tiles.around(max(0, now - outcome_delay))[0]
+        self._count_until(open_since, open_since)
+        closed = [self._closed(start) for start in sorted(self._tiles) if start < open_since]
+        self._open_since = open_since
+        self._count_until(now - delay, now - delay - outcome_delay)
+        forgotten = now - delay - outcome_delay - _LATEST_OUTCOME
+        while self._to_forget and self._to_forget[0][0] < forgotten:
+            del self._requests[heappop(self._to_forget)[2]]
+        return closed
+
+    def counts(self, key: str, values: Sequence[Key | None]) -> tuple[Ints, Ints]:
+        """Return the impressions and the positive ones of each value of a key column, as of the last `advance`.
+
+        Returns:
+            Two arrays of shape (values,); 0 for values that are not known, and for null.
+        """
+        rows, positives = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
+        for tile in self._tiles.values():
+            rows += _gathered(tile.rows[key], values)
+            positives += _gathered(tile.positives[key], values)
+        return rows, positives
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _is_in_time(self, request: OpenRequest, outcome: Outcome) -> bool:
+        after = (outcome.time - request.impressions.answered) * _MICROSECOND
+        longest = self._streaming.longest_outcome
+        return after >= -self._streaming.clock_skew and (longest is None or after <= longest)
+
+    def _tile(self, time: int) -> TileCounts:
+        if not self._around[0] <= time < self._around[1]:
+            self._around = self._streaming.tiles.around(time)
+        start = self._around[0]
+        if start not in self._tiles:
+            keys = self._streaming.keys
+            self._tiles[start] = TileCounts({key: {} for key in keys}, {key: {} for key in keys})
+        return self._tiles[start]
+
+    def _closed(self, start: int) -> ClosedTile:
+        return ClosedTile(start, self._streaming.tiles.around(start)[1], self._tiles.pop(start))
+
+    def _count_until(self, shown: int, settled: int) -> None:
+        """Count the rows before a moment, and the labels of those before another one."""
+        for time, request in _before(self._to_show, shown):
+            rows = request.rows_at(time)
+            _add(self._tile(time).rows, request, rows, 1)
+        for time, request in _before(self._to_settle, settled):
+            request.settled.add(time)
+            positive = [row for row in request.rows_at(time) if request.is_positive(row)]
+            if positive:
+                _add(self._tile(time).positives, request, positive, 1)
+
+
+def _add(counted: Mapping[str, dict[Key, int]], request: OpenRequest, rows: Sequence[int], change: int) -> None:
+    for key, counts in counted.items():
+        for value in request.values_of(key, rows):
+            if value is not None:
+                counts[value] = counts.get(value, 0) + change
+
+
+def _before(heap: list[tuple[int, int, OpenRequest]], limit: int) -> Iterator[tuple[int, OpenRequest]]:
+    while heap and heap[0][0] < limit:
+        time, _, request = heappop(heap)
+        yield time, request
+
+
+def _gathered(counts: Mapping[Key, int], values: Sequence[Key | None]) -> Ints:
+    get = counts.get
+    return np.fromiter((0 if value is None else get(value, 0) for value in values), np.int64, len(values))

@@ -1,0 +1,209 @@
+"""Counts of the open tiles in a server: every answer is kept before it is given, and counted by all servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from shortlist.contracts import Columns
+from shortlist.features.open_counts import open_positives, open_rows
+from shortlist.features.open_tiles import ClosedTile, Impressions, Key, OpenTiles, Outcome, StreamingPlan
+from shortlist.features.tiles import moment_of
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
+from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
+from shortlist.serving.log.logs import item_type, outcome_schema
+from shortlist.serving.server.columns import Column, Numbers
+from shortlist.serving.server.inputs import Inputs
+from shortlist.spec.data import Data
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.02
+_LOOK_FOR_OUTCOMES_SECONDS: Final = 0.2
+_TIDY_SECONDS: Final = 60.0
+_ROTATE_SECONDS: Final = 600.0
+_KEPT_LONGER: Final = timedelta(hours=1)
+"""Than the events of open tiles: clocks differ, and files are removed as wholes."""
+_AT_ONCE: Final = 64
+"""Requests that are counted while a request may wait for the counts."""
+
+
+class EventCounts:
+    """Keeps answers in the event log, and counts what it and the outcome log hold.
+
+    Args:
+        streaming: What is counted.
+        data: The log's declaration.
+        events: Folder of the event log.
+        outcomes: Folder of the outcome log.
+    """
+
+    def __init__(self, streaming: StreamingPlan, data: Data, events: Path, outcomes: Path) -> None:
+        self._streaming = streaming
+        self._events, self._outcomes = events, outcomes
+        self._schema = outcome_schema(item_type(data))
+        kept = streaming.tiles.length + 2 * streaming.tiles.delay + streaming.delay + _KEPT_LONGER
+        self._keep_seconds = kept.total_seconds()
+        self._writer = EventWriter(events, _ROTATE_SECONDS)
+        self._reader = EventReader(events)
+        self._tiles = OpenTiles(streaming)
+        self._counting = threading.Lock()
+        self._seen: set[Path] = set()
+        self._looked_for_outcomes = self._tidied = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="event-counts", daemon=True)
+        self._broken: str | None = None
+        self._unreadable: str | None = None
+        self.counted_at: float | None = None
+        """Everything that was acknowledged by then is counted, in seconds since 1970; None before the first look."""
+        self.counted = 0
+        """Rows and outcomes that were counted."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why events are not kept, or not counted; None when all is well."""
+        return self._writer.problem or self._broken or self._unreadable
+
+    @property
+    def delay_seconds(self) -> float:
+        """How far behind the counts are; infinite before the first look."""
+        return float("inf") if self.counted_at is None else max(0.0, time.time() - self.counted_at)
+
+    @property
+    def too_late(self) -> int:
+        """Rows and outcomes that came when their tile was closed."""
+        return self._tiles.too_late
+
+    def start(self) -> None:
+        """Begin to count: what is in the log first."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Count no more; what was taken is written."""
+        self._stop.set()
+        self._writer.close()
+
+    async def keep(self, request: str, answered: int, inputs: Inputs) -> None:
+        """Keep the rows of an answer; the answer may be given when this returns.
+
+        Args:
+            request: Its id.
+            answered: Microseconds since 1970-01-01 UTC.
+            inputs: Of the request.
+        """
+        keys = {key: self._values(inputs, key) for key in self._streaming.keys if key in inputs.sent}
+        times = _times(inputs.columns[Columns.TIME])
+        try:
+            await asyncio.wrap_future(self._writer.append(Impressions(request, answered, times, keys, inputs.rows)))
+        except EventLogError:
+            return  # `problem` says so; whoever asked for scores gets them
+
+    def columns(self, inputs: Inputs) -> Mapping[str, Numbers]:
+        """Return what the rows of a request see of the open tiles, by place."""
+        latest = time.time_ns() // 1000 + self._streaming.clock_skew // timedelta(microseconds=1)
+        # A request that claims to be of next year must not close the tiles of today.
+        now = min(max(_times(inputs.columns[Columns.TIME])), latest)
+        found: dict[str, Numbers] = {}
+        with self._counting:
+            closed = self._tiles.advance(now)
+            for key in self._streaming.keys:
+                rows, positives = self._tiles.counts(key, self._values(inputs, key))
+                found[open_rows(key)] = rows.astype(np.float64)
+                found[open_positives(key)] = positives.astype(np.float64)
+        for tile in closed:
+            self._note(tile)
+        return found
+
+    def look(self) -> None:
+        """Count what is new."""
+        began = time.time()
+        waiting: list[Impressions] = []
+        for event in self._reader.new():
+            waiting.append(event)
+            if len(waiting) == _AT_ONCE:
+                self._show(waiting)
+                waiting = []
+        self._show(waiting)
+        if began - self._looked_for_outcomes >= _LOOK_FOR_OUTCOMES_SECONDS:
+            self._look_for_outcomes(began)
+            self._looked_for_outcomes = began
+        self.counted_at = began
+        if began - self._tidied >= _TIDY_SECONDS:
+            remove_older(self._events, self._keep_seconds)
+            self._tidied = began
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+                self._broken = None
+            # A thread that ends would leave a server with old counts and nobody who says so.
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+                if self._broken != problem:
+                    _log.warning("events are not counted: %s", problem)
+                self._broken = problem
+            self._stop.wait(_LOOK_SECONDS)
+
+    def _show(self, events: Sequence[Impressions]) -> None:
+        with self._counting:
+            for event in events:
+                self._tiles.show(event)
+                self.counted += event.rows
+
+    def _look_for_outcomes(self, now: float) -> None:
+        new = [path for path in parts(self._outcomes) if path not in self._seen]
+        for path in new:
+            self._seen.add(path)
+            if now - path.stat().st_mtime > self._keep_seconds:
+                continue
+            try:
+                self._tell(_outcomes_of(path, self._schema))
+                self._unreadable = None
+            except LogPartError as error:
+                _log.warning("outcomes are not counted: %s", error)
+                self._unreadable = str(error)
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        for first in range(0, len(outcomes), _AT_ONCE):
+            with self._counting:
+                for outcome in outcomes[first : first + _AT_ONCE]:
+                    self._tiles.tell(outcome)
+        self.counted += len(outcomes)
+
+    def _values(self, inputs: Inputs, key: str) -> list[Key | None]:
+        sent: Any = inputs.sent.get(key, (None,))
+        if isinstance(sent, np.ndarray):
+            return [None if value == NO_CODE else value for value in sent.tolist()]
+        return list(sent)
+
+    def _note(self, tile: ClosedTile) -> None:
+        for key in self._streaming.keys[:1]:
+            rows, positives = (sum(counts[key].values()) for counts in (tile.counts.rows, tile.counts.positives))
+            end = moment_of(tile.end).isoformat()
+            _log.info("the tile until %s is closed: %d impressions, %d positive, by %s", end, rows, positives, key)
+
+
+def _times(column: Column) -> list[int]:
+    assert isinstance(column, np.ndarray)
+    return [int(time) for time in column]
+
+
+def _outcomes_of(path: Path, schema: pa.Schema) -> list[Outcome]:
+    rows = read_parts([path], schema, ["request_id", "row", "label", "time"]).drop_nulls()
+    return [
+        Outcome(request, row, label, time)
+        for request, row, label, time in zip(
+            rows["request_id"], rows["row"], rows["label"], rows["time"].dt.epoch("us"), strict=True
+        )
+    ]

@@ -1,0 +1,118 @@
+"""The kind `current` in the feature table: what happened to a key in the tiles that are open."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.contracts import DataError
+from shortlist.features.columns import PlanError
+from shortlist.features.fit import fit
+from shortlist.features.plan import plan
+from shortlist.features.table import build_table
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+
+COLUMNS = [
+    {"kind": "current", "key": ["user_id"], "name": "shown"},
+    {"kind": "current", "key": ["page"], "name": "page_shown"},
+    {"kind": "current", "key": ["user_id"], "counts": "positives", "name": "clicked"},
+]
+RUNTIME = Runtime(engine="cpu")
+
+
+def sections(world: Any, tile: str = "1h", delay: str = "10m", streaming: Any = None) -> tuple[Data, Features]:
+    data = Data.model_validate(world.data.model_dump(mode="json") | {"outcome_delay": delay})
+    streaming = {"delay": "1m"} if streaming is None else streaming
+    return data, Features.model_validate({"columns": COLUMNS, "tile": tile, "streaming": streaming})
+
+
+def numbers(world: Any, rows: list[dict[str, Any]], declared: tuple[Data, Features], **log: Any) -> dict[str, list]:
+    """The features as counts, in the order of the rows."""
+    path = world.log(rows, **log)
+    fit(*declared, None, RUNTIME, path, world.folder / "fitted")
+    table = build_table(*declared, None, RUNTIME, path, world.folder / "fitted", world.folder / "table")
+    found = table.scan().sort("impression_id").collect()
+    return {name: [round(math.expm1(one)) for one in found[name]] for name in ("shown", "page_shown", "clicked")}
+
+
+def test_a_row_sees_what_its_key_did_since_the_newest_tile(world: Any) -> None:
+    rows = [
+        world.row(hour=9.0, label=1, page="home"),
+        world.row(hour=9.1, label=1, user_id=2, page="home"),
+        world.row(hour=9.2, page="home"),  # 12 and 6 minutes later: the first label is known, the second is not
+        world.row(hour=9.21, page=None),  # the one before was less than a minute ago
+        world.row(hour=10.1, page="home"),  # the hour from nine is known at 10:10 only
+        world.row(hour=10.2, page="home"),
+        world.row(day=1, hour=0.05),
+        world.row(day=1, hour=0.1),
+        world.row(day=2),
+    ]
+    assert numbers(world, rows, sections(world)) == {
+        "shown": [0, 0, 1, 1, 3, 1, 0, 1, 0],
+        "page_shown": [0, 1, 2, 0, 3, 1, 0, 0, 0],
+        "clicked": [0, 0, 1, 1, 1, 0, 0, 0, 0],
+    }
+
+
+def test_a_day_begins_with_what_happened_before_midnight_and_is_not_known_yet(world: Any) -> None:
+    rows = [
+        world.row(hour=23.5, label=1),
+        world.row(day=1, hour=0.1),  # six minutes after midnight, when labels of 23:55 are known
+        world.row(day=1, hour=0.2),
+        world.row(day=2),
+    ]
+    found = numbers(world, rows, sections(world))
+    assert (found["shown"], found["clicked"]) == ([0, 1, 1, 0], [0, 1, 0, 0])
+
+
+def test_with_whole_days_the_open_tile_is_today(world: Any) -> None:
+    rows = [world.row(hour=1), world.row(hour=22), world.row(day=1, hour=2), world.row(day=1, hour=3), world.row(day=2)]
+    assert numbers(world, rows, sections(world, "1d", "0s", True))["shown"] == [0, 1, 0, 1, 0]
+
+
+def test_the_table_is_the_same_however_its_rows_are_read(world: Any) -> None:
+    rows = [world.row(day, hour / 7, user_id=hour % 3) for day in range(3) for hour in range(1, 40)]
+    whole = numbers(world, rows, sections(world))
+    for part in ("fitted", "table"):
+        (world.folder / part).rename(world.folder / f"whole-{part}")
+    assert numbers(world, rows, sections(world), name="small", chunk_rows=5) == whole
+    assert max(whole["shown"]) > 1
+
+
+def test_a_table_is_not_built_with_another_delay_than_was_fitted(world: Any) -> None:
+    log = world.log([world.row(day) for day in range(3)])
+    fit(*sections(world), None, RUNTIME, log, world.folder / "fitted")
+    other = sections(world, streaming={"delay": "2m"})
+    with pytest.raises(DataError, match=r"fitted with another features\.streaming than declared; fit again"):
+        build_table(*other, None, RUNTIME, log, world.folder / "fitted", world.folder / "table")
+
+
+def test_no_row_sees_itself_or_others_of_its_moment(world: Any) -> None:
+    rows = [world.row(hour=9, user_id=1) for _ in range(5)] + [world.row(day=day) for day in (1, 2)]
+    assert numbers(world, rows, sections(world, streaming={"delay": "0s"}))["shown"][:5] == [0] * 5
+
+
+def test_slates_are_refused_because_their_rows_would_see_different_counts(world: Any) -> None:
+    data, features = sections(world, "1d", "0s")
+    data = Data.model_validate(data.model_dump(mode="json") | {"slate": {"gap_seconds": 60}})
+    slate = {"kind": "slate", "column": "price", "gives": ["rank"]}
+    features = Features.model_validate({"columns": [*COLUMNS, slate], "streaming": True})
+    with pytest.raises(PlanError, match=r"price_slate_rank is declared together with .* features\.streaming"):
+        plan(data, features)
+
+
+def test_a_changed_log_changes_no_earlier_row(world: Any) -> None:
+    """What happens later is seen by no row before it: counts of a log and of its beginning agree."""
+    make: Callable[[int], list[dict[str, Any]]] = lambda days: [  # noqa: E731
+        world.row(day, hour / 4, user_id=hour % 2, label=hour % 3 % 2) for day in range(days) for hour in range(96)
+    ]
+    found = numbers(world, make(4), sections(world))
+    for part in ("fitted", "table"):
+        (world.folder / part).rename(world.folder / f"whole-{part}")
+    beginning = numbers(world, make(3), sections(world), name="beginning")
+    assert {name: values[: 3 * 96] for name, values in found.items()} == beginning
+    assert pl.Series(found["shown"]).sum() > 0

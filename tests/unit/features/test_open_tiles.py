@@ -1,0 +1,254 @@
+"""Open tiles: counted event by event, they are what training sees and, when a tile ends, what batch counting gives."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shortlist.contracts import Columns
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import KeyedView, Total, with_rows
+from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
+from shortlist.features.open_tiles import ClosedTile, Impressions, OpenTiles, Outcome, StreamingPlan
+from shortlist.features.statistics import KeyCount, count, countable
+from shortlist.features.tiles import TILE, Tiles, microseconds
+from shortlist.spec.data import Data
+
+START = datetime(2026, 3, 28, 20, tzinfo=UTC)  # the clocks of Berlin go forward that night
+SECOND = 1_000_000
+SECONDS = 12 * 3600
+KEYS = ("user_id", "page")
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "files"},
+        "columns": [
+            {"name": "user_id", "type": "integer"},
+            {"name": "page", "type": "string"},
+            {"name": "clicked", "type": "integer"},
+        ],
+        "label": "clicked",
+        "clock": {"kind": "column", "column": "time", "unit": "s", "timezone": "Europe/Berlin"},
+        "user": "user_id",
+        "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
+    }
+)
+
+
+def at(seconds: float) -> int:
+    return microseconds(START + timedelta(seconds=seconds))
+
+
+def streaming(tile: timedelta, delay: timedelta, outcome_delay: timedelta) -> StreamingPlan:
+    tiles = Tiles(tile, outcome_delay, "Europe/Berlin")
+    skew = timedelta(seconds=5)
+    return StreamingPlan(KEYS, tiles, delay, outcome_delay if outcome_delay else None, skew)
+
+
+STREAMINGS = st.builds(
+    streaming,
+    st.sampled_from([timedelta(minutes=10), timedelta(hours=1), timedelta(days=1)]),
+    st.sampled_from([timedelta(), timedelta(seconds=1), timedelta(minutes=5)]),
+    st.sampled_from([timedelta(), timedelta(minutes=1), timedelta(hours=2)]),
+)
+PAGES = st.sampled_from(["home", "Zürich", None])
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), PAGES, st.lists(st.tuples(st.integers(0, 9_000), st.integers(0, 1)), max_size=3)),
+    min_size=1,
+    max_size=3,
+)
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, SECONDS), st.sampled_from([1, 2, 2**60, None]), ROWS, st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+class Log:
+    """Requests and their outcomes, as events and as rows of the log."""
+
+    def __init__(self, requests: Sequence[tuple], how: StreamingPlan) -> None:
+        self.impressions: list[Impressions] = []
+        self.outcomes: list[Outcome] = []
+        rows = []
+        for number, (seconds, user, shown, one_time) in enumerate(requests):
+            times = [at(seconds)] if one_time else [at(seconds + later) for later, _, _ in shown]
+            keys = {"user_id": [user], "page": [page for _, page, _ in shown]}
+            request = Impressions(str(number), at(seconds), times, keys, len(shown))
+            self.impressions.append(request)
+            for row, (_, page, told) in enumerate(shown):
+                outcomes = [Outcome(str(number), row, label, at(seconds + after)) for after, label in told]
+                self.outcomes += outcomes
+                counted = sorted(
+                    (one.time, one.label)
+                    for one in outcomes
+                    if how.longest_outcome is None
+                    or timedelta(microseconds=one.time - request.answered) <= how.longest_outcome
+                )
+                time = times[row if len(times) > 1 else 0]
+                rows.append((user, page, time, counted[-1][1] if counted else 0))
+        names = ("user_id", "page", Columns.TIME, Columns.LABEL)
+        schema = dict(zip(names, (pl.Int64, pl.String, pl.Int64, pl.Int8), strict=True))
+        self.rows = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+            pl.col(Columns.TIME).cast(pl.Datetime("us", "UTC"))
+        )
+
+    def deliver(self, tiles: OpenTiles, seed: int) -> None:
+        """Tell all events, in any order, some of them twice."""
+        random = Random(seed)
+        events: list[Impressions | Outcome] = [*self.impressions, *self.outcomes]
+        events += random.choices(events, k=len(events) // 2)
+        random.shuffle(events)
+        for event in events:
+            tiles.show(event) if isinstance(event, Impressions) else tiles.tell(event)
+
+
+def seen(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list[int]]:
+    return [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
+            for counts in tiles.counts(key, values)]  # fmt: skip
+
+
+def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
+    times = pl.Series([moment] * len(users)).cast(pl.Datetime("us", "UTC"))
+    rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
+    found = counts.columns(rows)
+    return [found[place(key)].to_list() for key in KEYS for place in (open_rows, open_positives)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
+def test_a_request_sees_what_training_sees(
+    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+) -> None:
+    log = Log(requests, how)
+    tiles, counts = OpenTiles(how), OpenCounts(how, log.rows)
+    log.deliver(tiles, seed)
+    users, pages = [1, 2, 2**60, None, 7], ["home", "Zürich", None, "never seen", "home"]
+    for moment in sorted(map(at, moments)):
+        tiles.advance(moment)
+        assert seen(tiles, users, pages) == trained(counts, moment, users, pages)
+
+
+@settings(deadline=None, max_examples=25)
+@given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), max_size=4), st.integers())
+def test_at_its_end_a_tile_is_what_batch_counting_gives_byte_by_byte(
+    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+) -> None:
+    log, tiles = Log(requests, how), OpenTiles(how)
+    log.deliver(tiles, seed)
+    closed: list[ClosedTile] = []
+    for moment in [*sorted(map(at, moments)), at(10 * SECONDS)]:
+        closed += tiles.advance(moment)
+    with TemporaryDirectory() as folder:
+        for key, dtype in zip(KEYS, (pl.Int64(), pl.String()), strict=True):
+            view = KeyedView((key,), totals=with_rows(Total("sum_label")), by_tile=True)
+            batch, streamed = (KeyCount(view, Path(folder), "cpu") for _ in range(2))
+            ends = [how.tiles.around(time)[1] for time in log.rows[Columns.TIME].to_physical()]
+            rows = log.rows.with_columns(pl.Series(TILE, ends))
+            batch.add(count(countable(rows, [view], DeclaredColumns(DATA)), [view], "cpu")[0])
+            for tile in closed:
+                streamed.add(tile.statistics(key, dtype))
+            files = [Path(folder, f"{key}-{name}.parquet") for name in ("batch", "streamed")]
+            batch.finish(files[0], 1000)
+            streamed.finish(files[1], 1000)
+            assert files[0].read_bytes() == files[1].read_bytes()
+
+
+HOUR = StreamingPlan(KEYS, Tiles(timedelta(hours=1), timedelta(minutes=5)), timedelta(seconds=1), timedelta(minutes=5))
+
+
+def shown(request: str, seconds: float, user: int = 1, rows: int = 1) -> Impressions:
+    return Impressions(request, at(seconds), [at(seconds)], {"user_id": [user]}, rows)
+
+
+def rows_and_positives(tiles: OpenTiles, user: int = 1) -> tuple[int, int]:
+    rows, positives = tiles.counts("user_id", [user])
+    return int(rows[0]), int(positives[0])
+
+
+def test_an_impression_counts_after_the_delay_and_its_outcome_after_outcome_delay() -> None:
+    tiles = OpenTiles(HOUR)
+    tiles.show(shown("a", 0))
+    tiles.tell(Outcome("a", 0, 1, at(2)))
+    found = []
+    for seconds in (1, 1.001, 301, 301.001, 3_600, 3_899.9, 3_900):
+        tiles.advance(at(seconds))
+        found.append(rows_and_positives(tiles))
+    assert found == [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (0, 0)]
+
+
+def test_of_several_outcomes_of_a_row_the_last_one_counts() -> None:
+    tiles = OpenTiles(HOUR)
+    tiles.show(shown("a", 0))
+    tiles.tell(Outcome("a", 0, 1, at(20)))
+    tiles.tell(Outcome("a", 0, 0, at(10)))  # delivered later, but happened earlier
+    tiles.advance(at(350))
+    assert rows_and_positives(tiles) == (1, 1)
+    tiles.tell(Outcome("a", 0, 0, at(30)))  # also after its label was counted
+    assert rows_and_positives(tiles) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome("a", 1, 1, at(2)),  # there is no such row
+        Outcome("a", -1, 1, at(2)),
+        Outcome("a", 0, 1, at(301)),  # later than the log would count it
+        Outcome("a", 0, 1, at(-1)),  # earlier than the answer, and clocks are said to agree
+        Outcome("b", 0, 1, at(2)),  # there is no such request
+    ],
+)
+def test_outcomes_that_batch_counting_would_not_count_do_not(outcome: Outcome) -> None:
+    tiles = OpenTiles(HOUR)
+    tiles.show(shown("a", 0))
+    tiles.tell(outcome)
+    tiles.advance(at(400))
+    assert rows_and_positives(tiles) == (1, 0)
+
+
+def test_clocks_that_differ_by_less_than_declared_lose_no_outcome() -> None:
+    tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
+    tiles.show(shown("a", 0))
+    tiles.tell(Outcome("a", 0, 1, at(-1)))
+    tiles.advance(at(400))
+    assert rows_and_positives(tiles) == (1, 1)
+
+
+def test_a_request_of_a_clock_far_ahead_counts_nowhere_because_the_log_refuses_its_rows() -> None:
+    tiles = OpenTiles(replace(HOUR, clock_skew=timedelta(seconds=2)))
+    tiles.show(Impressions("a", at(0), [at(2), at(2.001)], {"user_id": [1]}, 2))
+    tiles.advance(at(100))
+    assert rows_and_positives(tiles) == (1, 0)
+
+
+def test_what_comes_after_its_tile_was_closed_is_counted_as_too_late() -> None:
+    tiles = OpenTiles(HOUR)
+    tiles.show(shown("a", 3_599, rows=2))
+    tiles.advance(at(3_901))  # its hour ends at 3600, and views can hold it at 3900
+    tiles.show(shown("b", 3_000, rows=2))
+    tiles.tell(Outcome("a", 0, 1, at(3_600)))
+    tiles.advance(at(3_902))
+    assert (rows_and_positives(tiles), tiles.too_late) == ((0, 0), 3)
+
+
+def test_a_request_is_forgotten_when_its_outcomes_are_due() -> None:
+    tiles = OpenTiles(HOUR)
+    for number in range(1000):
+        tiles.show(shown(str(number), number))
+        tiles.advance(at(number))
+    # Those of the last 300 s outcomes take, 60 s of grace, 1 s of delay.
+    assert len(tiles._requests) == 300 + 60 + 1 + 1
+
+
+def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shortlist.features.open_tiles._MOST_STRANGERS", 10)
+    tiles = OpenTiles(HOUR)
+    for number in range(25):
+        tiles.tell(Outcome(f"never-{number}", 0, 1, at(0)))
+    assert (len(tiles._strangers), tiles.too_late) == (10, 15)

@@ -1,0 +1,334 @@
+"""Counts of open tiles in a server: what training computes, after kills and beside other servers too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shortlist.contracts import Columns, Files
+from shortlist.features.fit import fit
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.table import build_table
+from shortlist.features.tiles import microseconds
+from shortlist.features.view_index import ViewIndex
+from shortlist.serving.export.graph import FeatureGraph
+from shortlist.serving.export.graph_builder import save
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.server import event_counts
+from shortlist.serving.server.headers import RequestContext
+from shortlist.serving.server.raw_scorer import RawScorer
+from shortlist.serving.server.server import ServerComponents
+from shortlist.serving.server.service import InferenceRequest
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTableWriter
+
+START = datetime(2026, 3, 2, 9, tzinfo=UTC)
+NAMES = ["user_now", "user_clicked_now", "page_now", "page_clicked_now"]
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "files"},
+        "columns": [
+            {"name": "user_id", "type": "integer"},
+            {"name": "page", "type": "string"},
+            {"name": "clicked", "type": "integer"},
+        ],
+        "label": "clicked",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+        "user": "user_id",
+        "outcome_delay": "10m",
+        "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
+    }
+)
+FEATURES = Features.model_validate(
+    {
+        "columns": [
+            {"kind": "current", "key": key, "counts": counts, "name": name}
+            for name, (key, counts) in zip(
+                NAMES, [(key, what) for key in ("user_id", "page") for what in ("rows", "positives")], strict=True
+            )
+        ],
+        "tile": "1h",
+        "streaming": {"delay": "1s"},
+    }
+)
+Asked = tuple[float, int | None, Sequence[str | None], Sequence[int]]
+"""Seconds after START, user, page of each row, label of each row."""
+
+
+class Scorer:
+    """Scores by the exported graph, in this process."""
+
+    def __init__(self, model: Path) -> None:
+        self._session = onnxruntime.InferenceSession(
+            str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"]
+        )
+
+    async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
+        return self._session.run([SCORE], dict(tensors))[0].ravel()
+
+    async def is_ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+def written_log(folder: Path, rows: pl.DataFrame) -> Path:
+    writer = DayTableWriter(folder, Files.LOG, 250_000)
+    days = pl.col(Columns.TIME).dt.date().alias(Columns.DAY)
+    numbers = pl.int_range(pl.len(), dtype=pl.Int64).alias(Columns.IMPRESSION)
+    writer.append(rows.sort(Columns.TIME, maintain_order=True).with_columns(days, numbers))
+    writer.close()
+    return folder
+
+
+def as_rows(asked: Sequence[Asked]) -> pl.DataFrame:
+    rows = [
+        (user, page, START + timedelta(seconds=at), label)
+        for at, user, pages, labels in asked
+        for page, label in zip(pages, labels, strict=True)
+    ]
+    schema = {"user_id": pl.Int64, "page": pl.String, Columns.TIME: pl.Datetime("us", "UTC"), Columns.LABEL: pl.Int8}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: the score is the sum of all features, of weight 1, 10, 100 and 1000."""
+    folder = tmp_path_factory.mktemp("streamed")
+    log = written_log(folder / "log", as_rows([(day * 86_400.0, 1, ["home"], [1]) for day in range(3)]))
+    fit(DATA, FEATURES, None, Runtime(engine="cpu"), log, folder / "fitted")
+    (folder / "model" / FOLDER).mkdir(parents=True)
+    graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
+    weights = np.array([[10.0**number] for number in range(4)], np.float32)
+    total = graph.nodes.add("MatMul", graph.floats(NAMES), weights)
+    whole, signature = graph.finished(total, SCORE, 1, "streamed", "sum")
+    save(whole, folder / "model" / FOLDER / MODEL_FILE)
+    signature.write(folder / "model" / FOLDER)
+    (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
+    return folder / "model"
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_counts, "_LOOK_FOR_OUTCOMES_SECONDS", 0.0)
+
+
+@dataclass
+class Shop:
+    """Servers of one spec in one folder."""
+
+    folder: Path
+    model: Path
+    parts: list[ServerComponents] = field(default_factory=list)
+    outcomes: int = 0
+
+    @property
+    def settings(self) -> ServerSettings:
+        return ServerSettings(
+            model="streamed", version=1, model_folder=self.model, predictor="localhost:1", http_port=1, grpc_port=2,
+            store=None, project="streamed", predictions=self.folder / "predictions",
+        )  # fmt: skip
+
+    def server(self) -> ServerComponents:
+        self.parts.append(ServerComponents(self.settings, Scorer(self.model)))  # type: ignore[arg-type]
+        self.parts[-1].counts.look()  # type: ignore[union-attr]
+        return self.parts[-1]
+
+    async def ask(self, server: ServerComponents, asked: Asked, request: str) -> list[float]:
+        at, user, pages, labels = asked
+        tensors = [
+            Tensor("page", "BYTES", (len(pages),), list(pages)),
+            Tensor(Columns.TIME, "INT64", (1,), np.array([microseconds(START + timedelta(seconds=at))])),
+        ]
+        if user is not None:
+            tensors.append(Tensor("user_id", "INT64", (1,), np.array([user])))
+        origin = RequestContext(request_id=request)
+        answer = await server.service.answer(InferenceRequest("streamed", "", tensors, origin))
+        self.tell(request, labels)
+        for each in self.parts:
+            each.counts.look()  # type: ignore[union-attr]
+        return np.asarray(answer.scores).tolist()
+
+    def tell(self, request: str, labels: Sequence[int]) -> None:
+        """Write the outcomes of a request, as clients do; those of label 0 are not told."""
+        now = datetime.now(UTC)
+        rows = [{"time": now, "request_id": request, "item": None, "row": row, "label": 1}
+                for row, label in enumerate(labels) if label]  # fmt: skip
+        if rows:
+            path = self.folder / "outcomes" / "client" / f"part-{self.outcomes:06d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            pq.write_table(pa.Table.from_pylist(rows, outcome_schema(pa.int64())), partial)
+            partial.rename(path)
+            self.outcomes += 1
+
+    async def close(self) -> None:
+        for each in self.parts:
+            await each.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, model: Path) -> Shop:
+    return Shop(tmp_path, model)
+
+
+def traffic(seed: int, requests: int) -> list[Asked]:
+    random = Random(seed)
+    at, asked = 0.0, []
+    for _ in range(requests):
+        at += random.choice([0.3, 5.0, 120.0, 600.0])
+        pages = random.choices(["home", "Zürich", None], k=random.randint(1, 3))
+        labels = random.choices([0, 1], k=len(pages))
+        asked.append((round(at, 3), random.choice([1, 2, None]), pages, labels))
+    return asked
+
+
+def test_a_server_scores_with_the_values_that_training_computes(shop: Shop, tmp_path: Path) -> None:
+    asked = traffic(seed=4, requests=80)
+
+    async def served() -> list[float]:
+        servers = [shop.server(), shop.server()]  # each sees what the other one answers
+        scores = []
+        for number, one in enumerate(asked):
+            scores += await shop.ask(servers[number % 2], one, str(number))
+            if number == 40:  # one that starts later reads what there is
+                servers[0] = shop.server()
+        await shop.close()
+        return scores
+
+    scores = asyncio.run(served())
+    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect().head(len(scores))
+    expected = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
+    assert min(expected.max(), len(set(scores))) > 10
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+def test_the_prediction_log_says_how_far_behind_the_counts_were(shop: Shop) -> None:
+    async def served() -> None:
+        server = shop.server()
+        await shop.ask(server, (0, 1, ["home"], [0]), "a")
+        server.counts.counted_at -= 3.0  # type: ignore[union-attr, operator]
+        await shop.ask(server, (1, 1, ["home"], [0]), "b")
+        await shop.close()
+
+    asyncio.run(served())
+    delays = read_log(shop.folder / "predictions", prediction_schema(DATA))["counts_delay_ms"].to_list()
+    assert 0 <= delays[0] < 2_000
+    assert 3_000 <= delays[1] < 5_000
+
+
+def test_an_answer_is_given_and_said_not_to_be_counted_when_the_disk_is_full(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def served() -> tuple[list[float], dict[str, str]]:
+        server = shop.server()
+        with monkeypatch.context() as disk:
+            disk.setattr(os, "fdatasync", full)
+            scores = await shop.ask(server, (0, 1, ["home"], [0]), "a")
+        problems = server.service.problems()
+        await shop.ask(server, (1, 1, ["home"], [0]), "b")
+        assert "events" not in server.service.problems()
+        await shop.close()
+        return scores, problems
+
+    scores, problems = asyncio.run(served())
+    assert scores == [0.0]
+    assert problems["events"] == "OSError: [Errno 28] No space left on device"
+
+
+def test_a_spoilt_part_of_the_outcome_log_is_told_and_the_others_count(shop: Shop) -> None:
+    async def served() -> tuple[str | None, list[float]]:
+        server = shop.server()
+        await shop.ask(server, (0, 1, ["home"], [1]), "a")
+        (shop.folder / "outcomes" / "client" / "part-999999.parquet").write_bytes(b"PAR1 no more")
+        server.counts.look()  # type: ignore[union-attr]
+        problem = server.counts.problem  # type: ignore[union-attr]
+        scores = await shop.ask(server, (700, 1, ["other"], [0]), "b")
+        await shop.close()
+        return problem, scores
+
+    problem, scores = asyncio.run(served())
+    assert problem is not None
+    assert "part-999999.parquet: cannot be read" in problem
+    assert scores == [pytest.approx(11 * np.log(2))]
+
+
+def test_a_request_of_next_year_does_not_close_the_tiles_of_today(shop: Shop) -> None:
+    async def served() -> list[float]:
+        server = shop.server()
+        now = (datetime.now(UTC) - START).total_seconds()
+        now += max(0.0, 2 - now % 3_600)  # not across an hour's end
+        await shop.ask(server, (now - 1.5, 1, ["home"], [0]), "a")
+        await shop.ask(server, (now + 365 * 86_400, 1, ["home"], [0]), "b")
+        scores = await shop.ask(server, (now, 1, ["other"], [0]), "c")
+        await shop.close()
+        return scores
+
+    # The clock of the request from next year counts as five minutes ahead (live.max_clock_skew), and no further.
+    assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def test_a_server_is_not_ready_before_it_has_counted_what_there_is(shop: Shop) -> None:
+    async def served() -> list[bool]:
+        server = ServerComponents(shop.settings, Scorer(shop.model))  # type: ignore[arg-type]
+        before = await server.service.is_ready()
+        server.counts.look()  # type: ignore[union-attr]
+        after = await server.service.is_ready()
+        await server.close()
+        return [before, after]
+
+    assert asyncio.run(served()) == [False, True]
+
+
+def test_rows_scored_without_a_server_see_empty_tiles(model: Path, tmp_path: Path) -> None:
+    scorer = RawScorer(model, ViewIndex.read(model.parent / "fitted" / "views"))
+    frame = pl.DataFrame({"user_id": [1], "page": ["home"]}).to_pandas()
+    assert scorer.predict(frame).tolist() == [0.0]
+
+
+def test_validation_of_an_export_sees_the_counts_that_training_saw(model: Path, tmp_path: Path) -> None:
+    asked = traffic(seed=5, requests=60)
+    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    sections = DATA, FEATURES, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    rows = build_table(*sections, tmp_path / "table").scan().sort(Columns.IMPRESSION).collect()
+    total = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
+    reference = rows.select(Columns.IMPRESSION, Columns.DAY).with_columns(
+        rows[Columns.LABEL].cast(pl.Float64).alias("label_scored"), total.cast(pl.Float32).alias("score")
+    )
+    served = ServedRows(model, log, tmp_path / "fitted", ReferenceRows(reference, rows.height))
+    session = onnxruntime.InferenceSession(str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
+    found = 0
+    for batch in served.batches():
+        np.testing.assert_allclose(session.run([SCORE], batch.tensors)[0].ravel(), batch.reference, rtol=1e-5)
+        found += batch.reference.size
+    assert found == rows.height
+    assert served.differing_inputs(int(rows[Columns.IMPRESSION][-3])) == ()
+    assert served.planted_difference() is None

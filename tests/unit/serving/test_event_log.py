@@ -1,0 +1,158 @@
+"""The event log: what was acknowledged is read again, whatever became of the process that wrote it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shortlist.features.open_tiles import Impressions
+from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
+
+
+def event(number: int) -> Impressions:
+    return Impressions(f"request-{number}", number, [number], {"user_id": [number], "page": ["Zürich", None]}, 2)
+
+
+def read(folder: Path) -> list[Impressions]:
+    return list(EventReader(folder).new())
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[EventWriter]:
+    writer = EventWriter(tmp_path / "events", rotate_seconds=600)
+    yield writer
+    writer.close()
+
+
+def test_what_was_acknowledged_is_read_as_it_was(writer: EventWriter, tmp_path: Path) -> None:
+    for future in [writer.append(event(number)) for number in range(100)]:
+        future.result(5)
+    assert read(tmp_path / "events") == [event(number) for number in range(100)]
+
+
+def test_a_reader_gives_every_event_once_though_others_write_meanwhile(writer: EventWriter, tmp_path: Path) -> None:
+    reader, other = EventReader(tmp_path / "events"), EventWriter(tmp_path / "events", rotate_seconds=600)
+    assert list(reader.new()) == []  # the folder is not there yet
+    found = []
+    for number in range(10):
+        (writer if number % 2 else other).append(event(number)).result(5)
+        found += list(reader.new())
+    other.close()
+    assert found == [event(number) for number in range(10)]
+    assert list(reader.new()) == []
+
+
+@pytest.mark.parametrize("lost", range(1, 60, 7))
+def test_the_torn_end_of_a_file_is_left_out_and_what_is_before_it_is_not(
+    lost: int, writer: EventWriter, tmp_path: Path
+) -> None:
+    for number in range(3):
+        writer.append(event(number)).result(5)
+    (path,) = (tmp_path / "events").glob("*.events")
+    path.write_bytes(path.read_bytes()[:-lost])
+    assert read(tmp_path / "events") == [event(0), event(1)]
+
+
+def test_a_spoilt_record_ends_a_file(writer: EventWriter, tmp_path: Path) -> None:
+    for number in range(3):
+        writer.append(event(number)).result(5)
+    (path,) = (tmp_path / "events").glob("*.events")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"request-1")] ^= 1
+    path.write_bytes(content)
+    assert read(tmp_path / "events") == [event(0)]
+
+
+def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: EventWriter, tmp_path: Path) -> None:
+    writer.append(event(0)).result(5)
+    (path,) = (tmp_path / "events").glob("*.events")
+    whole = path.read_bytes()
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    reader = EventReader(copy.parent)
+    copy.write_bytes(whole[:20])
+    assert list(reader.new()) == []
+    copy.write_bytes(whole)
+    assert list(reader.new()) == [event(0)]
+
+
+def test_what_a_full_disk_did_not_take_is_not_acknowledged(
+    writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.append(event(0)).result(5)
+    whole = os.write
+
+    def half(file: int, content: bytes) -> int:
+        whole(file, content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half)
+        with pytest.raises(EventLogError, match="No space left on device; make room, or send it again later"):
+            writer.append(event(1)).result(5)
+        assert writer.problem == "OSError: [Errno 28] No space left on device"
+    writer.append(event(2)).result(5)
+    assert writer.problem is None
+    assert read(tmp_path / "events") == [event(0), event(2)]
+
+
+def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "events", rotate_seconds=600)
+    waiting = [writer.append(event(number)) for number in range(50)]
+    writer.close()
+    assert all(future.result(0) is None for future in waiting)
+    with pytest.raises(EventLogError, match="the event log is closed"):
+        writer.append(event(50)).result(5)
+    assert len(read(tmp_path / "events")) == 50
+
+
+def test_old_files_are_removed_and_young_ones_are_not(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path, rotate_seconds=0)  # a file each time
+    for number in range(3):
+        writer.append(event(number)).result(5)
+    writer.close()
+    paths = sorted(tmp_path.glob("*.events"))
+    os.utime(paths[0], (time.time() - 3_601, time.time() - 3_601))
+    reader = EventReader(tmp_path)
+    assert remove_older(tmp_path, 3_600) == 1
+    assert list(reader.new()) == [event(1), event(2)]
+
+
+def write_until_killed(folder: Path, first: int, told: int) -> None:
+    """Append events, and tell the number of each that was acknowledged."""
+    writer = EventWriter(folder, rotate_seconds=0.02)
+    while True:
+        waiting = [(number, writer.append(event(number))) for number in range(first, first + 5)]
+        for number, future in waiting:
+            future.result(30)
+            os.write(told, b"%d " % number)
+        first += 5
+
+
+def killed(folder: Path, kills: int, seed: int) -> tuple[set[int], list[int]]:
+    """Kill writers at random moments; return the numbers that were acknowledged, and those that are read."""
+    random, acknowledged = Random(seed), set[int]()
+    for number in range(kills):
+        ours, theirs = os.pipe()
+        process = os.fork()
+        if not process:
+            write_until_killed(folder, number * 1_000_000, theirs)
+        os.close(theirs)
+        time.sleep(random.uniform(0.01, 0.06))
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        with os.fdopen(ours, "rb") as told:
+            *whole, _ = told.read().split(b" ")  # the last number may be torn
+            acknowledged |= {int(one) for one in whole}
+    return acknowledged, [one.answered for one in read(folder)]
+
+
+def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    acknowledged, found = killed(tmp_path / "events", kills=20, seed=7)
+    assert len(acknowledged) > 20
+    assert acknowledged <= set(found)
+    assert len(found) == len(set(found))
