@@ -26,6 +26,7 @@ from monitoring.publishing import address_of, publish
 from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import decide
 from monitoring.served_features.comparison import ServedModelFiles
+from monitoring.served_features.record import ServedFeatures
 from monitoring.served_features.served_features import PublishedViews, compare_served
 from monitoring.versions import Versions, WatchedVersion
 from monitoring.windows.known_columns import log_columns
@@ -66,11 +67,15 @@ class MonitoringRun:
     """Alerts that could not be delivered, and why."""
     page: str
     """Where the status page is."""
+    served: ServedFeatures | None = None
+    """What scored, compared with the feature table."""
 
     @property
     def lines(self) -> tuple[str, ...]:
         """What to tell whoever looked, a sentence each."""
         said = [_sentence(report) for report in self.reports] or ["No window is new."]
+        if self.served is not None:
+            said += self.served.lines
         if self.waiting:
             said.append(self.waiting)
         if self.decision is not None:
@@ -148,6 +153,11 @@ class MonitoringJob:
         if not monitoring_run.claimed or monitoring_run.decision is None or monitoring_run.decision.action != "retrain":
             return False
         return self.book.start(monitoring_run.decision, run)
+
+    @property
+    def served_features(self) -> ServedFeatures | None:
+        """The newest comparison of what scored with the feature table; None when none was made."""
+        return self.book.served_features()
 
     def newest_decision(self) -> RetrainDecision | None:
         """Return what was decided last; None when there was no window yet."""

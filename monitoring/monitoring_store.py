@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Literal
 
 from monitoring import record_files
 from monitoring.alerts.alert_queue import AlertQueue
@@ -26,12 +26,12 @@ from monitoring.process_identity import START_TIMEOUT, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from monitoring.served_features.record import ServedFeatures
+from shortlist.contracts import Files
 from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import open_record_store
 from shortlist.storage.records.store import RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
-SERVED_FEATURES: Final = "served_features.json"
 RetrainingState = Literal["promoted", "not_promoted", "held", "failed"]
 
 
@@ -181,11 +181,11 @@ class MonitoringStore:
     def set_served_features(self, found: ServedFeatures) -> None:
         """Keep the newest comparison of served feature values with the feature table's."""
         with self._alone():
-            record_files.replace(self._state, SERVED_FEATURES, found)
+            record_files.replace(self._state, Files.SERVED_FEATURES, found)
 
     def served_features(self) -> ServedFeatures | None:
         """Return the newest comparison; None when none was made."""
-        return record_files.read(self._state, SERVED_FEATURES, ServedFeatures, "a comparison of served features")
+        return record_files.read(self._state, Files.SERVED_FEATURES, ServedFeatures, "a comparison of served features")
 
     def _is_unstarted(self, key: str) -> bool:
         if self._retraining(key) is not None:

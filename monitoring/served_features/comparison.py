@@ -268,7 +268,8 @@ class _Rows:
     ) -> str:  # fmt: skip
         if cause == "stale snapshot":
             hours = float(self.ages[by_cause[cause]].max()) / 3_600
-            return f"{count:,} are of a stale snapshot, up to {hours:.3g} h older than what the table sees; {_ADVICE_STALE}"
+            older = f"up to {hours:.3g} h older than what the table sees"
+            return f"{count:,} are of a stale snapshot, {older}; {_ADVICE_STALE}"
         if cause == "default":
             used = served[by_cause[cause]]
             values, times = np.unique(used, return_counts=True)

@@ -76,6 +76,18 @@ class ServedFeatures(_Record):
         return tuple(sorted(past, key=lambda found: -found[1].unequal_share))
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """What to tell whoever looked; nothing where there was nothing to compare."""
+        unequal = [one for one in self.columns.values() if one.equal < one.compared]
+        if not self.rows:
+            return self.problems
+        if not unequal:
+            return (f"Served features: all {len(self.columns)} columns equal in {self.rows:,} rows.", *self.problems)
+        worst = max(unequal, key=lambda one: one.compared - one.equal)
+        told = f"Served features: {len(unequal)} of {len(self.columns)} columns differ in {self.rows:,} rows."
+        return (f"{told} {worst.reason}.", *self.problems)
+
+    @property
     def blocker(self) -> str:
         """Why no retraining starts; empty when one may."""
         if not self.breaches:
