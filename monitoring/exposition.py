@@ -38,7 +38,7 @@ class MonitoringCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return every number; what cannot be read is left out, and `book_broken` says so."""
         is_broken = False
-        for part in (self._look, self._window, self._decisions, self._retrainings, self._outbox):
+        for part in (self._look, self._window, self._served, self._decisions, self._retrainings, self._outbox):
             try:
                 yield from list(part())
             except ShortlistError:
@@ -91,6 +91,27 @@ class MonitoringCollector(Collector):
                 if (value := getattr(measure, number)) is not None
             )
             yield self._gauges(name, says, ("version", "slice", "measure"), values)
+
+    def _served(self) -> Iterator[Metric]:
+        found = self._book.served_features()
+        if found is None:
+            return
+        limit = found.max_unequal if found.max_unequal is not None and found.rows >= found.min_rows else float("inf")
+        yield self._gauge("served_rows", "Rows whose feature values were compared with the table's", float(found.rows))
+        yield self._gauge("served_max_unequal_ratio", "The declared limit; infinite where none applies", limit)
+        for name, says, number in (
+            ("served_compared", "Compared values of a column", "compared"),
+            ("served_equal", "Those that equal the feature table's", "equal"),
+            ("served_stale", "Those of an older snapshot", "stale"),
+            ("served_unequal_ratio", "Share of the values that count for the limit", "unequal_share"),
+            ("served_largest_difference", "Largest difference between two numbers", "largest_difference"),
+        ):
+            values = (
+                ((column,), float(value))
+                for column, one in found.columns.items()
+                if (value := getattr(one, number)) is not None
+            )
+            yield self._gauges(name, f"{says}, in the newest comparison", ("column",), values)
 
     def _decisions(self) -> Iterator[Metric]:
         decisions = self._book.decisions()

@@ -25,13 +25,18 @@ from monitoring.pages.status_page_data import StatusPageData
 from monitoring.publishing import address_of, publish
 from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import decide
+from monitoring.served_features.comparison import ServedModelFiles
+from monitoring.served_features.record import ServedFeatures
+from monitoring.served_features.served_features import PublishedViews, compare_served
 from monitoring.versions import Versions, WatchedVersion
 from monitoring.windows.known_columns import log_columns
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.rollout.rollouts import open_rollouts
+from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
 from shortlist.storage.objects import local_copy
@@ -62,11 +67,15 @@ class MonitoringRun:
     """Alerts that could not be delivered, and why."""
     page: str
     """Where the status page is."""
+    served: ServedFeatures | None = None
+    """What scored, compared with the feature table."""
 
     @property
     def lines(self) -> tuple[str, ...]:
         """What to tell whoever looked, a sentence each."""
         said = [_sentence(report) for report in self.reports] or ["No window is new."]
+        if self.served is not None:
+            said += self.served.lines
         if self.waiting:
             said.append(self.waiting)
         if self.decision is not None:
@@ -119,15 +128,20 @@ class MonitoringJob:
         now = now or datetime.now(UTC)
         with TemporaryDirectory(prefix="shortlist-") as scratch:
             versions = Versions(self._tracker.registry, Path(scratch))
-            new, waiting = self._judge(versions, now)
+            windows = self._windows(versions, now)
+            found = windows.find()
+            new = self._judge(windows, found.mature, versions, now)
+            self._compare_served(windows, found.mature, versions, now)
             decision = self._decide(now)
             told = send_alerts(self.book, decision, self._settings.alerts, now, self.address or self.page.as_uri())
             claimed = decision is not None and self.book.claim(decision)
             self.book.record_run_time()
             write_metrics(self.book, self.folder / METRICS)
-            write_page(self._loop(now, waiting), self.page)
+            write_page(self._loop(now, found.waiting), self.page)
             publish(self._stores, self.name, self.folder)
-        return MonitoringRun(tuple(new), decision, claimed, waiting, told.problems, self.address or str(self.page))
+        return MonitoringRun(
+            tuple(new), decision, claimed, found.waiting, told.problems, self.address or str(self.page)
+        )
 
     def begin(self, monitoring_run: MonitoringRun, run: str) -> bool:
         """Note that the training a look decided on begins now; return whether the caller is the one to run it.
@@ -140,24 +154,35 @@ class MonitoringJob:
             return False
         return self.book.start(monitoring_run.decision, run)
 
+    @property
+    def served_features(self) -> ServedFeatures | None:
+        """The newest comparison of what scored with the feature table; None when none was made."""
+        return self.book.served_features()
+
     def newest_decision(self) -> RetrainDecision | None:
         """Return what was decided last; None when there was no window yet."""
         return next(reversed(self.book.decisions()), None)
 
-    def _judge(self, versions: Versions, now: datetime) -> tuple[list[WindowReport], str]:
-        champion = self._tracker.registry.version_of("champion")
-        if champion is None:
-            raise ShortlistError(f"spec '{self.name}' has no model that serves yet; make run SPEC={self.name} first")
-        declared = versions[champion].preprocessing.plan.declared.data
+    def _windows(self, versions: Versions, now: datetime) -> Windows:
+        declared = versions[self._champion()].preprocessing.plan.declared.data
         reports = self.book.reports()
-        known = {report.start for report in reports}
         places = live_logs(self._stores, self.name, reports[-1] if reports else None)
         log = local_copy(
             spec_feast_store_location(self._stores, self.name).expected()["log"]
         )  # its side tables belong to what serves
-        windows = Windows(places, declared, log, self._settings, now, self._sampling)
-        found = windows.find()
-        spans = [span for span in found.mature if span.start not in known]
+        return Windows(places, declared, log, self._settings, now, self._sampling)
+
+    def _champion(self) -> int:
+        champion = self._tracker.registry.version_of("champion")
+        if champion is None:
+            raise ShortlistError(f"spec '{self.name}' has no model that serves yet; make run SPEC={self.name} first")
+        return champion
+
+    def _judge(
+        self, windows: Windows, mature: Sequence[Span], versions: Versions, now: datetime
+    ) -> list[WindowReport]:  # fmt: skip
+        champion, known = self._champion(), {report.start for report in self.book.reports()}
+        spans = [span for span in mature if span.start not in known]
         new = []
         with progress("windows", total=len(spans), unit="windows") as advance:
             for span in spans:
@@ -166,7 +191,21 @@ class MonitoringJob:
                 self.book.add_report(report)
                 new.append(report)
                 advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
-        return new, found.waiting
+        return new
+
+    def _compare_served(self, windows: Windows, mature: Sequence[Span], versions: Versions, now: datetime) -> None:
+        """Compare the feature values that scored with those of the published views, and keep what was found."""
+        announced = spec_feast_store_location(self._stores, self.name).expected()
+        views = PublishedViews(local_copy(announced["views"]), datetime.fromisoformat(announced["until"]))
+        counted = [span for span in reversed(mature) if span.start <= views.until]
+
+        def files(number: int) -> ServedModelFiles:
+            folder = versions[number].folder
+            return ServedModelFiles(folder / Files.PREPROCESSING, Signature.read(folder / FOLDER), folder / FOLDER)
+
+        sampled = (windows.sampled(span) for span in counted)
+        limits = self._settings.served_features
+        self.book.set_served_features(compare_served(self.name, sampled, files, views, limits, now))
 
     def _report(self, window: LiveWindow, versions: Versions, now: datetime, champion: int) -> WindowReport:
         rows = {int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()}
@@ -213,7 +252,9 @@ class MonitoringJob:
         reports = self.book.reports()
         if not reports:
             return None
-        return decide(self.name, reports, self.book.retrainings(), self._settings.retrain, now)
+        served = self.book.served_features()
+        held = served.blocker if served else ""
+        return decide(self.name, reports, self.book.retrainings(), self._settings.retrain, now, held)
 
     def _loop(self, now: datetime, waiting: str) -> StatusPageData:
         registry = self._tracker.registry
@@ -238,6 +279,7 @@ class MonitoringJob:
             waiting=waiting,
             policy=self._settings.retrain,
             counted_until=self._counted_until(),
+            served_features=self.book.served_features(),
         )
 
     def _counted_until(self) -> datetime | None:

@@ -7,6 +7,7 @@ Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 - `retrainings/<key>.json`: a `Retraining`
 - `owners/<key>.json`: the process that answers for these two
 - `looked`: empty, as old as the last look
+- `served_features.json`: the newest `ServedFeatures`
 - `outbox/`: alerts, see `monitoring.alerts.alert_queue`
 """
 
@@ -24,6 +25,8 @@ from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.process_identity import START_TIMEOUT, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
+from monitoring.served_features.record import ServedFeatures
+from shortlist.contracts import Files
 from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import open_record_store
 from shortlist.storage.records.store import RecordStore
@@ -174,6 +177,15 @@ class MonitoringStore:
     def last_run_time(self) -> datetime | None:
         """Return when somebody looked last; None when nobody ever did."""
         return self._state.written("record_run_time")
+
+    def set_served_features(self, found: ServedFeatures) -> None:
+        """Keep the newest comparison of served feature values with the feature table's."""
+        with self._alone():
+            record_files.replace(self._state, Files.SERVED_FEATURES, found)
+
+    def served_features(self) -> ServedFeatures | None:
+        """Return the newest comparison; None when none was made."""
+        return record_files.read(self._state, Files.SERVED_FEATURES, ServedFeatures, "a comparison of served features")
 
     def _is_unstarted(self, key: str) -> bool:
         if self._retraining(key) is not None:

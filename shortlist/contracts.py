@@ -78,6 +78,7 @@ class Files:
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"
+    SERVED_FEATURES: Final = "served_features.json"
     COMPARISON: Final = "compare.json"
     REPORT: Final = "report.html"
     PREPROCESSING: Final = "preprocessing"

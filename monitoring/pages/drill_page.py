@@ -55,7 +55,8 @@ class Scenario(_Record):
     collected_rows_trained_on: int | None = None
     """Rows of live traffic that the promoted model, or else the first one trained, learnt from; None: none trained."""
     auc_promoted: float | None = None
-    """Of the promoted model on the days after its promotion, until the next injection; None without such days."""
+    """Of the promoted model on the days after its promotion, until the next injection; None without such days. It and
+    the next one are each with the statistics that servers looked up while the model was the champion."""
     auc_frozen: float | None = None
     """Of the model that it replaced, on the same rows."""
 

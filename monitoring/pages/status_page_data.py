@@ -9,6 +9,7 @@ from functools import cached_property
 
 from monitoring.alerts.alarm import Alarm, evaluate_alarm, reports_of_current_model
 from monitoring.records import RetrainDecision, Retraining, WindowReport
+from monitoring.served_features.record import ServedFeatures
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.monitoring import RetrainPolicy
@@ -37,6 +38,8 @@ class StatusPageData:
     """As declared; it says when windows raise the alarm, and when they end it."""
     counted_until: datetime | None = None
     """The end of the newest tile of the statistics that servers use; None while nothing is published."""
+    served_features: ServedFeatures | None = None
+    """The newest comparison of what scored with the feature table; None while none was made."""
 
     @cached_property
     def windows(self) -> tuple[WindowReport, ...]:

@@ -29,7 +29,7 @@ def begin_moment(
     """Note that the training of the newest moment begins; return whether the caller is the one to train, and why.
 
     Whoever asks second for the same moment, while another training is running, or while the policy's cool-down or
-    weekly cap keeps the next one from starting, is not.
+    weekly cap, or a breach of `served_features`, keeps the next one from starting, is not.
 
     Args:
         book: Of the spec.
@@ -40,7 +40,8 @@ def begin_moment(
     book.recover()
     moment, before = newest_moment(cron, now), book.retrainings()
     key = key_of(book.spec, "retrain", moment, "schedule")
-    decision = scheduled(book.spec, moment, before, policy, now)
+    served = book.served_features()
+    decision = scheduled(book.spec, moment, before, policy, now, served.blocker if served else "")
     has_begun = any(one.key == key and one.state != "running" for one in before)
     if decision.action != "retrain" and not has_begun:
         return False, decision

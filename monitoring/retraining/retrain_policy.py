@@ -5,12 +5,13 @@ The rules, in this order; the first that applies decides:
 1. The newest window's data are broken: page. No model is trained on such data, whatever came before.
 2. The newest window could not be judged, or is from before the newest model began to serve: hold.
 3. The alarm is not raised: hold.
-4. A retraining is running: hold.
-5. The newest window, or a later one, led to a retraining already: hold.
-6. The cool-down after the last retraining is not over: hold.
-7. The weekly cap is reached: page.
-8. Too many retrainings in a row led to no new champion: page.
-9. Otherwise: retrain.
+4. Feature values that scored differ from those of the feature table by more than the declared limit: hold.
+5. A retraining is running: hold.
+6. The newest window, or a later one, led to a retraining already: hold.
+7. The cool-down after the last retraining is not over: hold.
+8. The weekly cap is reached: page.
+9. Too many retrainings in a row led to no new champion: page.
+10. Otherwise: retrain.
 
 The alarm follows from the judged windows (healthy, drifted, degraded) alone, played from the oldest: `bad_windows` bad
 ones among the newest `of_windows` raise it, `clear_windows` good ones in a row end it, and then counting starts anew.
@@ -37,6 +38,7 @@ def decide(
     retrainings: Sequence[Retraining],
     policy: RetrainPolicy,
     made: datetime,
+    held: str = "",
 ) -> RetrainDecision:
     """Return what the newest window leads to.
 
@@ -46,6 +48,7 @@ def decide(
         retrainings: Every retraining of the spec, in any order, those that died marked as failed.
         policy: As declared.
         made: When this is decided; it changes nothing else in the decision.
+        held: Why live feature values keep every training from starting; empty when they do not.
 
     Returns:
         The decision; the same arguments give the same one, and the same window and action the same key.
@@ -54,7 +57,7 @@ def decide(
     assert all(one.start < other.start for one, other in pairwise(reports)), "windows come oldest first"
     case = _Case(reports, retrainings, policy)
     newest = case.newest
-    action, reasons = _answer(case)
+    action, reasons = _answer(case, held)
     return RetrainDecision(
         spec=spec,
         action=action,
@@ -70,7 +73,12 @@ def decide(
 
 
 def scheduled(
-    spec: str, moment: datetime, retrainings: Sequence[Retraining], policy: RetrainPolicy, made: datetime
+    spec: str,
+    moment: datetime,
+    retrainings: Sequence[Retraining],
+    policy: RetrainPolicy,
+    made: datetime,
+    held: str = "",
 ) -> RetrainDecision:
     """Return what a moment of the schedule leads to: a retraining, unless one is running or came too short before.
 
@@ -80,8 +88,9 @@ def scheduled(
         retrainings: Every retraining of the spec, those that died marked as failed.
         policy: As declared; its cool-down and its weekly cap count.
         made: When this is decided.
+        held: As for `decide`.
     """
-    why_not = schedule_blocker(moment, sorted(retrainings, key=lambda one: one.started), policy)
+    why_not = held or schedule_blocker(moment, sorted(retrainings, key=lambda one: one.started), policy)
     action: RetrainAction = "hold" if why_not else "retrain"
     return RetrainDecision(
         spec=spec,
@@ -152,7 +161,7 @@ class _Case:
         self.alarm = evaluate_alarm(counted, policy)
 
 
-def _answer(case: _Case) -> tuple[RetrainAction, tuple[str, ...]]:
+def _answer(case: _Case, held: str) -> tuple[RetrainAction, tuple[str, ...]]:
     if case.newest.verdict == "broken":
         return "page", tuple(problem.reason for problem in case.newest.problems)
     if why := _says_nothing(case):
@@ -160,6 +169,8 @@ def _answer(case: _Case) -> tuple[RetrainAction, tuple[str, ...]]:
     said = (case.alarm.says(case.policy), *(_what(case.alarm.bad[-1]) if case.alarm.bad else ()))
     if not case.alarm.raised:
         return "hold", said
+    if held:
+        return "hold", (held, *said)
     if obstacle := retrain_blocker(case.newest, case.retrainings, case.policy):
         return obstacle.action, (obstacle.reason, *said)
     return "retrain", said

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
+from monitoring.served_features.sample import sampled
 from monitoring.windows import answered, live_outcomes
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.part_index import QUARTER, PartIndex
@@ -86,6 +87,15 @@ class Windows:
             self._data, self._log, self._settings, self._predictions, self._outcomes, self._sampling
         )  # fmt: skip
         return reader.read(span)
+
+    def sampled(self, span: Span) -> pl.DataFrame:
+        """Return the answered requests of a window that keep their feature values, each once."""
+        age = max_age_hours(self._settings, self._data)
+        inside = pl.col(answered.MOMENT).is_between(*span, closed="left")
+        pieces = self._predictions.read(self._predictions.about(*span))
+        found = (answered.answered(sampled(piece), age) for piece in (self._predictions.empty(), *pieces))
+        requests = pl.concat(one.filter(inside, pl.col(answered.ROWS) > 0) for one in found)
+        return requests.unique(answered.REQUEST, keep="first", maintain_order=True)
 
     @cached_property
     def _predictions(self) -> PartIndex:

@@ -14,9 +14,10 @@ from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Files, ShortlistError
 from shortlist.deployment.deployment import Deployer
-from shortlist.drill.comparison import auc_by_version
-from shortlist.drill.drill_report import WANTED, Day, told
+from shortlist.drill.comparison import ServedModel, auc_as_served
+from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, told
 from shortlist.drill.world import DrillWorld
+from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
@@ -24,6 +25,7 @@ from shortlist.runs.submit import run_locally
 from shortlist.spec.durations import length_of
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import read_json
+from shortlist.storage.storage_config import StorageConfig
 from shortlist.training.training import RunContext
 
 TRAIN_DAYS = 10
@@ -122,6 +124,7 @@ class _Loop:
         """Run the monitoring graph once, on a day that was played just now."""
         self._wait_for_outcomes()
         before = {one.key for one in self.watch.book.retrainings()}
+        served = self._published_fit()
         run_monitoring_locally(self._spec, None, self._runs)
         report, decision = self.watch.book.reports(newest=1)[0], self.watch.newest_decision()
         assert decision is not None
@@ -133,15 +136,27 @@ class _Loop:
         summary = self._runs / "latest" / Files.SUMMARY
         collected = read_json(summary)["rows"]["collected"] if summary.exists() else None
         promoted = ended.state == "promoted"
-        self.days.append(Day(number, report, decision, True, promoted, collected, ended.version if promoted else None))
+        change = None
+        if promoted and ended.version is not None and report.champion is not None:
+            change = ChangeOfChampion(ended.version, self._published_fit(), report.champion, served)
+        self.days.append(Day(number, report, decision, True, promoted, collected, change))
 
-    def compare(self, promoted: int, frozen: int, days: frozenset[date]) -> tuple[float, float]:
-        """Return the AUC of two versions on some days of the world."""
+    def _published_fit(self) -> Path:
+        """Return the fit whose statistics servers look up at present."""
+        stores = StorageConfig.parse(str(self.state.stores))
+        return Path(spec_feast_store_location(stores, self._spec.name).expected()["views"]).parent
+
+    def compare(self, change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
+        """Return the AUC of a promoted model and of the one before on some days, each with what it served with."""
         with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
             registry = self._origin.tracker.registry
-            models = {each: registry.fetch(each, Path(scratch) / str(each)).folder for each in (promoted, frozen)}
-            found = auc_by_version(self._spec, self.world.log, days, models)
-        return found[promoted], found[frozen]
+            fits = {change.promoted: change.promoted_fit, change.frozen: change.frozen_fit}
+            models = {
+                version: ServedModel(registry.fetch(version, Path(scratch) / str(version)).folder, fitted)
+                for version, fitted in fits.items()
+            }
+            found = auc_as_served(self.world.log, days, models, self._spec.runtime)
+        return found[change.promoted], found[change.frozen]
 
     def _ended(self, decision: RetrainDecision) -> Retraining:
         return next(one for one in self.watch.book.retrainings() if one.key == decision.key)

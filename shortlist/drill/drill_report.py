@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -22,6 +23,18 @@ WANTED: Final[dict[str, RetrainAction]] = {
 
 
 @dataclass(frozen=True)
+class ChangeOfChampion:
+    """A promotion: the new champion and the one that it replaced, each with the fit that servers looked up then."""
+
+    promoted: int
+    """Version."""
+    promoted_fit: Path
+    frozen: int
+    """Version."""
+    frozen_fit: Path
+
+
+@dataclass(frozen=True)
 class Day:
     """A day of a drill, lived through."""
 
@@ -34,8 +47,8 @@ class Day:
     """Whether that training ended with a new champion."""
     collected_rows: int | None = None
     """Rows of live traffic that the training read."""
-    version: int | None = None
-    """The new champion."""
+    change: ChangeOfChampion | None = None
+    """What the promotion changed."""
 
     @property
     def kpi(self) -> float | None:
@@ -48,8 +61,8 @@ class Day:
         return self.decision.action != "hold" or self.decision.alarm
 
 
-Compare = Callable[[int, int, frozenset[date]], tuple[float, float]]
-"""From the promoted version, the one before and some days to the AUC of each on these days."""
+Compare = Callable[[ChangeOfChampion, frozenset[date]], tuple[float, float]]
+"""From a promotion and some days to the AUC of the promoted version and of the one before on these days."""
 
 
 def told(world: DrillWorld, days: Sequence[Day], seconds: float, compare: Compare | None = None) -> Drill:
@@ -96,9 +109,9 @@ def _scenario(
     promoted = trained is not None and trained.promoted
     as_wanted = decided == wanted and (wanted == "retrain") == (trained is not None) and _names(drift, named)
     aucs = None
-    if compare is not None and trained is not None and trained.version is not None and trained.report.champion:
+    if compare is not None and trained is not None and trained.change is not None:
         later = frozenset(world.day(day.number) for day in since if day.number > trained.number)
-        aucs = compare(trained.version, trained.report.champion, later) if later else None
+        aucs = compare(trained.change, later) if later else None
     return Scenario(
         name=drift.kind, injected_at=world.begin(drift.from_day), alarm_at=alarm.report.end if alarm else None,
         columns_named=named, decision=decided, retrained=trained is not None, promoted=promoted, kpi=kpi, wanted=wanted,

@@ -22,9 +22,9 @@ from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, existing
 from shortlist.runs.submit import finish, location_of, run_child, run_locally, training_arguments
-from shortlist.storage.artefacts import write_json
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.spec.spec import Spec
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
 
 _INTERRUPTED: Final = 130
 """Exit code of what the user stopped."""
@@ -59,16 +59,28 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
         code = run_child(graph, run, state, display)
     if "find_champion" in display.finished:  # a training began
-        return finish(spec, run, runs, display, code, started)
+        code = finish(spec, run, runs, display, code, started)
+        keep_served_features(spec, state)
+        return code
     if code and not display.interrupted:
         raise ShortlistError("\n".join(display.failed.values()) or display.fault(run))
     shutil.rmtree(run)
+    keep_served_features(spec, state)
     for line in display.notes:
         Console(highlight=False).print(line, markup=False, soft_wrap=True)
     if not code and refresh_is_due(spec, stores, datetime.now(UTC)):
         code = run_refresh_locally(spec, data, runs)
     newest = _watch(spec, state).newest_decision()
     return code or int(newest is not None and newest.action == "page")
+
+
+def keep_served_features(spec: Spec, state: RunsFolder) -> None:
+    """Write the newest comparison of served features into the newest run's folder, where that is a run of the spec."""
+    latest = state.root / "latest"
+    found = _watch(spec, state).served_features
+    summary = latest / Files.SUMMARY
+    if found is not None and summary.exists() and read_json(summary).get("spec") == spec.name:
+        write_json(latest / Files.SERVED_FEATURES, found.model_dump(mode="json"))
 
 
 def collect_locally(spec: Spec, runs: Path) -> Collected:

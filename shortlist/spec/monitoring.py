@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, HttpUrl, model_validator
 
 from shortlist.spec.base import Names, Section
+from shortlist.spec.durations import Duration
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -87,6 +88,20 @@ class QualityLimits(Section):
     """Early warning, no labels needed: shift of the mean score against the test days', as a share of theirs."""
 
 
+class ServedFeaturesLimits(Section):
+    """How far feature values that scored may differ from those of the feature table for the same impressions."""
+
+    max_unequal: Share | None = None
+    """Largest share of unequal values of a column; above it an alert fires and no retraining starts. Null: the
+    comparison is only shown."""
+    max_age: Duration | None = None
+    """By how much a snapshot may be older than what the feature table sees, such as 2h; values that differ only
+    because of that do not count for `max_unequal`. Null: any age."""
+    min_rows: int = Field(default=1_000, ge=1)
+    """Rows that are compared, from the newest windows whose statistics are counted; with fewer the limit does not
+    apply."""
+
+
 class RetrainPolicy(Section):
     """When windows that drifted or fell lead to a new training. All times are those of the windows."""
 
@@ -134,6 +149,9 @@ class Monitoring(Section):
     """Do they look like the training data?"""
     quality: QualityLimits = QualityLimits()
     """Is the model as good as it was?"""
+    served_features: ServedFeaturesLimits = ServedFeaturesLimits()
+    """Did models score what they would have been trained on? `serving.log.feature_sampling` says how many answers are
+    looked at."""
     retrain: RetrainPolicy = RetrainPolicy()
     """When to train again."""
     alerts: Alerts = Alerts()

@@ -71,6 +71,9 @@ class PredictionLog(Section):
 
     sampling: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of answers that are logged, chosen by a hash of the request's id."""
+    feature_sampling: float = Field(default=0.01, ge=0.0, le=1.0)
+    """Share of the logged answers that are logged with the feature values that scored, chosen by the same hash.
+    Monitoring compares them with those of the feature table."""
     flush_seconds: float = Field(default=1.0, gt=0)
     """Longest time an answer stays in memory only."""
     max_waiting: int = Field(default=50_000, ge=1)

@@ -28,6 +28,17 @@ _ANSWERS: Final = {
     "items": pa.list_(pa.int64()),  # item keys, in the order of the request; null for logs without items
     "scores": pa.list_(pa.float32()),
 }
+_FEATURES: Final = {
+    "served:counted_until": pa.timestamp("us", "UTC"),  # of the snapshot that was looked up; null: nothing was
+    "served:numbers": pa.list_(
+        pa.float64()
+    ),  # the model's `numbers`, row after row; null: not sampled, or no such input
+    "served:codes": pa.list_(pa.int64()),  # likewise
+    "served:lists": pa.list_(pa.list_(pa.int64())),  # of every list input all rows, one input after another
+    "served:vectors": pa.list_(pa.float32()),  # likewise
+}
+FEATURE_COLUMNS: Final = tuple(_FEATURES)
+"""Columns of the prediction log that hold, for a sample of the answers, what the model read."""
 _VALUES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),
@@ -42,14 +53,14 @@ def prediction_schema(data: Data) -> pa.Schema:
 
     Behind what is known of the answer come the inputs as they were sent: `event_time`, and the columns of
     `logged_inputs`, each a list with one value per row of the request. A list of length 1 holds for every row; null was
-    not sent. Types are those of the valid log.
+    not sent. Types are those of the valid log. The last columns are `FEATURE_COLUMNS`.
 
     Args:
         data: The log's declaration.
     """
     inputs = {logged_name(name): pa.list_(_value_type(column)) for name, column in logged_inputs(data).items()}
     times = {Columns.TIME: pa.list_(pa.timestamp("us", "UTC"))}
-    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **times, **inputs})
+    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **times, **inputs, **_FEATURES})
 
 
 def logged_inputs(data: Data) -> Mapping[str, Column]:

@@ -19,6 +19,7 @@ from shortlist.serving.log.logs import logged_inputs
 from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
+from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.inputs import InputReader, Inputs
 from shortlist.serving.server.metrics import Metrics
@@ -61,6 +62,8 @@ class Given(NamedTuple):
     status: int
     scores: Scores
     degraded: bool
+    used: UsedFeatures | None
+    """Features that scored it; None where nothing was scored."""
     behind_seconds: float | None
     """How far behind the counts of the open tiles were; None where nothing is counted."""
 
@@ -86,6 +89,7 @@ class Service:
         data = assembler.needs.declared.data
         self._user, self._item = data.user, data.item
         self._logged = (Columns.TIME, *logged_inputs(data))
+        self._feature_share = serving.log.sampling * serving.log.feature_sampling
         self.admission = Admission(settings.serving.overload)
         self.stopping = False
 
@@ -130,10 +134,10 @@ class Service:
         inputs = self.inputs.read(question.tensors, now)
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
         behind = None if self._counts is None else self._counts.delay_seconds
-        scores, degraded = await self._scores(inputs, place)
+        scores, degraded, used = await self._scores(inputs, place)
         bad = int(np.count_nonzero(~np.isfinite(scores)))
         times = (now, (time.perf_counter() - started) * 1000)
-        given = Given(500 if bad else 200, scores, degraded, behind)
+        given = Given(500 if bad else 200, scores, degraded, used, behind)
         # After the answer is on its way: nobody waits for the log.
         asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
         if self._counts is not None and inputs.rows and not bad:
@@ -143,13 +147,16 @@ class Service:
         self.metrics.rows.inc(inputs.rows)
         return InferenceResponse(scores, request_id, degraded)
 
-    async def _scores(self, inputs: Inputs, place: Place | None) -> tuple[Scores, bool]:
+    async def _scores(self, inputs: Inputs, place: Place | None) -> tuple[Scores, bool, UsedFeatures | None]:
         if not inputs.rows:
-            return np.zeros(0, np.float32), False
+            return np.zeros(0, np.float32), False, None
+        counted_until = self._refresh.counted_until
         tables, degraded = await self.tables(inputs)
         if degraded:
             self.metrics.degraded.inc()
-        return await self._predictor.scores(self.tensors(inputs, tables), inputs.rows, place), degraded
+        tensors = self.tensors(inputs, tables)
+        scores = await self._predictor.scores(tensors, inputs.rows, place)
+        return scores, degraded, UsedFeatures(tensors, counted_until)
 
     async def tables(self, inputs: Inputs) -> tuple[Tables, bool]:
         """Return what there is to look up for a request, and whether some of it counts as unknown."""
@@ -189,12 +196,16 @@ class Service:
             return
         now, spent_ms = times
         behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
+        features, values = NO_FEATURES, inputs.rows * len(inputs.sent)
+        # The hashes that are in the smaller share are in the larger one too.
+        if given.used is not None and self._feature_share > 0 and is_sampled(request_id, self._feature_share):
+            features, values = given.used.columns(self._assembler.signature), values + given.used.values
         self._prediction_log.add((
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
             origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
             inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
-            self._items_of(inputs), given.scores, *map(inputs.sent.get, self._logged),
-        ), inputs.rows * len(inputs.sent))  # fmt: skip
+            self._items_of(inputs), given.scores, *map(inputs.sent.get, self._logged), *features,
+        ), values)  # fmt: skip
 
     def _user_of(self, inputs: Inputs) -> str | None:
         sent = inputs.keys.get(self._user or "", ())

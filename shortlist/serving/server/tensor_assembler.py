@@ -46,7 +46,8 @@ class TensorAssembler:
         joined = [step for step in (self.user, self.item) if step is not None]
         self.steps: tuple[Step, ...] = (*joined, *self.needs.others)
         self.widths = {each.place: each.width for each in signature.vectors}
-        self._signature = signature
+        self.signature = signature
+        """Of the model."""
         self._zone = ZoneInfo(plan.declared.timezone)
 
     def tensors(
@@ -70,7 +71,7 @@ class TensorAssembler:
 
     def one_row(self) -> Tensors:
         """Return inputs of the model that say nothing: numbers are 0, every code and list is null."""
-        signature, tensors = self._signature, cast(Tensors, {})
+        signature, tensors = self.signature, cast(Tensors, {})
         if signature.numbers:
             tensors[NUMBERS] = np.zeros((1, len(signature.numbers)))
         if signature.codes:
@@ -93,14 +94,14 @@ class TensorAssembler:
 
     def _laid_out(self, found: _Found, rows: int) -> Tensors:
         tensors: Tensors = {}
-        if self._signature.numbers:
-            tensors[NUMBERS] = found.numbers(self._signature.numbers, rows)
-        if self._signature.codes:
-            tensors[CODES] = found.codes(self._signature.codes, rows)
-        for each in self._signature.lists:
+        if self.signature.numbers:
+            tensors[NUMBERS] = found.numbers(self.signature.numbers, rows)
+        if self.signature.codes:
+            tensors[CODES] = found.codes(self.signature.codes, rows)
+        for each in self.signature.lists:
             matrix = found.list(each.place).padded(each.longest)
             tensors[each.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
-        for vector in self._signature.vectors:
+        for vector in self.signature.vectors:
             tensors[vector.tensor] = np.ascontiguousarray(
                 np.broadcast_to(found.vectors(vector.place), (rows, vector.width))
             )

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitoring.exposition import metrics_text
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
+from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.serving.log.log_shipper import LogShipper
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.server import ServerComponents
@@ -103,6 +104,10 @@ def told_by_the_watcher(folder: Path) -> Known:
     book.add_report(report)
     book.claim(decision)
     book.record_run_time()
+    column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.0, cause="default", reason="it differs")
+    book.set_served_features(
+        ServedFeatures(spec="demo", made=FIRST, first=FIRST, last=FIRST, rows=10, columns={"price": column})
+    )
     return samples(metrics_text(book))
 
 

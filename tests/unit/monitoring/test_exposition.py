@@ -16,6 +16,7 @@ from monitoring.exposition import metrics_text, serve_metrics, write_metrics
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
@@ -239,3 +240,33 @@ def test_odd_names_survive_the_format(book: MonitoringStore) -> None:
     families = list(text_string_to_metric_families(metrics_text(book)))
     (sample,) = next(one for one in families if one.name == "shortlist_monitoring_drift_effect").samples
     assert sample.labels["column"] == odd
+
+
+def served(share: float | None) -> ServedFeatures:
+    seen = ServedColumn(
+        compared=100, equal=80, stale=5, counted=15, largest_difference=3.0, cause="default", reason="it differs"
+    )
+    sound = ServedColumn(compared=100, equal=100, largest_difference=0.0)
+    code = ServedColumn(compared=100, equal=99, counted=1, largest_difference=None, cause="missing", reason="gone")
+    return ServedFeatures(
+        spec="demo", made=FIRST, first=FIRST, last=FIRST, requests=10, rows=100, max_unequal=share,
+        columns={"by_user:rows": seen, "price": sound, "users:city": code},
+    )  # fmt: skip
+
+
+def test_served_features_are_told_by_column_with_their_limit(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    assert "served" not in metrics_text(book) and book.served_features() is None
+    book.set_served_features(served(0.1))
+    text = metrics_text(book)
+    for name, labels, value in (
+        ("served_equal", ',column="by_user:rows"', "80.0"), ("served_unequal_ratio", ',column="by_user:rows"', "0.15"),
+        ("served_largest_difference", ',column="by_user:rows"', "3.0"), ("served_stale", ',column="price"', "0.0"),
+        ("served_max_unequal_ratio", "", "0.1"), ("served_rows", "", "100.0"),
+    ):  # fmt: skip
+        assert f'shortlist_monitoring_{name}{{{labels.lstrip(",")}{"," if labels else ""}spec="demo"}} {value}' in text
+    assert 'served_largest_difference{column="users:city"' not in text
+    book.set_served_features(served(None))  # no limit is never passed
+    assert 'shortlist_monitoring_served_max_unequal_ratio{spec="demo"} +Inf' in metrics_text(book)
+    assert served(None).blocker == "" and "it differs" in served(0.1).blocker
+    assert served(0.1).model_copy(update={"min_rows": 101}).blocker == ""  # too few rows to say

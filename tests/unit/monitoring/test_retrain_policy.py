@@ -379,3 +379,15 @@ def test_whatever_happened_a_training_needs_an_alarm_sound_data_and_nobody_at_wo
         assert set(signs) & set("dg")
         assert "running" not in {state for _, state in past}
     assert decision.reasons
+
+
+def test_feature_values_that_differ_hold_the_training_and_nothing_else() -> None:
+    reason = "2 column(s) were served with other values"
+    raised = decide("demo", windows("hddd"), [], RetrainPolicy(), MADE, reason)
+    assert (raised.action, raised.reasons[0], raised.alarm) == ("hold", reason, True)
+    assert decide("demo", windows("hddd"), [], RetrainPolicy(), MADE).action == "retrain"
+    quiet = decide("demo", windows("hhh"), [], RetrainPolicy(), MADE, reason)
+    assert quiet.action == "hold" and reason not in quiet.reasons
+    assert decide("demo", windows("hddb"), [], RetrainPolicy(), MADE, reason).action == "page"
+    held = scheduled("demo", MADE, [], RetrainPolicy(), MADE, reason)
+    assert (held.action, held.reasons) == ("hold", (reason,))

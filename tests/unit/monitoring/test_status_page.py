@@ -25,6 +25,7 @@ from monitoring.records import (
     Retraining,
     WindowReport,
 )
+from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.report.figures import GRID, INK, MUTED, SERIES
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
@@ -304,6 +305,25 @@ def test_everything_is_on_the_page() -> None:
     assert page.text.index("2026-02-01 ✓ healthy") < page.text.index("2026-01-05 ✓ healthy")  # newest first
     for mark in ("✕ broken", "? unjudged", "▼ degraded", "✓ healthy"):
         assert mark in page.text
+
+
+def test_served_features_are_shown_by_column_with_the_likely_cause() -> None:
+    reason = "'by_item:rows': 30 of 200 values differ: 30 are of a stale snapshot, up to 9 h older"
+    stale = ServedColumn(
+        compared=200, equal=170, stale=30, counted=30, largest_difference=12.0, cause="stale snapshot", reason=reason
+    )
+    sound = ServedColumn(compared=200, equal=200, largest_difference=0.0)
+    found = ServedFeatures(
+        spec="demo", made=NOW, first=NOW - DAY, last=NOW, requests=20, rows=200, waiting=70, max_unequal=0.1,
+        columns={"by_item:rows": stale, "price": sound},
+    )  # fmt: skip
+    page = read(replace(story(), served_features=found))
+    assert "85.0 %" in page.text and "stale snapshot" in page.text and reason in page.text
+    assert "at most 10.0 % of a column's values may differ" in page.text
+    assert "70 rows wait until their statistics are counted" in page.text
+    nothing = read(replace(story(), served_features=found.model_copy(update={"rows": 0, "columns": {}})))
+    assert "make refresh, or the next training, publishes newer ones" in nothing.text
+    assert "serving.log.feature_sampling says how many keep them" in read(story()).text
 
 
 def test_what_is_wrong_with_the_newest_window_is_told_with_its_numbers() -> None:
