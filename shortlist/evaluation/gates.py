@@ -59,6 +59,8 @@ class Case:
     """Why they could not be compared."""
     proof: ExportValidation | None
     """What a real Triton answered; None when there is no readable proof."""
+    members: tuple[Comparison, ...] = ()
+    """With each of the models that it is made of; empty: it is made of none."""
 
     @property
     def measures(self) -> Measures:
@@ -222,6 +224,35 @@ def _behind_best(champion: Champion, best: Comparison | None, metric: Metric, li
         )
 
 
+def members_gate(members: Sequence[Comparison], metric: Metric, limits: Gates) -> GateResult:
+    """Hold a model that is made of others when it is not shown to be better than each of them: then one would do.
+
+    Args:
+        members: The candidate against each, paired: on the same rows of the same resampled users.
+        metric: What decides.
+        limits: The confidence level.
+    """
+    if not members:
+        return GateResult.of("members", (), "it is not made of other models")
+    failures, numbers = [], {}
+    for member in members:
+        lead = member.differences.get(metric)
+        if lead is None:
+            problem = member.problem or f"too few users have rows of both classes for {TITLES[metric]}"
+            failures.append(f"no comparison with its member {member.reference}: {problem}")
+            continue
+        numbers[member.reference] = lead.model_dump(exclude={"metric"})
+        if lead.low <= 0:
+            failures.append(
+                f"{TITLES[metric]} lead {lead.low:+.4f} <= +0.0000 ({lead.candidate:.4f} against {lead.reference:.4f}"
+                f" of its member {member.reference} on the same {rows(lead.rows)} test rows; one-sided"
+                f" {limits.confidence:.0%} bound)"
+            )
+    leads = ", ".join(f"{one['low']:+.4f} over {name}" for name, one in numbers.items())
+    passes = f"{TITLES[metric]} lead {leads} (one-sided {limits.confidence:.0%} bound)"
+    return GateResult.of("members", failures, passes, members=numbers, metric=metric)
+
+
 def calibration_gate(candidate: Measures, limits: Gates) -> GateResult:
     """Hold when scores are not probabilities: bins are off by more than chance allows, or their mean is."""
     error, noise = candidate.calibration_error, candidate.calibration_noise
@@ -359,6 +390,7 @@ GATES: Final[dict[str, Gate]] = {
             case.evidence.champion, case.comparison, case.evidence.metric, case.limits, case.best_comparison
         )
     ),
+    "members": Gate(lambda case: members_gate(case.members, case.evidence.metric, case.limits)),
     "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
     "slices": Gate(
         lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)

@@ -23,6 +23,7 @@ TITLES: Final = {
     "publish_features": "Feast: store, read back, publish",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
+    "train_ensembles": "Train ensembles",
     "score_champion": "Score the champion",
     "evaluate_gates": "Gates",
     "build_reference_profile": "Build the reference profile",

@@ -107,6 +107,7 @@ def declared_models(spec: Spec) -> list[DeclaredModel]:
             name=name,
             section=model.model_dump(mode="json"),
             cluster=cluster if name in spec.runtime.cluster.workers else "",
+            members=model.members,
         )
         for name, model in sorted(spec.models.items(), key=lambda item: item[1].role != "candidate")
     ]

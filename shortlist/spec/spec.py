@@ -13,7 +13,7 @@ from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import Feature, Features, declared_column
 from shortlist.spec.gates import Gates
-from shortlist.spec.models import Models, ModelSection, with_baselines
+from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
@@ -68,6 +68,7 @@ class Spec(Section):
                 select(model.reads, self.features.names)
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
+        check_members(self.models)
         for feature in self.features.columns:
             _check_buckets(feature, self.models)
         for name in self.runtime.cluster.workers:

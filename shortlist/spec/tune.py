@@ -92,6 +92,8 @@ class Tune(Section):
         for name, space in self.models.items():
             if name not in models:
                 raise ValueError(f"tune.models.{name}: no model is called '{name}'{did_you_mean(name, models)}")
+            if models[name].members:
+                raise ValueError(f"tune.models.{name}: it is made of other models; search over those instead")
             check_space(f"tune.models.{name}", models[name], space)
 
 
