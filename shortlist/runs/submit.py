@@ -96,7 +96,7 @@ def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
         "name", "data", "features", "models", "slices", "runtime", "location", "input_digest", "stores", "code", "now",
     )  # fmt: skip
     training = training_arguments(spec, location, stores)
-    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.tune)}
+    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.search)}
 
 
 def declared_models(spec: Spec) -> list[DeclaredModel]:

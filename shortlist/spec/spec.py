@@ -59,6 +59,11 @@ class Spec(Section):
         usual = (name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline")
         return self.gates.baseline or next(usual)
 
+    @property
+    def search(self) -> Tune:
+        """The `tune` section, with the gates' metric where it names none."""
+        return self.tune.model_copy(update={"metric": self.tune.metric or self.gates.metric})
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         for feature in self.features.columns:
@@ -75,11 +80,8 @@ class Spec(Section):
             _check_workers(name, self.models)
         _check_baseline(self.gates.baseline, self.models)
         self.tune.check(self.models)
-        if self.gates.metric == "gauc" and self.data.user is None:
-            raise ValueError(
-                "gates.metric: gauc is measured within each user, and data.user names no column; declare it, or metric:"
-                " auc"
-            )
+        if self.data.user is None:
+            _check_no_gauc({"gates": self.gates.metric, "tune": self.tune.metric})
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
@@ -124,6 +126,15 @@ def _check_split(data: Data) -> None:
             f"data.split: needs {needed} days ({split.warmup_days} to warm up, at least 1 to train,"
             f" {split.validation_days} to validate, {split.test_days} to test); the log has {days}"
         )
+
+
+def _check_no_gauc(metrics: Mapping[str, str | None]) -> None:
+    for where, metric in metrics.items():
+        if metric == "gauc":
+            raise ValueError(
+                f"{where}.metric: gauc is measured within each user, and data.user names no column; declare it, or"
+                " metric: auc"
+            )
 
 
 def _check_placement(device: str, gpus: int) -> None:

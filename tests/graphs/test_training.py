@@ -91,7 +91,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     best = summary["best_possible"]["auc"]
     assert 0.5 < summary["models"]["xgboost"]["auc"] < best < 1
     assert {gate["name"] for gate in summary["gates"]} == {
-        "data", "skew", "absolute", "champion", "members", "calibration", "slices", "integrity", "parity", "infra",
+        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra",
     }  # fmt: skip
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
