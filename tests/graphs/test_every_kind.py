@@ -17,12 +17,14 @@ from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
+pytestmark = pytest.mark.timeout(3_600)  # two runs of eight models, each on a real Triton
+
 CONTEXT = ["*_log", "hour_*", "surface_rate"]
 WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1}
 CONTINUED = {"retrain": "continue", "retrain_rounds": 5, "retrain_days": 1}
 NETWORK = {
     "features": [*CONTEXT, "user_rate", "item_rate", "surface_id", "device_id", "tags_id"],
-    "embedding_dim": 4, "epochs": 2, "batch_size": 256, "learning_rate": 0.003, **WARM,
+    "embedding_dim": 4, "epochs": 2, "batch_size": 512, "learning_rate": 0.004, **WARM,
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "grown_anew": {
