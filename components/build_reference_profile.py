@@ -17,6 +17,7 @@ def build_reference_profile(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    ensembles: dsl.Input[dsl.Model],
     reference: dsl.Output[dsl.Dataset],
 ) -> None:
     """Freeze the distributions of the training data, and every candidate's scores and quality on its test days."""
@@ -27,9 +28,11 @@ def build_reference_profile(
     from shortlist.spec.features import Features
     from shortlist.spec.monitoring import Monitoring
     from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
 
     with step("build_reference_profile") as this:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
+        scores = scores + ensemble_artefacts(Path(ensembles.path), "scores")
         served = {one.metadata["model"]: Path(one.path) for one in scores if one.metadata["role"] == "candidate"}
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)

@@ -19,6 +19,7 @@ def evaluate_gates(
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    ensembles: dsl.Input[dsl.Model],
     verdict: dsl.Output[dsl.Dataset],
     metrics: dsl.Output[dsl.Metrics],
 ) -> str:
@@ -30,12 +31,19 @@ def evaluate_gates(
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
 
     with step("evaluate_gates") as this:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
+        made = Path(ensembles.path)
+        scores, proofs = scores + ensemble_artefacts(made, "scores"), proofs + ensemble_artefacts(made, "proof")
         scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
-        named = {one.metadata["model"]: Path(one.path) for one in models if one.metadata["role"] == "candidate"}
-        candidates = {name: Candidate(folder, scored[name], proven[name]) for name, folder in named.items()}
+        named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
+        named |= {one.metadata["model"]: one for one in ensemble_artefacts(made, "model")}
+        candidates = {
+            name: Candidate(Path(one.path), scored[name], proven[name], tuple(one.metadata.get("members", ())))
+            for name, one in named.items()
+        }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
         blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), Path(retrieval.path))
     verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})

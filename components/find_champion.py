@@ -64,4 +64,6 @@ def find_champion(
         collected = CollectedRows.newest(Data.model_validate_json(data), stores, name)
         declared = [data, features, gates, serving, runtime, code, now, location, collected]
         standing = champion_cache_key(origin, found, declared)
-    return ([model.text for model in found.models], *standing, found.previous, collected, started, this.json)
+    # Models that are made of others are trained afterwards, by `train_ensembles`.
+    first = [model.text for model in found.models if not model.members]
+    return (first, *standing, found.previous, collected, started, this.json)

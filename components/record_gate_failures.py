@@ -14,6 +14,7 @@ def record_gate_failures(
     code: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
+    ensembles: list,
 ) -> NamedTuple("Held", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Write the gates' reasons to the candidates' MLflow runs; there is no version."""
     import json
@@ -24,6 +25,6 @@ def record_gate_failures(
     from shortlist.training.training import RunContext
 
     with step("register") as this:
-        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}
+        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
         record_verdict(RunContext(name=name, stores=stores), Path(verdict.path), runs)
     return ("", this.json)

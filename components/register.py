@@ -16,6 +16,7 @@ def register(
     made_from: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
+    ensembles: list,
     reference: dsl.Input[dsl.Dataset],
     retrieval: dsl.Input[dsl.Dataset],
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
@@ -30,7 +31,7 @@ def register(
     from shortlist.training.training import RunContext
 
     with step("register") as this:
-        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained)}
+        runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
         tags, sources = ChampionCacheKey(against, made_from).tags(), Path(retrieval.path) / RELEASE
         version = register_blessed(

@@ -30,6 +30,7 @@ def report(
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    ensembles: dsl.Input[dsl.Model],
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
     comparison: dsl.Output[dsl.Dataset],
@@ -40,16 +41,20 @@ def report(
     from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
     from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
     from shortlist.training.training import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
+        made = Path(ensembles.path)
+        models = models + ensemble_artefacts(made, "model")
+        scores, proofs = scores + ensemble_artefacts(made, "scores"), proofs + ensemble_artefacts(made, "proof")
         scores_of, proofs_of = ({one.metadata["model"]: one for one in left} for left in (scores, proofs))
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             lineage,
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [raw_log, fitted, skew, retrieval, champion, *proofs],
+            [raw_log, fitted, skew, retrieval, champion, ensembles, *proofs],
             {one.metadata["model"]: one for one in models},
             {name: (score, proofs_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),

@@ -20,11 +20,12 @@ def score_champion(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    ensembles: dsl.Input[dsl.Model],
     champion: dsl.Output[dsl.Dataset],
 ) -> None:
     """Score the validation and test rows with the champion; say so when there is none or it cannot.
 
-    What was scored before is good for the same version to beat and the same models' files only; that is why both are
+    What was scored before is good for the same version to beat and the same models' files only; that is why they are
     inputs. When this runs, whoever serves then is scored (see shortlist.training.champion_cache).
     """
     from pathlib import Path

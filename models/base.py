@@ -90,6 +90,8 @@ class DeclaredModel(BaseModel):
     """`runtime.cluster` as JSON, where several processes train it; empty: one does."""
     earlier: str = ""
     """MLflow run of the model to go on from; empty: none."""
+    members: tuple[str, ...] = ()
+    """Names of the models that it is made of, which are trained before it; empty: it learns from the table alone."""
 
     @classmethod
     def read(cls, text: str) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from datetime import date
 from itertools import pairwise
@@ -36,6 +36,8 @@ class FeatureColumn(BaseModel):
     """Look-ups on the training days before an id's embedding learns; see `shortlist.features.kinds.hash`."""
     evict_after_days: int | None = Field(default=None, ge=1)
     """Days without a look-up after which an id's embedding is zero again; null: never."""
+    history: bool = True
+    """Whether it looks up what the days before left, which is still little on the warm-up days."""
 
     @model_validator(mode="after")
     def _has_its_measure(self) -> Self:
@@ -104,8 +106,25 @@ def chosen(table: DayTable, patterns: tuple[str, ...]) -> tuple[FeatureColumn, .
         raise ShortlistError(f"{table.folder / Files.TABLE}: {error}; it has {', '.join(by_name)}") from None
 
 
+def days_learnt(table: DayTable, features: Sequence[FeatureColumn]) -> Split:
+    """Return the split of a table for a ranker that reads some features.
+
+    Where none of them looks up what earlier days left, a warm-up day is as good as any, and is a training day.
+
+    Args:
+        table: A feature table.
+        features: What the ranker reads.
+    """
+    split = split_of(table)
+    if not features or any(feature.history for feature in features):
+        return split
+    return split.model_copy(update={"warmup": (), "train": (*split.warmup, *split.train)})
+
+
 class LearningTable:
     """The training and validation days of a feature table; test and warm-up days cannot be reached through it.
+
+    A ranker whose features look up no earlier days learns the warm-up days too: they are among its training days.
 
     Attributes:
         features: What the ranker reads.
@@ -127,7 +146,7 @@ class LearningTable:
         self._table = table
         self._columns = [Columns.LABEL, *also, *(feature.name for feature in features)]
         self.features = features
-        self.split = split_of(table)
+        self.split = days_learnt(table, features)
         for part in ("train", "validation"):
             if not self.rows(part):
                 raise DataError(

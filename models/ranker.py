@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -37,6 +38,15 @@ class IncompatibleModelError(ShortlistError):
 
 class DivergedError(ShortlistError):
     """A training left a model without usable scores: NaN or infinity. The candidate is held and the run goes on."""
+
+
+class MemberFiles(NamedTuple):
+    """What a training left of a model that another one is made of."""
+
+    model: Path
+    """Its folder."""
+    scores: Path
+    """Folder of the scores of the validation and test rows."""
 
 
 class Outcome(NamedTuple):
@@ -80,6 +90,8 @@ class Ranker(ABC, Generic[SectionT]):
         self._record: TrainedModel | None = None
         self.held_out: np.ndarray | None = None
         """See `Outcome.held_out`; None for a model that was loaded."""
+        self.members: dict[str, MemberFiles] = {}
+        """What `ModelSection.members` names, by name; empty before `fit`, and for a model that was loaded."""
         self._calibration: Calibration | None = None
         self._features: tuple[FeatureColumn, ...] = ()
 
@@ -112,8 +124,9 @@ class Ranker(ABC, Generic[SectionT]):
         """
 
     def fit(
-        self, table: DayTable, runtime: Runtime, on_epoch: OnEpoch | None = None, champion: Path | None = None
-    ) -> TrainedModel:
+        self, table: DayTable, runtime: Runtime, on_epoch: OnEpoch | None = None, champion: Path | None = None,
+        members: Mapping[str, MemberFiles] = MappingProxyType({}),
+    ) -> TrainedModel:  # fmt: skip
         """Learn from the training days; validation days only tell when to stop, test days are never opened.
 
         Args:
@@ -121,6 +134,7 @@ class Ranker(ABC, Generic[SectionT]):
             runtime: Engine, memory budget and seed.
             on_epoch: Called after every epoch with its line of the history.
             champion: Folder of a model of the same kind and features to start from.
+            members: The models that it is made of, by name: those of `ModelSection.members`.
 
         Raises:
             DataError: There is nothing to learn from.
@@ -129,6 +143,8 @@ class Ranker(ABC, Generic[SectionT]):
             ShortlistError: A feature is not there or not of a kind the model reads.
         """
         start = time.perf_counter()
+        assert set(members) == set(self.section.members)
+        self.members = dict(members)
         learning = self._learning(table)
         if (group := current()) is not None:
             learning = learning.only(group.files)
@@ -178,13 +194,18 @@ class Ranker(ABC, Generic[SectionT]):
         if self._calibration is None:
             scores = self._predict(frame).astype(np.float32, copy=False)
         else:
-            scores = probabilities(self._calibration.applied(self._log_odds(frame)))
+            scores = probabilities(self.log_odds(frame))
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
             raise DivergedError(
                 f"the {self.kind} model gives NaN for {int(np.isnan(scores).sum())} of {frame.height} rows"
             )
         return np.clip(scores, _SMALLEST, 1 - _SMALLEST)
+
+    def log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return what `predict` gives the probabilities of, calibrated where that is declared, shape (rows,)."""
+        raw = self._log_odds(frame)
+        return raw if self._calibration is None else self._calibration.applied(raw)
 
     def save(self, folder: Path) -> None:
         """Write weights, `model.json` and a manifest of digests; the folder appears whole or not at all."""

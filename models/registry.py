@@ -23,6 +23,7 @@ KINDS: Final = {
     "wide_deep": "models.wide_deep:KIND",
     "finalnet": "models.finalnet:KIND",
     "logistic": "models.logistic:KIND",
+    "blend": "models.blend:KIND",
     "popularity": "models.popularity:KIND",
 }
 """Where the `ModelKind` of every kind is."""

@@ -18,6 +18,7 @@ from components.report import report
 from components.roll_out import roll_out
 from components.score_champion import score_champion
 from components.train import train
+from components.train_ensembles import train_ensembles
 from components.validate import validate
 from components.validate_export import validate_export
 from pipelines.feature_steps import in_one_pod, over_groups_of_days
@@ -160,6 +161,21 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             def all_of(*names: str) -> dict[str, Any]:
                 return {name: dsl.Collected(lists[name]) for name in names}
 
+            combined = train_ensembles(
+                declared=models,
+                name=name,
+                gates=gates,
+                serving=serving,
+                runtime=runtime,
+                input_digest=input_digest,
+                stores=stores,
+                **cause,
+                code=code,
+                **features_of,
+                table=made.table,
+                **all_of("models", "scores"),
+            )
+            ensembles = combined.outputs["ensembles"]
             champion = score_champion(
                 version=found.outputs["version"],
                 name=name,
@@ -167,6 +183,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **declared,
                 **features_of,
                 **all_of("models"),
+                ensembles=ensembles,
             )
             judged = evaluate_gates(
                 gates=gates,
@@ -177,6 +194,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
                 **all_of("models", "scores", "proofs"),
+                ensembles=ensembles,
             )
             frozen = build_reference_profile(
                 name=name,
@@ -186,8 +204,10 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 code=code,
                 **features_of,
                 **all_of("scores"),
+                ensembles=ensembles,
             )
             books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
+            books["ensembles"] = combined.outputs["Output"]
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
                 standing = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
                 registered = register(
@@ -228,6 +248,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     champion=champion.outputs["champion"],
                     verdict=judged.outputs["verdict"],
                     **all_of("models", "scores", "proofs"),
+                    ensembles=ensembles,
                 )
                 .set_display_name("report")
                 .set_caching_options(False)

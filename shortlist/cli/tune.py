@@ -45,7 +45,7 @@ def tune(
     tracker = RunContext(name=loaded.name, stores=state.storage_parameter(loaded.runtime)).tracker
     found = {}
     for name in names:
-        what = Search.of(loaded.tune, name, loaded.models[name], loaded.runtime, table)
+        what = Search.of(loaded.search, name, loaded.models[name], loaded.runtime, table)
         if minutes is not None or trials is not None:
             what = what._replace(minutes=minutes, trials=trials)
         tracked = TrackedSearch(tracker, name, what.section, what.key)
@@ -128,4 +128,4 @@ def _line(trial: Trial) -> str:
     if trial.value is None:
         return f"{head}{trial.state}{': ' + trial.reason if trial.reason else ''}"
     what = "as shipped" if trial.shipped else ", ".join(f"{key}={value}" for key, value in trial.changes.items())
-    return f"{head}AUC {trial.auc:.4f}  log loss {trial.log_loss:.4f}  {what}"
+    return f"{head}{'  '.join(trial.figures)}  {what}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -12,11 +12,9 @@ from shortlist.contracts import Files
 from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import read_record
 from shortlist.evaluation.measure import Scored, compare, deciding_metric, measure
-from shortlist.evaluation.records import TITLES, Difference, Metric, Record, Role
+from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Difference, Metric, Record, Role
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
-
-_LOW_IS_GOOD: Final = frozenset({"log_loss"})
 
 
 class TrainedFiles(NamedTuple):
@@ -173,4 +171,4 @@ def _value(scored: Scored, metric: Metric) -> float:
     found = scored.resampled.get(metric)
     if found is None:
         return float("-inf")
-    return -found.value if metric in _LOW_IS_GOOD else found.value
+    return -found.value if metric in LOW_IS_GOOD else found.value

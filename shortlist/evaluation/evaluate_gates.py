@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,8 @@ class Candidate(NamedTuple):
     """Scores of the validation and test rows."""
     proof: Path
     """Folder of `proof.json`."""
+    members: tuple[str, ...] = ()
+    """Names of the candidates that it is made of."""
 
 
 def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
@@ -66,7 +68,15 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
     evidence = replace(evidence, **read_retrieval(retrieval, limits, seed))
-    results = [_evaluate_candidate(model, candidate, evidence, limits, seed) for model, candidate in candidates.items()]
+    scored = {
+        model: measure(model, "candidate", candidate.scores, limits, seed) for model, candidate in candidates.items()
+    }
+    results = [
+        _evaluate_candidate(
+            candidate, scored[model], [scored[one] for one in candidate.members], evidence, limits, seed
+        )
+        for model, candidate in candidates.items()
+    ]
     found = _verdict(results, evidence, limits)
     passing = {one.model: candidates[one.model].scores for one in found.reports if one.passed}
     blessing = bless(found.reports, found.models, choose(passing, found.metric, limits, seed))
@@ -89,10 +99,9 @@ class _CandidateResult:
 
 
 def _evaluate_candidate(
-    model: str, candidate: Candidate, evidence: GateInputs, limits: Gates, seed: int
+    candidate: Candidate, scored: Scored, members: Sequence[Scored], evidence: GateInputs, limits: Gates, seed: int
 ) -> _CandidateResult:
-    folder = candidate.folder
-    scored = measure(model, "candidate", candidate.scores, limits, seed)
+    folder, model = candidate.folder, scored.measures.model
     scored = replace(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
     )
@@ -102,7 +111,8 @@ def _evaluate_candidate(
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
-    case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof)
+    case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof,
+                tuple(compare(scored, one, limits) for one in members))  # fmt: skip
     report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
     return _CandidateResult(scored.measures, gain, comparison, best, slices, report)
 

@@ -60,6 +60,8 @@ class Case:
     """Why they could not be compared."""
     proof: ExportValidation | None
     """What a real Triton answered; None when there is no readable proof."""
+    members: tuple[Comparison, ...] = ()
+    """With each of the models that it is made of; empty: it is made of none."""
 
     @property
     def measures(self) -> Measures:
@@ -129,14 +131,19 @@ def skew_gate(skew: SkewReport | None, test_rows: int, limits: Gates) -> GateRes
     return GateResult.of("skew", failures, passes, **numbers)
 
 
-def absolute_gate(candidate: Measures, gain: Comparison, metric: Metric, limits: Gates) -> GateResult:
+def absolute_gate(
+    candidate: Measures, gain: Comparison, metric: Metric, limits: Gates, members: Sequence[Comparison] = ()
+) -> GateResult:
     """Hold when the confidence bounds of AUC and log loss miss their floors, or it is not shown to beat the baseline.
+
+    A model that is made of others must also be shown to beat each of them: else one of them would do.
 
     Args:
         candidate: Its numbers on the test rows.
         gain: The candidate against the baseline, paired: on the same rows of the same resampled users.
         metric: What decides; where that is the GAUC, it must be above the baseline's as the AUC must.
         limits: min_auc, max_log_loss, min_gain_over_baseline, min_gauc_gain and the confidence level.
+        members: The candidate against each of the models that it is made of, paired likewise; empty: of none.
     """
     numbers: dict[str, Any] = {"min_auc": limits.min_auc, "max_log_loss": limits.max_log_loss, "metric": metric}
     if candidate.auc is None or candidate.log_loss is None or candidate.label_rate is None:
@@ -150,15 +157,19 @@ def absolute_gate(candidate: Measures, gain: Comparison, metric: Metric, limits:
         name = "log loss of a constant rate" if limits.max_log_loss is None else "max_log_loss"
         failures.append(f"log loss {candidate.log_loss.high:.4f} >= {ceiling:.4f} ({name}; {level})")
     failures += _no_gain(gain, metric, limits)
+    failures += _no_lead(members, metric, limits)
     shown = {
         name: one.model_dump() for name in ("auc", "log_loss", "gauc", "ndcg_at_10") if (one := _of(candidate, name))
     }
     numbers |= {**shown, "ceiling": ceiling, "baseline": gain.reference}
     numbers |= {f"{name}_gain": one.model_dump() for name, one in gain.differences.items()}
+    leads = {one.reference: one.differences[metric] for one in members if metric in one.differences}
+    numbers |= {"members": {name: lead.model_dump() for name, lead in leads.items()}} if members else {}
     gains = "".join(f", {TITLES[name]} gain {one.low:+.4f}" for name, one in _asked(gain, metric, limits))
     passes = (
         f"AUC {candidate.auc.low:.4f} >= {limits.min_auc:.4f}, log loss {candidate.log_loss.high:.4f} < {ceiling:.4f}"
-        f"{gains} over {gain.reference} ({level})"
+        f"{gains} over {gain.reference}"
+        f"{''.join(f', {TITLES[metric]} lead {lead.low:+.4f} over {name}' for name, lead in leads.items())} ({level})"
     )
     return GateResult.of("absolute", failures, passes, **numbers)
 
@@ -313,6 +324,19 @@ def _no_gain(gain: Comparison, metric: Metric, limits: Gates) -> Iterator[str]:
             )
 
 
+def _no_lead(members: Sequence[Comparison], metric: Metric, limits: Gates) -> Iterator[str]:
+    for member in members:
+        name, lead = f"its member {member.reference}", member.differences.get(metric)
+        if lead is None:
+            yield f"{name}: no comparison, {member.problem or 'too few users have rows of both classes'}"
+        elif lead.low <= 0:
+            yield (
+                f"{TITLES[metric]} lead {lead.low:+.4f} <= 0 ({lead.candidate:.4f} against {lead.reference:.4f} of"
+                f" {name} on the same {rows(lead.rows)} test rows; one-sided {limits.confidence:.0%} bound):"
+                f" {member.reference} alone would do"
+            )
+
+
 def _asked(gain: Comparison, metric: Metric, limits: Gates) -> list[tuple[Metric, Difference]]:
     """Return the differences that have to reach a floor."""
     return [(name, one) for name in _floors(metric, limits) if (one := gain.differences.get(name))]
@@ -354,7 +378,9 @@ class Gate(NamedTuple):
 GATES: Final[dict[str, Gate]] = {
     "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
     "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
-    "absolute": Gate(lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits)),
+    "absolute": Gate(
+        lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits, case.members)
+    ),
     "champion": Gate(
         lambda case: champion_gate(
             case.evidence.champion, case.comparison, case.evidence.metric, case.limits, case.best_comparison

@@ -12,6 +12,8 @@ Metric = Literal["auc", "log_loss", "gauc", "ndcg_at_10"]
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 TITLES: Final[dict[Metric, str]] = {"auc": "AUC", "log_loss": "log loss", "gauc": "GAUC", "ndcg_at_10": "nDCG@10"}
 """How reports call them."""
+LOW_IS_GOOD: Final = frozenset({"log_loss"})
+"""Metrics of which less is better; of the others more is."""
 
 
 class Record(BaseModel):

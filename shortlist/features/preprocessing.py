@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shortlist.contracts import Files
-from shortlist.features.kinds.base import Fitted
+from shortlist.features.kinds.base import FeatureKind, Fitted
 from shortlist.features.moments import Moments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.vocabulary import ValueIds
@@ -54,14 +54,22 @@ class Preprocessing:
     def columns(self) -> list[dict[str, Any]]:
         """Return name, kind, size (ids, 0 among them) and width of every feature, in order.
 
-        Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside.
+        Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside; `history`
+        says whether a feature looks up what the days before left.
         """
         fitted, columns = self.fitted, []
         for feature, forms in ((each, each.forms(fitted.declared)) for each in self.plan.features):
+            history = self._looks_back(feature)
             for number, (name, form) in enumerate(zip(feature.outputs, forms, strict=True)):
                 size, width = feature.shape(number, fitted)
-                columns.append({"name": name, "kind": form, "size": size, "width": width} | feature.learning)
+                columns.append({"name": name, "kind": form, "size": size, "width": width, "history": history})
+                columns[-1] |= feature.learning
         return columns
+
+    def _looks_back(self, feature: FeatureKind) -> bool:
+        declared, features = self.plan.declared, self.plan.features
+        value = feature.slate_value(declared, features)  # what is compared may itself be looked up
+        return value is not None or any(True for _ in (*feature.views(declared), *feature.means(declared)))
 
     @property
     def fitted(self) -> Fitted:

@@ -24,6 +24,7 @@ TITLES: Final = {
     "build_retrieval": "Fit the sources of candidates",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
+    "train_ensembles": "Train ensembles",
     "score_champion": "Score the champion",
     "evaluate_gates": "Gates",
     "build_reference_profile": "Build the reference profile",

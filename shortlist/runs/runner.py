@@ -75,9 +75,9 @@ def task_titles(compiled: Path) -> dict[str, str]:
 
 
 def roles_of(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the role of every model that a training graph's arguments declare, by name and in their order."""
+    """Return the role of every model with steps of its own, by name and in the order of a graph's arguments."""
     models = [DeclaredModel.read(text) for text in arguments.get("models", ())]
-    return {model.name: model.role for model in models}
+    return {model.name: model.role for model in models if not model.members}
 
 
 def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:

@@ -97,7 +97,7 @@ def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
         "name", "data", "features", "models", "slices", "runtime", "location", "input_digest", "stores", "code", "now",
     )  # fmt: skip
     training = training_arguments(spec, location, stores)
-    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.tune)}
+    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.search)}
 
 
 def declared_models(spec: Spec) -> list[DeclaredModel]:
@@ -108,6 +108,7 @@ def declared_models(spec: Spec) -> list[DeclaredModel]:
             name=name,
             section=model.model_dump(mode="json"),
             cluster=cluster if name in spec.runtime.cluster.workers else "",
+            members=model.members,
         )
         for name, model in sorted(spec.models.items(), key=lambda item: item[1].role != "candidate")
     ]

@@ -249,7 +249,8 @@ class Split(Section):
     """Which days train, tune and test; always whole days, always in time order."""
 
     warmup_days: int = Field(default=1, ge=0)
-    """First days that only feed statistics: on them every encoding is still empty."""
+    """First days that only feed statistics: on them every encoding is still empty. A model whose features look up no
+    statistics learns these days too."""
     validation_days: int = Field(default=1, ge=1)
     """Days before the test days, for early stopping."""
     test_days: int = Field(default=1, ge=1)

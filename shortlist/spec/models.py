@@ -14,7 +14,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.spec.base import Section
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class ModelSection(Section):
     def reads(self) -> tuple[str, ...]:
         """Patterns of the features that it reads."""
         return cast(tuple[str, ...], getattr(self, "features", ()))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the models that it is made of; they are trained before it. Empty: it learns from the table alone."""
+        return ()
 
     @property
     def continuation(self) -> Continuation | None:
@@ -198,6 +203,31 @@ def with_baselines(declared: Mapping[str, ModelSection]) -> dict[str, ModelSecti
             )
         models[kind] = added
     return models
+
+
+def check_members(models: Mapping[str, ModelSection]) -> None:
+    """Check that models that are made of others name such as are trained before them and can be served.
+
+    Args:
+        models: All that are trained, by name.
+
+    Raises:
+        ValueError: Names the model and the member.
+    """
+    for name, section in models.items():
+        where = f"models.{name}.models"
+        for number, member in enumerate(section.members):
+            found = models.get(member)
+            if member == name:
+                raise ValueError(f"{where}: '{member}' is this model itself; name other models")
+            if found is None:
+                raise ValueError(f"{where}: no model is called '{member}'{did_you_mean(member, models)}")
+            if found.members:
+                raise ValueError(f"{where}: '{member}' is itself made of other models; name those instead")
+            if found.role == "baseline":
+                raise ValueError(f"{where}: '{member}' is a baseline, which cannot be served; name candidates only")
+            if member in section.members[:number]:
+                raise ValueError(f"{where}: '{member}' is named twice; name every member once")
 
 
 def check_continued(continues: bool, how: str, amount: tuple[str, int | None], days: int | None) -> None:

@@ -13,7 +13,7 @@ from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import Feature, Features, declared_column
 from shortlist.spec.gates import Gates
-from shortlist.spec.models import Models, ModelSection, with_baselines
+from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
@@ -62,6 +62,11 @@ class Spec(Section):
         usual = (name for name, model in self.models.items() if model.reference_baseline and model.role == "baseline")
         return self.gates.baseline or next(usual)
 
+    @property
+    def search(self) -> Tune:
+        """The `tune` section, with the gates' metric where it names none."""
+        return self.tune.model_copy(update={"metric": self.tune.metric or self.gates.metric})
+
     @model_validator(mode="after")
     def _candidates_can_be_found(self) -> Self:
         if self.retrieval is not None:
@@ -77,6 +82,7 @@ class Spec(Section):
                 select(model.reads, self.features.names)
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
+        check_members(self.models)
         for feature in self.features.columns:
             _check_buckets(feature, self.models)
         for name in self.runtime.cluster.workers:
@@ -84,11 +90,8 @@ class Spec(Section):
         _check_baseline(self.gates.baseline, self.models)
         _check_streaming(self)
         self.tune.check(self.models)
-        if self.gates.metric == "gauc" and self.data.user is None:
-            raise ValueError(
-                "gates.metric: gauc is measured within each user, and data.user names no column; declare it, or metric:"
-                " auc"
-            )
+        if self.data.user is None:
+            _check_no_gauc({"gates": self.gates.metric, "tune": self.tune.metric})
         for name in self.monitoring.drift.ignore:
             declared_column(name, self.data, "monitoring.drift.ignore")
         for name in self.gates.slices:
@@ -157,6 +160,15 @@ def _check_streaming(spec: Spec) -> None:
             f"{where}: servers count every candidate of an answer, and data.live.missing_outcome: leave_out keeps those"
             " with an outcome as training data; declare negative"
         )
+
+
+def _check_no_gauc(metrics: Mapping[str, str | None]) -> None:
+    for where, metric in metrics.items():
+        if metric == "gauc":
+            raise ValueError(
+                f"{where}.metric: gauc is measured within each user, and data.user names no column; declare it, or"
+                " metric: auc"
+            )
 
 
 def _check_placement(device: str, gpus: int) -> None:

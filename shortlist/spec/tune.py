@@ -15,7 +15,7 @@ FIXED: Final = ("kind", "role", "calibration", "refit", "retrain")
 """Keys that a search does not change: they say what a model is for, or act beyond the validation days. The last two
 stand for every key that begins with them."""
 
-Metric = Literal["auc", "log_loss"]
+Metric = Literal["auc", "gauc", "log_loss"]
 
 
 class Dimension(Section):
@@ -63,8 +63,10 @@ class Dimension(Section):
 class Tune(Section):
     """A search for better settings (`shortlist tune`): nothing of it is ever applied by itself."""
 
-    metric: Metric = "auc"
-    """What is compared, on the validation days: the higher AUC, or the lower log loss."""
+    metric: Metric | None = None
+    """What is compared, on the validation days: the higher AUC, the higher GAUC (AUC within each user, weighted by the
+    user's rows), or the lower log loss. null: `gates.metric`, and where that is null too, `gauc` where the log names
+    users and 100 or more of them have clicks and other rows on the validation days, else `auc`."""
     minutes: float | None = Field(default=20, gt=0)
     """How long a model's search takes at most; the shipped section is always tried to its end. null: no limit."""
     trials: int | None = Field(default=None, ge=1)
@@ -92,6 +94,8 @@ class Tune(Section):
         for name, space in self.models.items():
             if name not in models:
                 raise ValueError(f"tune.models.{name}: no model is called '{name}'{did_you_mean(name, models)}")
+            if models[name].members:
+                raise ValueError(f"tune.models.{name}: it is made of other models; search over those instead")
             check_space(f"tune.models.{name}", models[name], space)
 
 

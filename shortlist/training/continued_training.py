@@ -95,7 +95,8 @@ class PreviousModel(NamedTuple):
         split = split_of(table)
         _check_unseen_days(self.record, split.validation, split.test)
         days = days_to_learn(split.train, self.record, how.overlap_days)
-        notes = {**table.notes, "split": {**table.notes["split"], "train": [day.isoformat() for day in days]}}
+        learnt = {"warmup": [], "train": [day.isoformat() for day in days]}
+        notes = {**table.notes, "split": {**table.notes["split"], **learnt}}
         return table.model_copy(update={"notes": notes})
 
     def told(self, section: ModelSection, learnt: TrainedModel) -> ContinuedFrom:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from models.inputs import split_of
+from models.inputs import chosen, days_learnt
 from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
 from shortlist.spec.base import Section
@@ -81,7 +81,8 @@ class Job(BaseModel):
         Raises:
             ShortlistError: The training or validation days have fewer files than there are processes.
         """
-        split = split_of(table)
+        patterns = getattr(section, "features", ())
+        split = days_learnt(table, chosen(table, patterns) if patterns else ())
         own: list[list[str]] = [[] for _ in range(world)]
         for days in (split.train, split.validation):
             for rank in range(world):

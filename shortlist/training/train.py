@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from models.ranker import Ranker
+from models.ranker import MemberFiles, Ranker
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import ShortlistError
@@ -54,6 +55,7 @@ def load_ranker(folder: Path) -> Ranker[Any]:
 def train(  # noqa: PLR0913, PLR0917 - what a training needs
     kind: str, section: ModelSection | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
     champion: Path | None = None, spread: DistributedLaunch | None = None, name: str = "",
+    members: Mapping[str, MemberFiles] = MappingProxyType({}),
 ) -> TrainedModel:  # fmt: skip
     """Train a model, write its folder, and write the scores of validation and test days into another.
 
@@ -67,6 +69,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         champion: Folder of a model of the same kind and features to start from.
         spread: The processes that train it together; None: this one does.
         name: What the user calls it; empty: as its kind.
+        members: The models that it is made of, by name.
 
     Raises:
         ShortlistError: The table, the section and the champion do not go together, or training went astray.
@@ -75,7 +78,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
     section = section or found.section_type(kind=kind)
     if spread is None:
         ranker = found(section, name)
-        ranker.fit(table, runtime, champion=champion)
+        ranker.fit(table, runtime, champion=champion, members=members)
         ranker.save(out_model)
     else:
         spread.run(Job.of(kind, section, table, runtime, champion, spread.world, name), out_model)

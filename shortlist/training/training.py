@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from models.base import DeclaredModel
 from models.checkpoints import CheckpointLocation, checkpoint_to
 from models.inputs import split_of
-from models.ranker import DivergedError, IncompatibleModelError
+from models.ranker import DivergedError, IncompatibleModelError, MemberFiles
 from models.record import TrainedModel
 from models.registry import kind_of
 from shortlist.contracts import Files
@@ -95,6 +96,7 @@ class FeatureArtifacts(NamedTuple):
 def train_and_track(
     model: DeclaredModel, runtime: Runtime, origin: RunContext,
     fitted: Path, table: Path, out_model: Path, out_scores: Path,
+    members: Mapping[str, MemberFiles] = MappingProxyType({}),
 ) -> TrackedRun:  # fmt: skip
     """Train, score, pack and track a declared model; export it when it is a candidate.
 
@@ -108,12 +110,13 @@ def train_and_track(
         table: The feature table.
         out_model: Model folder to write.
         out_scores: Folder that gets the scores of validation and test days.
+        members: The models that it is made of, by name.
     """
     section = kind_of(model.kind).section.model_validate(model.section)
     started = datetime.now(UTC)
     made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, file_digests(table), started)
     try:
-        record, continued = _train(model, section, runtime, origin, made, out_model, out_scores)
+        record, continued = _train(model, section, runtime, origin, made, out_model, out_scores, members)
     except DivergedError as reason:
         note(f"{model.name} is held: {reason}")
         record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
@@ -180,6 +183,7 @@ def _train(
     made: FeatureArtifacts,
     out_model: Path,
     out_scores: Path,
+    members: Mapping[str, MemberFiles],
 ) -> tuple[TrainedModel, ContinuedFrom | None]:
     """Go on from the earlier model where it fits, else start from scratch and say why."""
     kind, name, outputs = model.kind, model.name, (out_model, out_scores)
@@ -194,7 +198,7 @@ def _train(
         except IncompatibleModelError as reason:
             note(f"{name} was trained from scratch: {reason}")
     with checkpoint_to(_place(model, section, runtime, origin, made, "")):
-        return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name), None
+        return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name, members=members), None
 
 
 def _place(

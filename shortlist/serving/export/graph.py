@@ -32,6 +32,7 @@ class FeatureGraph:
         }
         self._kinds = {output.name: output.kind for output in plan.outputs}
         self._border: list[str] = []
+        self._is_cut = True
 
     def floats(self, names: Sequence[str]) -> str:
         """Return features as one FP32 matrix, shape (rows, floats); null is NaN, ids are numbers.
@@ -85,8 +86,14 @@ class FeatureGraph:
             dtype: Its type.
             width: Its columns; a text where they vary.
         """
+        if not self._is_cut:
+            return tensor
         self._border.append(f"border_{name}")
         return self.nodes.described(tensor, self._border[-1], dtype, width)
+
+    def run_whole(self) -> None:
+        """Leave borders out from now on: a graph of several models is not cut."""
+        self._is_cut = False
 
     def finished(self, output: str, name: str, width: int, model: str, kind: str) -> tuple[Any, Signature]:
         """Return the whole graph (an ONNX `ModelProto`) and what it reads.

@@ -6,17 +6,20 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import yaml
 
+from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
 from shortlist.report.figures import INK, MUTED, SERIES, Plot, drawn, plot
+from shortlist.spec.tune import Metric
 from shortlist.storage.artefacts import write_json, write_text
 from shortlist.training.tuning.search import Result, Trial
 
 PATCH: Final = "patch.yaml"
 TRIALS: Final = "trials.json"
 PAGE: Final = "tuning.html"
+_METRICS: Final = get_args(Metric)
 _STYLE: Final = (
     "body{font:16px/1.55 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
     "table{border-collapse:collapse;font-size:.875rem}td,th{padding:.2rem .8rem .2rem 0;text-align:left;"
@@ -67,7 +70,7 @@ def summary(result: Result) -> list[str]:
 
 
 def _measured(trial: Trial) -> str:
-    return f"AUC {trial.auc:.4f}, log loss {trial.log_loss:.4f}"
+    return ", ".join(trial.figures)
 
 
 def _patch(result: Result) -> dict[str, Any]:
@@ -90,7 +93,8 @@ def _page(result: Result, spec: str) -> str:
         for one in plots
     )
     keys = list(dict.fromkeys(key for trial in result.trials for key in trial.changes))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("trial", "", "AUC", "log loss", "seconds", *keys))
+    shown = [TITLES[name] for name in _METRICS]
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("trial", "", *shown, "seconds", *keys))
     title = f"Tuning {result.model} of {spec}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -103,7 +107,7 @@ def _page(result: Result, spec: str) -> str:
 
 def _row(trial: Trial, keys: Sequence[str]) -> str:
     what = "shipped section" if trial.shipped else trial.state
-    figures = ["" if value is None else f"{value:.4f}" for value in (trial.auc, trial.log_loss)]
+    figures = [f"{trial.measured[name]:.4f}" if name in trial.measured else "" for name in _METRICS]
     values = [str(trial.changes.get(key, "")) for key in keys]
     cells = [str(trial.number), f"{what}{': ' + trial.reason if trial.reason else ''}", *figures, f"{trial.seconds:g}"]
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, *values)) + "</tr>"
@@ -114,10 +118,10 @@ def history_plot(result: Result) -> Plot | None:
     measured = [(trial.number, trial.value) for trial in result.trials if trial.value is not None]
     if not measured:
         return None
-    better = max if result.metric == "auc" else min
+    better = min if result.metric in LOW_IS_GOOD else max
     best = [better(value for _, value in measured[: place + 1]) for place in range(len(measured))]
     numbers, values = zip(*measured, strict=True)
-    name = "AUC" if result.metric == "auc" else "log loss"
+    name = TITLES[result.metric]
     with drawn(6.5, 3.4) as (figure, (axes,)):
         axes.plot(numbers, best, color=SERIES[0], drawstyle="steps-post", label="best so far")
         axes.scatter(numbers, values, color=MUTED, s=14, label="trial")

@@ -16,13 +16,15 @@ from pydantic import BaseModel, ConfigDict
 
 from models.registry import kind_of
 from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Dimension, Metric, Tune, changed
 from shortlist.storage.artefacts import sha256
+from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
 from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
-from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, run_trial
+from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, deciding_metric, run_trial
 
 if TYPE_CHECKING:
     import optuna
@@ -51,10 +53,23 @@ class Trial(BaseModel):
     value: float | None = None
     """Of the metric."""
     auc: float | None = None
+    gauc: float | None = None
+    """None where no user has rows of both classes, or the log names no users."""
     log_loss: float | None = None
     seconds: float = 0.0
     reason: str = ""
     """Why it failed."""
+
+    @property
+    def measured(self) -> dict[Metric, float]:
+        """Its measurements on the validation days, in the order of reports."""
+        found: dict[Metric, float | None] = {"auc": self.auc, "gauc": self.gauc, "log_loss": self.log_loss}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def figures(self) -> list[str]:
+        """The measurements, each with its name."""
+        return [f"{TITLES[name]} {value:.4f}" for name, value in self.measured.items()]
 
 
 class Result(BaseModel):
@@ -76,7 +91,7 @@ class Result(BaseModel):
     @property
     def best(self) -> Trial | None:
         """The best trial; of equal ones the first, so that nothing changes for nothing. None when all failed."""
-        sign = 1 if self.metric == "auc" else -1
+        sign = -1 if self.metric in LOW_IS_GOOD else 1
         measured = [trial for trial in self.trials if trial.value is not None]
         return max(measured, key=lambda trial: (sign * (trial.value or 0), trial.shipped), default=None)
 
@@ -121,7 +136,8 @@ class Search(NamedTuple):
             ShortlistError: There is nothing to change.
         """
         space = space_of(tune, model, section)
-        return cls(model, section, space, tune.metric, runtime, table, tune.trials, tune.minutes)
+        metric = tune.metric or deciding_metric(DayTable.open(table, Files.TABLE))
+        return cls(model, section, space, metric, runtime, table, tune.trials, tune.minutes)
 
     @property
     def key(self) -> str:
@@ -194,7 +210,7 @@ def _one_trial(what: Search, study: optuna.Study, deadline: float | None, run: R
         section = changed(what.section, changes).without_refit
         job = TrialJob(
             kind=section.kind, name=what.model, section=section.model_dump(mode="json"), runtime=what.runtime,
-            table=str(what.table.resolve()),
+            table=str(what.table.resolve()), metric=what.metric,
         )  # fmt: skip
         watch = _Pace(what, trial, section)
         # Nothing is compared with a section that was not tried to its end.
@@ -222,7 +238,7 @@ class _Pace:
     def __init__(self, what: Search, trial: optuna.Trial, section: ModelSection) -> None:
         pace = kind_of(section.kind).tuning.pace
         self._per_round = float(getattr(section, pace)) / _PACE if pace else 1.0
-        self._sign = -1 if what.metric == "auc" else 1
+        self._sign = 1 if what.metric in LOW_IS_GOOD else -1
         self._trial = trial
         self._reached = 0
 
@@ -244,7 +260,7 @@ def _study(what: Search, folder: Path) -> optuna.Study:
     study = optuna.create_study(
         storage=storage,
         study_name=what.key,
-        direction="maximize" if what.metric == "auc" else "minimize",
+        direction="minimize" if what.metric in LOW_IS_GOOD else "maximize",
         load_if_exists=True,
         # The worst quarter of those that got as far is stopped; the first epoch, or trees, say little.
         pruner=optuna.pruners.PercentilePruner(75.0, n_startup_trials=5, n_warmup_steps=2 if _has_pace(what) else 0),
@@ -280,7 +296,8 @@ def _told(trial: optuna.trial.FrozenTrial) -> Trial:
     return Trial(
         number=trial.number, state=_STATES[trial.state.name], shipped=_is_shipped(trial),
         changes=said.get("changes", {}), value=trial.value, auc=measured.get("auc"),
-        log_loss=measured.get("log_loss"), seconds=said.get("seconds", 0.0), reason=said.get("reason", ""),
+        gauc=measured.get("gauc"), log_loss=measured.get("log_loss"), seconds=said.get("seconds", 0.0),
+        reason=said.get("reason", ""),
     )  # fmt: skip
 
 
@@ -307,8 +324,8 @@ def _standing(what: Search, study: optuna.Study) -> str:
     if not finished:
         return ""
     values = [trial.value for trial in finished if trial.value is not None]
-    best = max(values) if what.metric == "auc" else min(values)
-    return f"{len(study.trials)} trials, best {what.metric} {best:.4f}"
+    best = min(values) if what.metric in LOW_IS_GOOD else max(values)
+    return f"{len(study.trials)} trials, best {TITLES[what.metric]} {best:.4f}"
 
 
 @contextmanager

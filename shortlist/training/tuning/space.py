@@ -40,6 +40,10 @@ def space_of(tune: Tune, model: str, section: ModelSection) -> Space:
     Raises:
         ShortlistError: There is nothing to change, or a section's own value cannot be in a declared space.
     """
+    if section.members:
+        raise ShortlistError(
+            f"models.{model}: it is made of other models; search over those instead: {', '.join(section.members)}"
+        )
     space = tune.models.get(model) or kind_of(section.kind).tuning.space
     if not space:
         raise ShortlistError(

@@ -32,16 +32,16 @@ class TrackedSearch:
     def log(self, trial: Trial) -> None:
         """Write a trial: the section as it was tried, the measurements, and how it ended."""
         params = flat({**self._section.model_dump(mode="json"), **trial.changes})
-        measured = {name: getattr(trial, name) for name in ("auc", "log_loss") if getattr(trial, name) is not None}
         tags = {**self._tags, "trial": str(trial.number), "shipped": str(trial.shipped).lower()}
         if trial.reason:
             tags["reason"] = trial.reason
-        numbers = {f"validation_{name}": value for name, value in measured.items()} | {"seconds": trial.seconds}
+        numbers = {f"validation_{name}": value for name, value in trial.measured.items()} | {"seconds": trial.seconds}
         name = "as shipped" if trial.shipped else f"trial {trial.number}"
         self._tracker.log_nested(self.run, name, params, numbers, tags, _STATUS[trial.state])
 
     def close(self, result: Result) -> None:
         """Write the best trial's measurements to the search's own run, and end it."""
         best = result.best
-        numbers = {} if best is None else {"best_validation_auc": best.auc, "best_validation_log_loss": best.log_loss}
+        measured = {} if best is None else best.measured
+        numbers = {f"best_validation_{name}": value for name, value in measured.items()}
         self._tracker.close_run(self.run, {**numbers, "trials": len(result.trials)})

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 import numpy as np
+import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from models.inputs import split_of
@@ -25,7 +26,10 @@ from models.ranker import Ranker
 from models.registry import kind_of
 from models.validation import quality
 from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.evaluation.measure import FEWEST_RANKED_USERS
+from shortlist.evaluation.ranking import auc_per_group, gauc
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.tune import Metric
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import EVENTS_VARIABLE
@@ -56,6 +60,8 @@ class TrialJob(BaseModel):
     runtime: Runtime
     table: str
     """Folder of the feature table."""
+    metric: Metric = "auc"
+    """What is compared."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -75,7 +81,7 @@ def run_trial(
         command: What the process runs; the folder of the job is added.
 
     Returns:
-        `auc` and `log_loss` of the validation days.
+        `auc` and `log_loss` of the validation days, and `gauc` where it can be measured.
 
     Raises:
         TrialFailure: The training refused, crashed, or was killed.
@@ -145,14 +151,18 @@ def _why(code: int, log: Path) -> str:
 
 
 def measure(job: TrialJob, on_line: Callable[[dict[str, Any]], None]) -> dict[str, float]:
-    """Train a job's model here, and return `auc` and `log_loss` of the validation days; test days are never opened.
+    """Train a job's model here, and measure it on the validation days; test days are never opened.
 
     Args:
         job: What to train.
         on_line: Called with the history's line after every epoch or tree.
 
+    Returns:
+        `auc`, `log_loss`, and `gauc` where users have rows of both classes.
+
     Raises:
-        ShortlistError: The table and the section do not go together, or training went astray.
+        ShortlistError: The table and the section do not go together, training went astray, or the job's metric cannot
+            be measured.
     """
     kind = kind_of(job.kind)
     section = kind.section.model_validate(job.section)
@@ -160,12 +170,35 @@ def measure(job: TrialJob, on_line: Callable[[dict[str, Any]], None]) -> dict[st
     table = DayTable.open(Path(job.table), Files.TABLE)
     ranker.fit(table, job.runtime, on_line)
     days = set(split_of(table).validation)
-    parts = [(frame[Columns.LABEL].to_numpy(), ranker.predict(frame)) for _, frame in table.frames(days)]
-    labels, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
+    labels, users = _labels_and_users(table)
+    scores = np.concatenate([ranker.predict(frame) for _, frame in table.frames(days)])
     found = quality(labels, scores)
     if found["validation_auc"] is None:
         raise ShortlistError("the validation days have labels of one class; declare more of them")
+    found["validation_gauc"] = None if users is None else gauc(labels, scores.astype(np.float64), users)
+    if found.get(f"validation_{job.metric}") is None:
+        raise ShortlistError(
+            f"tune.metric: {job.metric}: no user has clicks and other rows on the validation days; declare metric: auc"
+        )
     return {name.removeprefix("validation_"): float(value) for name, value in found.items() if value is not None}
+
+
+def deciding_metric(table: DayTable) -> Metric:
+    """Return what a search compares where the spec says nothing: as the gates choose it, but on the validation days."""
+    labels, users = _labels_and_users(table)
+    if users is None:
+        return "auc"
+    ranked = auc_per_group(labels, np.zeros(len(labels)), users).groups.size
+    return "gauc" if ranked >= FEWEST_RANKED_USERS else "auc"
+
+
+def _labels_and_users(table: DayTable) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the label of every validation row, and its user's number, -1 for none; None where the log names none."""
+    rows = pl.scan_parquet(table.paths(set(split_of(table).validation)), hive_partitioning=False)
+    named = [name for name in (Columns.LABEL, Columns.USER) if name in rows.collect_schema().names()]
+    read = rows.select(named).collect()
+    users = read[Columns.USER].rank("dense").cast(pl.Int64).fill_null(0).to_numpy() - 1 if len(named) > 1 else None
+    return read[Columns.LABEL].to_numpy().astype(np.float64), users
 
 
 def main() -> None:

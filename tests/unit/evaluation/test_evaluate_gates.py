@@ -57,8 +57,8 @@ class Run:
 
     def evaluate_gates(self) -> tuple[str | None, Verdict]:
         candidates = {
-            name: Candidate(self.root / f"{name}_model", self.root / name, self.root / f"{name}_proof")
-            for name in ("xgboost", "dlrm")
+            name: Candidate(self.root / f"{name}_model", self.root / name, self.root / f"{name}_proof", members)
+            for name, members in (("xgboost", ()), ("dlrm", ()), ("both", ("xgboost", "dlrm")))
             if (self.root / name).is_dir()
         }
         evidence = (self.root / name for name in ("log", "skew", "champion", "popularity"))
@@ -95,6 +95,30 @@ def test_of_two_the_lower_validation_loss_of_the_kept_epoch_is_blessed(run: Run)
     run.model("dlrm", 0.55, 0.50, 0.53)
     run.score("dlrm", run.frame)
     assert run.evaluate_gates()[0] == "dlrm"
+
+
+def noisy(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
+    noise = np.random.default_rng(seed).normal(0, 0.3, frame.height).astype(np.float32)
+    return frame.with_columns(score=(pl.col("score") + pl.Series(noise)).clip(0.01, 0.99))
+
+
+@pytest.mark.parametrize(("of", "blessed"), [("the mean", "both"), ("one member", "dlrm")])
+def test_a_model_of_others_is_blessed_only_where_it_beats_each_of_them(run: Run, of: str, blessed: str) -> None:
+    run.limits = run.limits.model_copy(
+        update={"max_calibration_error": 1.0, "max_rate_error": 1.0, "max_log_loss": 2.0}
+    )
+    one, other = noisy(run.frame, 1), noisy(run.frame, 2)
+    mean = one.with_columns(score=(one["score"] + other["score"]) / 2)
+    for name, loss, scores in (("xgboost", 0.6, one), ("dlrm", 0.5, other), ("both", 0.4, mean)):
+        run.model(name, loss)
+        run.score(name, other if (name, of) == ("both", "one member") else scores)
+    found, verdict = run.evaluate_gates()
+    assert found == blessed
+    held = [gate.message for gate in verdict.reports[-1].gates if not gate.passed]
+    if of == "one member":
+        assert len(held) == 1 and "AUC lead +0.0000 <= 0" in held[0] and "dlrm alone would do" in held[0]
+    else:
+        assert held == []
 
 
 def test_the_same_evidence_gives_the_same_verdict(run: Run) -> None:

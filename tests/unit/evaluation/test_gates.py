@@ -115,6 +115,36 @@ def skew(**changed: Any) -> SkewReport:
     return SkewReport(**{**good, "row_count_ok": True, "columns": {"users:rows": 0, "items:rows": 0}, **changed})
 
 
+def lead(low: float, metric: Metric = "auc", reference: str = "trees") -> Comparison:
+    ahead = difference(0.01, low).model_copy(update={"metric": metric})
+    return Comparison(reference=reference, differences={metric: ahead})
+
+
+class TestMembers:
+    def test_passes_what_is_better_than_each_member_and_says_by_how_much(self) -> None:
+        result = absolute_gate(measures(), GAIN, "auc", LIMITS, [lead(0.002), lead(0.005, reference="network")])
+        assert result.passed
+        assert "AUC lead +0.0020 over trees, AUC lead +0.0050 over network" in result.reason
+        assert set(result.numbers["members"]) == {"trees", "network"}
+
+    @pytest.mark.parametrize("low", [0.0, -0.001])
+    def test_holds_what_is_not_shown_to_be_better_than_its_best_member(self, low: float) -> None:
+        held = _held(absolute_gate(measures(), GAIN, "auc", LIMITS, [lead(0.005, reference="network"), lead(low)]))
+        assert held == (
+            f"AUC lead {low:+.4f} <= 0 (0.7600 against 0.7500 of its member trees on the same 4 000 test rows;"
+            " one-sided 95% bound): trees alone would do"
+        )
+
+    def test_looks_at_what_decides(self) -> None:
+        held = _held(absolute_gate(measures(), gain(0.05, 0.01), "gauc", LIMITS, [lead(-0.003, "gauc")]))
+        assert held.startswith("GAUC lead -0.0030 <= 0")
+
+    def test_holds_what_could_not_be_compared(self) -> None:
+        unread = Comparison(reference="trees", differences={}, problem="scores.parquet is missing")
+        held = _held(absolute_gate(measures(), GAIN, "auc", LIMITS, [unread]))
+        assert held == "its member trees: no comparison, scores.parquet is missing"
+
+
 class TestSkew:
     def test_passes_equal_answers(self) -> None:
         assert skew_gate(skew(), 4_000, LIMITS).passed

@@ -13,6 +13,19 @@ from shortlist.spec.runtime import Runtime
 NUMBER = {"kind": "numeric", "each": "price"}
 
 
+def test_a_table_says_which_features_look_up_earlier_days(world: Any) -> None:
+    columns = [
+        {"kind": "vocabulary", "each": "page"},
+        {"kind": "cyclic", "period": "day", "name": "hour"},
+        {"kind": "target", "key": "page", "name": "page_rate"},
+        {"kind": "count", "key": "page", "name": "page_seen"},
+        {"kind": "time_since", "key": "page", "name": "page_away"},
+    ]
+    table = world.table(world.log([world.row(day, page="x") for day in range(4)]), columns)
+    looked_up = {column["name"] for column in table.notes["columns"] if column["history"]}
+    assert looked_up == {"page_rate", "page_seen", "page_away"}
+
+
 def test_table_holds_what_its_contract_says(world: Any) -> None:
     columns = [
         NUMBER,
@@ -25,11 +38,11 @@ def test_table_holds_what_its_contract_says(world: Any) -> None:
     table = world.table(world.log(rows), columns)
     assert table.notes == {
         "columns": [
-            {"name": "price_number", "kind": "dense", "size": None, "width": None},
-            {"name": "page_id", "kind": "id", "size": 2, "width": None},
-            {"name": "words_id", "kind": "ids", "size": 3, "width": None},
-            {"name": "page_hash", "kind": "id", "size": 7, "width": None, **learnt},
-            {"name": "vector_vector", "kind": "vector", "size": None, "width": 2},
+            {"name": "price_number", "kind": "dense", "size": None, "width": None, "history": False},
+            {"name": "page_id", "kind": "id", "size": 2, "width": None, "history": False},
+            {"name": "words_id", "kind": "ids", "size": 3, "width": None, "history": False},
+            {"name": "page_hash", "kind": "id", "size": 7, "width": None, "history": False, **learnt},
+            {"name": "vector_vector", "kind": "vector", "size": None, "width": 2, "history": False},
         ],
         "split": {
             "warmup": [],

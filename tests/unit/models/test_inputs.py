@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
+import polars as pl
 import pytest
 
 from models.inputs import LearningTable, chosen, features_of, split_of
+from models.logistic.ranker import LogisticRanker
+from models.logistic.section import LogisticModel
 from shortlist.contracts import DataError, ShortlistError
+from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayPart, DayTable
+from shortlist.training.job import Job
 
 
 def changed(table: DayTable, **notes: Any) -> DayTable:
@@ -58,6 +64,45 @@ def test_only_training_and_validation_days_can_be_reached(table: DayTable) -> No
     for part in ("test", "warmup"):
         with pytest.raises(ShortlistError, match=f"it may not read '{part}'"):
             learning.paths(part)  # type: ignore[arg-type]
+
+
+def looking_back(table: DayTable, *names: str) -> DayTable:
+    """Return the table with features that look up what earlier days left; the others do not."""
+    columns = [{**one, "history": one["name"] in names} for one in table.notes["columns"]]
+    return changed(table, columns=columns)
+
+
+def test_warm_up_days_are_learnt_where_no_feature_looks_up_earlier_days(table: DayTable) -> None:
+    made = looking_back(table, "age")
+    ids, both = (LearningTable(made, chosen(made, patterns)) for patterns in (("*_id",), ("*_id", "age")))
+    warmup, *train = (date(2026, 1, day) for day in (5, 6, 7))
+    assert (ids.split.warmup, ids.split.train) == ((), (warmup, *train))
+    assert (both.split.warmup, both.split.train) == ((warmup,), tuple(train))
+    assert (ids.rows("train"), both.rows("train")) == (3 * 1_500, 2 * 1_500)
+    assert sum(frame.height for frame in ids.frames("train")) == 3 * 1_500
+    warm = pl.concat(frame for day, frame in table.frames() if day == warmup)
+    first = pl.concat(ids.frames("train")).head(1_500)
+    assert first["user_id"].equals(warm["user_id"])
+    assert ids.base_rate != both.base_rate
+
+
+def test_a_model_of_ids_alone_has_learnt_the_warm_up_day(table: DayTable) -> None:
+    made = looking_back(table, "age")
+    runtime = Runtime(engine="cpu", seed=3)
+    for patterns, days in ((("user_id",), 3), (("user_id", "age"), 2)):
+        record = LogisticRanker(LogisticModel(features=patterns, epochs=1)).fit(made, runtime)
+        assert (len(record.train_days), record.train_rows) == (days, days * 1_500)
+
+
+def test_several_workers_share_out_the_warm_up_day_too(table: DayTable) -> None:
+    made = looking_back(table, "age")
+    for patterns, rows in ((("user_id",), 4 * 1_500), (("user_id", "age"), 3 * 1_500)):
+        section = LogisticModel(features=patterns)
+        job = Job.of("logistic", section, made, Runtime(engine="cpu"), None, 2)
+        read = pl.read_parquet([*job.files(0), *job.files(1)], hive_partitioning=False)
+        assert read.height == rows
+        learning = LearningTable(job.opened, chosen(job.opened, patterns))
+        assert set(learning.paths("train", "validation")) == job.files(0) | job.files(1)
 
 
 def test_frames_hold_the_label_and_the_chosen_features_only(table: DayTable) -> None:

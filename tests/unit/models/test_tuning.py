@@ -8,17 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import yaml
+from sklearn.metrics import roc_auc_score
 
 from models.base import DeclaredModel
 from models.registry import KINDS, kind_of
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.tune import Dimension, Tune, changed, check_space
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import sqlite_uri
 from shortlist.training.tuning.batches import Batch, choose, plan_batches
@@ -26,7 +28,7 @@ from shortlist.training.tuning.outcome import PAGE, PATCH, write_outcome
 from shortlist.training.tuning.search import STUDY, Result, Search, Trial, search
 from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
 from shortlist.training.tuning.tracked import TrackedSearch
-from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, run_trial
+from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, measure, run_trial
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 TREES = next(iter(KINDS))
@@ -101,6 +103,53 @@ def test_a_kind_without_a_usual_space_says_what_to_declare() -> None:
         space_of(Tune(), "plain", usual)
 
 
+@pytest.mark.parametrize(
+    ("changes", "metric"),
+    [
+        ([], None),
+        (["gates.metric=gauc"], "gauc"),
+        (["gates.metric=auc"], "auc"),
+        (["gates.metric=gauc", "tune.metric=log_loss"], "log_loss"),
+    ],
+)
+def test_what_is_compared_is_what_the_gates_decide_by(changes: list[str], metric: str | None) -> None:
+    assert parse_spec(DEMO.read_text(), changes=changes).search.metric == metric
+
+
+def test_gauc_without_users_is_refused() -> None:
+    minimal = DEMO.parents[2] / "tests/specs/valid/minimal.yaml"
+    text = minimal.read_text().replace("  user: user_id\n", "").replace("  item: item_id\n", "")
+    with pytest.raises(SpecError, match=r"tune\.metric: gauc is measured within each user, and data\.user names no"):
+        parse_spec(text, changes=["tune.metric=gauc"])
+
+
+def with_users(table: DayTable, folder: Path, users: pl.Expr | None) -> DayTable:
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows=1_000)
+    for _, frame in table.frames():
+        named = frame.drop(Columns.USER) if users is None else frame.with_columns(users.alias(Columns.USER))
+        writer.append(named)
+    return writer.close(dict(table.notes))
+
+
+@pytest.mark.parametrize(
+    ("users", "metric"),
+    [
+        (None, "auc"),
+        (pl.col(Columns.USER) % 99, "auc"),  # fewer than a hundred
+        (pl.col(Columns.IMPRESSION) % 100, "gauc"),
+        (pl.col(Columns.IMPRESSION), "auc"),  # nobody has two rows, so nobody has rows of both classes
+    ],
+)
+def test_where_nothing_is_declared_the_users_of_the_validation_days_decide(
+    table: DayTable, tmp_path: Path, users: pl.Expr | None, metric: str
+) -> None:
+    made = with_users(table, tmp_path / "table", users)
+    assert Search.of(Tune(), "trees", section(), Runtime(engine="cpu"), made.folder).metric == metric
+    assert (
+        Search.of(Tune(metric="log_loss"), "trees", section(), Runtime(engine="cpu"), made.folder).metric == "log_loss"
+    )
+
+
 def test_trials_do_not_fit_the_validation_days() -> None:
     one = section(refit=True, retrain="refit")
     assert (one.without_refit.refit, one.without_refit.retrain) == (False, "scratch")  # type: ignore[attr-defined]
@@ -123,12 +172,18 @@ class Trials:
         if isinstance(outcome, BaseException):
             raise outcome
         if isinstance(outcome, list):
-            return {"auc": 0.5, "log_loss": 0.6} if all(on_loss(step, loss) for step, loss in outcome) else None
-        return {"auc": outcome, "log_loss": 1 - outcome}
+            return (
+                {"auc": 0.5, "gauc": 0.5, "log_loss": 0.6}
+                if all(on_loss(step, loss) for step, loss in outcome)
+                else None
+            )
+        return outcome if isinstance(outcome, dict) else {"auc": outcome, "log_loss": 1 - outcome}
 
 
 def searched(table: DayTable, **changes: Any) -> Search:
-    made = Search.of(Tune(trials=4, minutes=None), "trees", section(), Runtime(engine="cpu"), table.folder)
+    made = Search.of(
+        Tune(trials=4, minutes=None, metric="auc"), "trees", section(), Runtime(engine="cpu"), table.folder
+    )
     return made._replace(**changes)
 
 
@@ -148,6 +203,19 @@ def test_by_log_loss_lower_is_better(table: DayTable, tmp_path: Path) -> None:
     result = search(searched(table, metric="log_loss"), tmp_path, run=Trials(0.6, 0.7, 0.5, 0.65))
     assert result.best is not None
     assert result.best.value == pytest.approx(0.3)
+
+
+def test_by_gauc_the_order_within_users_decides_and_is_shown(table: DayTable, tmp_path: Path) -> None:
+    told = {"auc": 0.8, "gauc": 0.60, "log_loss": 0.5}
+    orders = Trials(told, {**told, "gauc": 0.61, "auc": 0.7}, {**told, "gauc": 0.55, "auc": 0.9}, told)
+    result = search(searched(table, metric="gauc"), tmp_path, run=orders)
+    assert result.best is not None
+    assert (result.best.number, result.best.value, result.best.auc) == (1, 0.61, 0.7)
+    assert {one.metric for one in orders.jobs} == {"gauc"}
+    lines = "\n".join(write_outcome(result, "demo", tmp_path))
+    assert "trial 1, AUC 0.7000, GAUC 0.6100, log loss 0.5000; as shipped AUC 0.8000, GAUC 0.6000" in lines
+    page = (tmp_path / PAGE).read_text()
+    assert "<th>GAUC</th>" in page and "GAUC on the validation days" in page
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(table: DayTable, tmp_path: Path) -> None:
@@ -236,6 +304,24 @@ def test_a_trial_trains_and_measures_the_validation_days(table: DayTable) -> Non
     assert measured is not None
     assert 0.5 < measured["auc"] < 1
     assert measured["log_loss"] == pytest.approx(min(losses), abs=1e-5)
+
+
+def test_a_trial_measures_the_order_within_users(table: DayTable, tmp_path: Path) -> None:
+    made = with_users(table, tmp_path / "table", pl.col(Columns.USER))
+    measured = measure(job(made).model_copy(update={"metric": "gauc"}), lambda line: None)
+    rows = pl.concat(frame for day, frame in made.frames() if day == made.days[-2].day)
+    ranker = kind_of(TREES).load("ranker")(section(), "trees")
+    ranker.fit(made, Runtime(engine="cpu"))
+    wanted = 0.0
+    for _, of_user in rows.with_columns(score=pl.Series(ranker.predict(rows))).group_by(Columns.USER):
+        wanted += of_user.height * roc_auc_score(of_user[Columns.LABEL], of_user["score"])
+    assert measured["gauc"] == pytest.approx(wanted / rows.height, abs=1e-6)
+
+
+def test_a_metric_that_cannot_be_measured_is_the_trials_reason(table: DayTable, tmp_path: Path) -> None:
+    lonely = with_users(table, tmp_path / "table", pl.col(Columns.IMPRESSION))
+    with pytest.raises(ShortlistError, match=r"tune\.metric: gauc: no user has clicks and other rows"):
+        measure(job(lonely).model_copy(update={"metric": "gauc"}), lambda line: None)
 
 
 def test_what_a_trial_refuses_is_its_reason(table: DayTable, tmp_path: Path) -> None:

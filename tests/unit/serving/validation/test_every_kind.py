@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models.ranker import MemberFiles
 from models.registry import KINDS, kind_of
 from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
@@ -29,6 +30,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "dcn": {**IDS, "cross_rank": 16, "calibration": "platt"},
     "wide_deep": IDS,
     "finalnet": {**IDS, "calibration": "isotonic"},
+    "blend": {"models": ["xgboost", "dcn"]},
 }
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
@@ -39,12 +41,19 @@ def test_no_kind_that_is_served_is_left_out() -> None:
     assert served == set(TRIED) | ELSEWHERE
 
 
+def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles:
+    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind]})
+    train(kind, section, table, trained.spec.runtime, folder / "model", folder / "scores")
+    return MemberFiles(folder / "model", folder / "scores")
+
+
 @pytest.mark.parametrize("kind", TRIED)
 def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
     section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind]})
     table = DayTable.open(trained.root / "table", Files.TABLE)
     model, scores = tmp_path / "model", tmp_path / "scores"
-    train(kind, section, table, trained.spec.runtime, model, scores)
+    members = {name: tried(name, table, trained, tmp_path / name) for name in section.members}
+    train(kind, section, table, trained.spec.runtime, model, scores, members=members)
     pack(model, trained.fitted)
     export(model, "demo")
     verify_model_folder(model)

@@ -1,0 +1,42 @@
+"""A blend as nodes of an ONNX graph: its members' nodes, which share the inputs, and their weighted sum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from models.blend.ranker import LARGEST_LOG_ODDS, MEMBERS, read_weights
+from models.blend.section import BlendModel
+from models.record import TrainedModel, read_record
+from models.registry import kind_of
+from shortlist.serving.export.calibration import Calibration
+from shortlist.serving.export.graph import FeatureGraph
+
+
+def add_members(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
+    """Add the members of a model; return the tensor of its log-odds, shape (rows, 1).
+
+    Args:
+        graph: Gets the nodes.
+        record: Names the members.
+        folder: The model folder.
+    """
+    graph.run_whole()
+    members = BlendModel.model_validate(record.params).members
+    weights, intercept = read_weights(folder, members)
+    columns = [_log_odds(graph, folder / MEMBERS / name) for name in members]
+    return graph.nodes.add("Gemm", graph.nodes.joined(columns, axis=1), weights[:, None], np.array([intercept]))
+
+
+def _log_odds(graph: FeatureGraph, folder: Path) -> str:
+    """Add one member; return its log-odds, cut off as the blend reads them."""
+    record, add = read_record(folder), graph.nodes.add
+    log_odds: str = kind_of(record.kind).load("export")(graph, record, folder)
+    calibration = Calibration.read(folder)
+    if calibration is not None:
+        log_odds = calibration.add_nodes(graph.nodes, log_odds)
+    # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
+    smallest, largest = np.array(-LARGEST_LOG_ODDS), np.array(LARGEST_LOG_ODDS)
+    at_least = add("Where", add("Less", log_odds, smallest), smallest, log_odds)
+    return add("Where", add("Greater", at_least, largest), largest, at_least)

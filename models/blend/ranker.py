@@ -1,0 +1,147 @@
+"""A blend: the weighted sum of its members' log-odds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from models.blend.section import BlendModel
+from models.inputs import LearningTable, features_of
+from models.ranker import DivergedError, MemberFiles, OnEpoch, Outcome, Ranker
+from models.record import read_record
+from models.registry import kind_of
+from models.validation import probabilities, quality
+from shortlist.contracts import Columns, Files
+from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json, write_json
+from shortlist.storage.tables import DayTable
+
+WEIGHTS: Final = "blend.json"
+MEMBERS: Final = "members"
+"""Folder, in that of a blend, of the members' folders."""
+LARGEST_LOG_ODDS: Final = np.float32(np.log((1 - 1e-7) / 1e-7))
+"""Members' log-odds are cut off here, as their scores are kept from 0 and 1."""
+_FOLDS: Final = 5
+
+
+class BlendRanker(Ranker[BlendModel]):
+    """Logistic regression on the members' scores of the validation days (stacking; Wolpert, 1992).
+
+    The members have not learnt these days. The blend has, so that its own scores of them, by which candidates are
+    compared, come from a cross-validation.
+    """
+
+    kind = "blend"
+    section_type = BlendModel
+    _rankers: dict[str, Ranker[Any]]
+    _rows: dict[str, ScoredRows]
+    _weights: np.ndarray
+    _intercept: np.float32
+
+    def _learning(self, table: DayTable) -> LearningTable:
+        self._rows = _validation_rows(self.members)  # first: a member without scores has no weights to load either
+        self._rankers = {name: load_member(files.model) for name, files in self.members.items()}
+        read = {feature.name for ranker in self._rankers.values() for feature in ranker.record.features}
+        return LearningTable(table, tuple(feature for feature in features_of(table) if feature.name in read))
+
+    def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        labels = _labels(self._rows)
+        log_odds = np.stack([_log_odds_of(one.scores) for one in self._rows.values()], axis=1)
+        regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
+        folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=runtime.seed)
+        held_out = cross_val_predict(regression, log_odds, labels, cv=folds, method="predict_proba")[:, 1]
+        regression.fit(log_odds, labels)
+        scaler, fitted = regression[0], regression[1]
+        weights = fitted.coef_[0] / scaler.scale_
+        self._weights = weights.astype(np.float32)
+        self._intercept = np.float32(fitted.intercept_[0] - scaler.mean_ @ weights)
+        line = {"epoch": 1, **quality(labels, held_out)}
+        on_epoch(line)
+        self._rows = {}
+        return Outcome((line,), best=1, epochs=1, held_out=held_out[_places(learning)])
+
+    def _predict(self, frame: pl.DataFrame) -> np.ndarray:
+        return probabilities(self._log_odds(frame))
+
+    def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        columns = [np.clip(ranker.log_odds(frame), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS) for ranker in self._ordered()]
+        return np.asarray(np.stack(columns, axis=1, dtype=np.float32) @ self._weights + self._intercept)
+
+    def _ordered(self) -> list[Ranker[Any]]:
+        return [self._rankers[name] for name in self.section.members]
+
+    def _write(self, folder: Path) -> None:
+        for name, ranker in self._rankers.items():
+            ranker.save(folder / MEMBERS / name)
+        weights = dict(zip(self.section.members, self._weights.tolist(), strict=True))
+        write_json(folder / WEIGHTS, {"weights": weights, "intercept": float(self._intercept)})
+
+    def _read(self, folder: Path) -> None:
+        self._rankers = {name: load_member(folder / MEMBERS / name) for name in self.section.members}
+        self._weights, self._intercept = read_weights(folder, self.section.members)
+
+
+def load_member(folder: Path) -> Ranker[Any]:
+    """Return the model in a folder, whatever its kind."""
+    ranker: Ranker[Any] = kind_of(read_record(folder).kind).load("ranker").load(folder)
+    return ranker
+
+
+def read_weights(folder: Path, members: tuple[str, ...]) -> tuple[np.ndarray, np.float32]:
+    """Return the weights of the members, float32, shape (members,), and the intercept."""
+    saved = read_json(folder / WEIGHTS)
+    return np.array([saved["weights"][name] for name in members], np.float32), np.float32(saved["intercept"])
+
+
+def _validation_rows(members: Mapping[str, MemberFiles]) -> dict[str, ScoredRows]:
+    """Return every member's rows of the validation days.
+
+    Raises:
+        DivergedError: A member has no scores, or none from before it had learnt those days.
+    """
+    found: dict[str, ScoredRows] = {}
+    for name, files in members.items():
+        try:
+            found[name] = read_scores(files.scores / Files.SCORES, "validation")
+            check_same_rows(found[name], next(iter(found.values())))
+        except UnmeasurableError as problem:
+            raise DivergedError(f"its member '{name}' cannot be read: {problem}") from None
+        if found[name].learnt:
+            raise DivergedError(
+                f"its member '{name}' has learnt the validation days and kept no scores from before; nothing is left"
+                " to fit the blend on. Train that member without refit, or in one process"
+            )
+    return found
+
+
+def _labels(rows: Mapping[str, ScoredRows]) -> np.ndarray:
+    labels: np.ndarray = next(iter(rows.values())).labels
+    rarer = int(min(labels.sum(), len(labels) - labels.sum()))
+    if rarer < _FOLDS:
+        raise DivergedError(
+            f"the {len(labels):,} rows of the validation days have {rarer} of the rarer label; a blend is fitted on"
+            f" {_FOLDS} or more. Give more validation days"
+        )
+    return labels
+
+
+def _places(learning: LearningTable) -> np.ndarray:
+    """Return where each of the table's validation rows stands among those rows in the order of their impressions."""
+    read = (pl.read_parquet(path, columns=[Columns.IMPRESSION], hive_partitioning=False)
+            for path in learning.paths("validation"))  # fmt: skip
+    return pl.concat(read)[Columns.IMPRESSION].rank("ordinal").to_numpy() - 1
+
+
+def _log_odds_of(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log(scores / (1 - scores)))

@@ -1,0 +1,84 @@
+"""Models that are made of other models: trained on what those left, and validated, in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from models.base import DeclaredModel
+from models.ranker import MemberFiles
+from shortlist.serving.validation.validate_export import validate_export
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+from shortlist.storage.artefacts import read_json, write_json
+from shortlist.training.training import RunContext, train_and_track
+
+_INDEX: Final = "ensembles.json"
+
+
+class EnsembleArtefact(NamedTuple):
+    """One folder of an ensemble, as a pipeline hands on those of other models."""
+
+    path: str
+    metadata: dict[str, Any]
+    """Name, kind, role and MLflow run of the model, and the names of its members."""
+
+
+class Made(NamedTuple):
+    """What was made before, for every ensemble the same."""
+
+    valid_log: Path
+    fitted: Path
+    table: Path
+    members: Mapping[str, MemberFiles]
+    """All models that are made of no others, by name."""
+
+
+def train_ensembles(
+    models: Sequence[DeclaredModel],
+    made: Made,
+    sections: tuple[Gates, Serving, Runtime],
+    origin: RunContext,
+    out: Path,
+) -> list[dict[str, Any]]:
+    """Train, score, track and validate every model that is made of others; return what later steps are told of them.
+
+    Args:
+        models: All that are declared; those without members are left out.
+        made: What earlier steps left.
+        sections: Of the spec.
+        origin: Spec, stores, log, code and cause.
+        out: Folder to write; `ensemble_artefacts` reads it.
+    """
+    limits, serving, runtime = sections
+    trained = []
+    out.mkdir(parents=True, exist_ok=True)
+    for declared in models:
+        if not declared.members:
+            continue
+        folder = out / declared.name
+        model, scores, proof = (folder / part for part in ("model", "scores", "proof"))
+        members = {name: made.members[name] for name in declared.members}
+        done = train_and_track(declared, runtime, origin, made.fitted, made.table, model, scores, members)
+        validate_export(model, scores, made.valid_log, made.fitted, limits, serving, runtime.seed, proof)
+        trained.append(
+            {
+                "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": done.run,
+                "begun": done.begun, "members": list(declared.members),
+            }
+        )  # fmt: skip
+    write_json(out / _INDEX, {"models": trained})
+    return trained
+
+
+def ensemble_artefacts(ensembles: Path, part: Literal["model", "scores", "proof"]) -> list[EnsembleArtefact]:
+    """Return the models, scores or proofs of all ensembles, in their order.
+
+    Args:
+        ensembles: What `train_ensembles` wrote.
+        part: Which of them.
+    """
+    models = read_json(ensembles / _INDEX)["models"]
+    return [EnsembleArtefact(str(ensembles / one["model"] / part), one) for one in models]

@@ -1,0 +1,106 @@
+"""Every kind of model goes through the compiled graph to a real Triton and every gate, and so does its successor."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from models.registry import KINDS, kind_of
+from shortlist.runs.submit import run_locally
+from shortlist.spec.load import parse_spec
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import tracking_uri
+
+pytestmark = pytest.mark.timeout(3_600)  # two runs of eight models, each on a real Triton
+
+CONTEXT = ["*_log", "hour_*", "surface_rate"]
+WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1}
+CONTINUED = {"retrain": "continue", "retrain_rounds": 5, "retrain_days": 1}
+NETWORK = {
+    "features": [*CONTEXT, "user_rate", "item_rate", "surface_id", "device_id", "tags_id"],
+    "embedding_dim": 4, "epochs": 2, "batch_size": 512, "learning_rate": 0.004, **WARM,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "grown_anew": {
+        "kind": "xgboost", "features": [*CONTEXT, "item_rate"], "rounds": 40, "refit": True, "retrain": "refit",
+    },
+    "by_user": {"kind": "xgboost", "features": ["user_rate", "user_tags_rate"], "rounds": 30, **CONTINUED},
+    "by_item": {"kind": "lightgbm", "features": [*CONTEXT, "item_rate", "creator_rate"], "rounds": 30, **CONTINUED},
+    "dlrm": {"kind": "dlrm", **NETWORK},
+    "dcn": {"kind": "dcn", **NETWORK},
+    "wide_deep": {"kind": "wide_deep", **NETWORK},
+    "finalnet": {"kind": "finalnet", **NETWORK},
+    "both": {"kind": "blend", "models": ["by_user", "by_item"]},
+    "line": {"kind": "logistic", "role": "baseline", "features": ["*"]},
+    "popularity": {"kind": "popularity", "role": "baseline"},
+}  # fmt: skip
+CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]
+MODES = {name: MODELS[name]["retrain"] for name in CANDIDATES if "retrain" in MODELS[name]}
+
+
+class Runs(NamedTuple):
+    """Two runs of one spec, the second a day later."""
+
+    folder: Path
+    summaries: tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    spec = copy.deepcopy(small_spec)
+    spec["models"] = MODELS
+    # What is tested is that nothing on the way stops a kind; on so few rows models are weak and badly calibrated.
+    spec["gates"] |= {
+        "min_auc": 0.5, "max_log_loss": 2, "min_gain_over_baseline": 0, "min_gauc_gain": None, "metric": "auc",
+        "max_calibration_error": 0.5, "max_rate_error": 1, "max_auc_drop": 0.1, "max_slice_auc_drop": 0.5,
+        "parity_rows": 500, "confidence": 0.6,
+    }  # fmt: skip
+    text, folder, found = yaml.safe_dump(spec), tmp_path_factory.mktemp("every-kind") / "runs", []
+    for day in (12, 13):
+        assert run_locally(parse_spec(text), None, folder, until=datetime(2026, 1, day, tzinfo=UTC)) == 0
+        found.append(json.loads((folder / "latest/summary.json").read_text()))
+    return Runs(folder, (found[0], found[1]))
+
+
+def test_every_kind_and_every_way_to_go_on_is_tried() -> None:
+    assert {section["kind"] for section in MODELS.values()} == set(KINDS)
+    ways = {
+        (name, way)
+        for name in KINDS
+        if (field := kind_of(name).section.model_fields.get("retrain"))
+        for way in getattr(field.annotation, "__args__", ())
+    }
+    assert {(MODELS[name]["kind"], way) for name, way in MODES.items()} == {one for one in ways if one[1] != "scratch"}
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["from scratch", "from the earlier one"])
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_each_passes_every_gate(runs: Runs, number: int, name: str) -> None:
+    summary = runs.summaries[number]
+    assert summary["models"][name]["kind"] == MODELS[name]["kind"]
+    assert summary["reasons"][name][0].startswith("passes every gate")
+
+
+def test_one_of_them_is_blessed_each_time(runs: Runs) -> None:
+    first, second = (summary["blessed"] for summary in runs.summaries)
+    assert {first["model"], second["model"]} <= set(CANDIDATES)
+    assert (first["version"], second["version"]) == ("1", "2")
+
+
+def test_the_blend_is_better_than_each_of_its_members(runs: Runs) -> None:
+    models = runs.summaries[0]["models"]
+    assert models["both"]["auc"] > max(models[member]["auc"] for member in MODELS["both"]["models"])
+
+
+@pytest.mark.parametrize(("name", "mode"), MODES.items())
+def test_each_goes_on_from_the_earlier_one_as_declared(runs: Runs, name: str, mode: str) -> None:
+    tracker = Tracker(tracking_uri(runs.folder / "stores"), "demo")
+    second, first = tracker.passed_runs(name, MODELS[name]["kind"])
+    assert second.tags["continued_from.run"] == first.run_id
+    assert mode in (runs.folder / "latest/report.html").read_text().split(f"beginning of {name}")[1][:80]
