@@ -15,6 +15,7 @@ COMPILED = Path(__file__).parent / "compiled"
 
 def pipelines() -> dict[str, Callable[..., Any]]:
     """Return every pipeline by the name of its file."""
+    from pipelines.backfill import backfill
     from pipelines.monitoring import (
         monitoring,
         monitoring_wide,
@@ -33,6 +34,7 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         "scheduled_retraining": scheduled_retraining,
         "scheduled_retraining_wide": scheduled_retraining_wide,
         "refresh": refresh,
+        "backfill": backfill,
         "tuning": tuning,
     }
 
