@@ -106,7 +106,11 @@ class FeatureChanges(_Record):
         if not self.changed:
             yield f"No value that servers read as of {self.at:%Y-%m-%d %H:%M} UTC changes."
         for one in self.changed:
-            size = "" if one.largest is None or one.mean is None else f", by up to {one.largest:g}, {one.mean:g} on average"
+            size = (
+                ""
+                if one.largest is None or one.mean is None
+                else f", by up to {one.largest:g}, {one.mean:g} on average"
+            )
             read = f"; read by {', '.join(one.features)}" if one.features else ""
             yield (
                 f"  {one.view}:{one.column} changes for {one.changed:,} of {one.keys:,} keys"

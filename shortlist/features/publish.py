@@ -43,8 +43,8 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
         out: Folder to write `skew.json` into.
         now: The present moment, where the log's newest day may not be over: tiles that are not complete, or whose
             outcomes are not known, stay out. Given or not, that holds where tiles are shorter than a day.
-        replaces: Path or address of the fit, the served one, whose past values this one's take the place of: the store's
-            other slot is filled while servers read on, and they change over at once. Empty: what is served is extended.
+        replaces: Path or address of the served fit where this one replaces it, past values included: the store's other
+            slot is filled while servers read on, and they change over at once. Empty: what is served is extended.
 
     Returns:
         Number of rows compared.
@@ -117,7 +117,9 @@ def announce_views(
     moments = {"until": until, "published": datetime.now(UTC), "counted_until": counted_until or until}
     digests = {path.name: sha256(path) for path in sorted(views.glob("*.parquet"))}
     slot = {"slot": place.slot} if place.slot else {}
-    place.announce({**folders, **slot, **{name: each.isoformat() for name, each in moments.items()}, "digests": digests})
+    place.announce(
+        {**folders, **slot, **{name: each.isoformat() for name, each in moments.items()}, "digests": digests}
+    )
 
 
 def _slot(place: FeastStoreLocation, views: ViewIndex, user: str | None, replaces: str) -> FeastStoreLocation:
