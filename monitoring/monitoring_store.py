@@ -21,7 +21,7 @@ from typing import Literal
 
 from monitoring import record_files
 from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.process_identity import START_TIMEOUT, WorkClaims
+from monitoring.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from shortlist.storage.records.folder import FolderRecordStore
@@ -174,6 +174,11 @@ class MonitoringStore:
     def last_run_time(self) -> datetime | None:
         """Return when somebody looked last; None when nobody ever did."""
         return self._state.written("record_run_time")
+
+    def is_own(self, key: str) -> bool:
+        """Whether this process, or another step of the same run, has claimed a decision."""
+        owner = self._owners.of(key)
+        return owner is not None and owner.is_same_run(ProcessIdentity.this_process(self._clock()))
 
     def _is_unstarted(self, key: str) -> bool:
         if self._retraining(key) is not None:

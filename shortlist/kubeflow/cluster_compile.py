@@ -121,7 +121,7 @@ def check_variables_set(runtime: Runtime) -> None:
 def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
-    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, training_pipeline
+    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, submitted_pipeline
 
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
     models = list(spec.models)
@@ -129,7 +129,7 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     made = {}
     for graph in GRAPHS:
         named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
-        name = graph if graph in _NAMED_ALIKE else named.get(graph, training_pipeline)(spec)
+        name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
         graph_spec.CopyFrom(generic[name].pipeline_spec)
         platform.CopyFrom(generic[name].platform_spec)

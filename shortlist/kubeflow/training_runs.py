@@ -93,6 +93,9 @@ def prepare(
     # A decision is carried out once: whoever finds it unfinished after a crash finds its run too, whatever the code or
     # the wording of the reasons has become since.
     ident = decision.key if decision else digest_of(compiled.digest, asked)
+    if decision is None:
+        # The run itself claims this key among all retrainings: who submits may not reach the store that they are in.
+        arguments["key"] = ident if again == 1 else digest_of(ident, {"again": again})
     return Submission(compiled, graph, arguments, f"{compiled.pipeline(graph)}-{ident}{suffix}")
 
 

@@ -83,6 +83,27 @@ def same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) -> bool:
     return all(one[name].equals(other[name], null_equal=True) for name in one)
 
 
+BEGIN, FINISH = Materialised.begin, Materialised.finish
+
+
+def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process die at the so-manieth time that a view is begun or finished; 0: never."""
+    calls = 0
+
+    def counted(original: Any) -> Any:
+        def call(self: Materialised, view: Any, until: datetime) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                raise KeyboardInterrupt
+            original(self, view, until)
+
+        return call
+
+    monkeypatch.setattr(Materialised, "begin", counted(BEGIN))
+    monkeypatch.setattr(Materialised, "finish", counted(FINISH))
+
+
 @pytest.mark.parametrize(("seed", "tile", "kills"), [(1, "1d", (1, 4)), (2, "1h", (2, 7)), (3, "1h", (3,))])
 def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
     world: Any, seed: int, tile: str, kills: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -108,25 +129,6 @@ def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
     fit(*declared, RUNTIME, log, world.folder / "at-once")
     assert folder_digest(fitted) == folder_digest(world.folder / "at-once")
 
-    begin, finish, calls = Materialised.begin, Materialised.finish, 0
-
-    def dies_at(moment: int) -> None:
-        nonlocal calls
-        calls = 0
-
-        def counted(original: Any) -> Any:
-            def call(self: Materialised, view: Any, until: datetime) -> None:
-                nonlocal calls
-                calls += 1
-                if calls == moment:
-                    raise KeyboardInterrupt
-                original(self, view, until)
-
-            return call
-
-        monkeypatch.setattr(Materialised, "begin", counted(begin))
-        monkeypatch.setattr(Materialised, "finish", counted(finish))
-
     def publish_now() -> None:
         replaces = newest_fit(world.folder / "store")
         publish(
@@ -143,12 +145,12 @@ def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
         )
 
     for moment in kills:  # before and after Feast has written one of the views
-        dies_at(moment)
+        dies_at(moment, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             publish_now()
         assert (world.folder / "store" / SERVING).read_text() == pointer
         assert same(served(world), old)
-    dies_at(0)
+    dies_at(0, monkeypatch)
     publish_now()
     new = served(world)
     assert read_json(world.folder / "store" / SERVING)["slot"] == SECOND_SLOT
@@ -227,7 +229,7 @@ def test_counts_of_rows_that_the_log_has_no_more_are_not_lost(world: Any, by_day
     with pytest.raises(DataError, match=r"the log begins on 2026-03-04, and 1 day\(s\) before it, from 2026-03-03 on"):
         recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[1], DAYS[2]))
     recount(by_day, RUNTIME, log, world.folder / "new", str(before), DayRange(DAYS[2], DAYS[2]))
-    assert list(read_json(world.folder / "new" / Files.FEATURES)["days"])[0] == "2026-03-02"
+    assert min(read_json(world.folder / "new" / Files.FEATURES)["days"]) == "2026-03-02"
 
 
 def test_a_refresh_that_was_faster_is_not_overwritten(world: Any, by_day: DeclaredSections) -> None:
@@ -238,7 +240,7 @@ def test_a_refresh_that_was_faster_is_not_overwritten(world: Any, by_day: Declar
     newer = published(world, by_day, world.log([*rows, world.row(5, 23.95)], "grown"), "newer")
     said = (world.folder / "store" / SERVING).read_text()
     with pytest.raises(
-        DataError, match="newer features were published while these were counted .*Run the backfill again"
+        DataError, match=r"newer features were published while these were counted .*Run the backfill again"
     ):
         publish(
             "shop", world.folder / "store", RUNTIME, 20, log, world.folder / "new", None, world.folder / "skew",
