@@ -129,6 +129,9 @@ collect: $(READY) ## join SPEC's served rows with their outcomes, once those are
 refresh: $(READY) ## count what is new in SPEC's log and serve it, without a training: make refresh [DATA=path]; make watch does it by schedule.refresh
 	@$(BIN)/shortlist refresh $(SPEC) $(if $(DATA),--data "$(DATA)") --runs $(RUNS)
 
+backfill: $(READY) ## count corrected days of SPEC's log again and say what changes; PUBLISH=1 serves it: make backfill FROM=2026-03-02 TO=2026-03-04 [DATA=path]
+	@$(BIN)/shortlist backfill $(SPEC) $(FROM) $(TO) $(if $(DATA),--data "$(DATA)") $(if $(PUBLISH),--publish) --runs $(RUNS)
+
 drill: $(READY) $(READY_TRITON) ## break a generated world on purpose and watch the loop close by itself (under ten minutes)
 	@rm -rf $(RUNS)/drill
 	@$(BIN)/shortlist drill --runs $(RUNS)/drill
@@ -297,6 +300,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh drill \
+.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

@@ -16,8 +16,12 @@ def publish_features(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     skew: dsl.Output[dsl.Dataset],
+    replaces: str = "",
 ) -> str:
-    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions count."""
+    """Bring Feast and the servers up to the newest complete tile, or stop; return up to when impressions count.
+
+    Where a fit is named that this one replaces, nothing is published unless that one is served.
+    """
     from datetime import UTC, datetime
     from pathlib import Path
 
@@ -30,7 +34,8 @@ def publish_features(
     with step("publish_features") as this:
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), None
-        this.rows = publish(name, store, prepared(runtime), skew_rows, *inputs, Path(skew.path), now=datetime.now(UTC))
+        options, out = prepared(runtime), Path(skew.path)
+        this.rows = publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
         counted = str(store.expected()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
     skew.metadata["step"] = this.record

@@ -22,7 +22,7 @@ from typing import Literal
 
 from monitoring import record_files
 from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.process_identity import START_TIMEOUT, WorkClaims
+from monitoring.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from monitoring.served_features.record import ServedFeatures
@@ -186,6 +186,11 @@ class MonitoringStore:
     def served_features(self) -> ServedFeatures | None:
         """Return the newest comparison; None when none was made."""
         return record_files.read(self._state, Files.SERVED_FEATURES, ServedFeatures, "a comparison of served features")
+
+    def is_own(self, key: str) -> bool:
+        """Whether this process, or another step of the same run, has claimed a decision."""
+        owner = self._owners.of(key)
+        return owner is not None and owner.is_same_run(ProcessIdentity.this_process(self._clock()))
 
     def _is_unstarted(self, key: str) -> bool:
         if self._retraining(key) is not None:

@@ -56,6 +56,12 @@ class ProcessIdentity(BaseModel):
         """Whether it is known to have ended; nothing is known of a process elsewhere."""
         return self.is_here and born(self.pid) != self.born
 
+    def is_same_run(self, other: ProcessIdentity) -> bool:
+        """Whether both belong to one run of a pipeline, or are one process."""
+        if self.run or other.run:
+            return self.run == other.run
+        return (self.place, self.pid, self.born) == (other.place, other.pid, other.born)
+
     def __str__(self) -> str:
         return f"Kubeflow run {self.run}" if self.run else f"process {self.pid} on {self.place.split()[0]}"
 

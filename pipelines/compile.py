@@ -15,6 +15,7 @@ COMPILED = Path(__file__).parent / "compiled"
 
 def pipelines() -> dict[str, Callable[..., Any]]:
     """Return every pipeline by the name of its file."""
+    from pipelines.backfill import backfill
     from pipelines.monitoring import (
         monitoring,
         monitoring_wide,
@@ -22,17 +23,21 @@ def pipelines() -> dict[str, Callable[..., Any]]:
         scheduled_retraining_wide,
     )
     from pipelines.refresh import refresh
+    from pipelines.submitted import submitted, submitted_wide
     from pipelines.training import training, training_wide
     from pipelines.tuning import tuning
 
     return {
         "training": training,
         "training_wide": training_wide,
+        "submitted": submitted,
+        "submitted_wide": submitted_wide,
         "monitoring": monitoring,
         "monitoring_wide": monitoring_wide,
         "scheduled_retraining": scheduled_retraining,
         "scheduled_retraining_wide": scheduled_retraining_wide,
         "refresh": refresh,
+        "backfill": backfill,
         "tuning": tuning,
     }
 
@@ -40,6 +45,11 @@ def pipelines() -> dict[str, Callable[..., Any]]:
 def training_pipeline(spec: Spec) -> str:
     """Return the name of the training graph that a spec wants: the wide one when days are shared among pods."""
     return "training_wide" if spec.runtime.cluster.partitions > 1 else "training"
+
+
+def submitted_pipeline(spec: Spec) -> str:
+    """Return the name of the graph of a submitted training that a spec wants; see `training_pipeline`."""
+    return "submitted_wide" if spec.runtime.cluster.partitions > 1 else "submitted"
 
 
 def monitoring_pipeline(spec: Spec) -> str:

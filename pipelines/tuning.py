@@ -3,6 +3,7 @@
 from kfp import dsl
 
 from components.choose_settings import choose_settings
+from components.find_collected import find_collected
 from components.ingest import ingest
 from components.plan_trials import plan_trials
 from components.run_trials import run_trials
@@ -33,8 +34,10 @@ def tuning(
     the spec's section as canonical JSON. Nothing is trained for serving, registered or applied.
     """
     common = {"data": data, "runtime": runtime, "code": code}
-    # Settings are compared on the log in data.source: what is collected meanwhile would make each search another one.
-    log = ingest(**common, location=location, input_digest=input_digest, collected="")
+    # As a training would read them: all trials of this run read the same batches, whatever is collected meanwhile.
+    collected = find_collected(name=name, data=data, stores=stores, code=code)
+    collected.set_display_name("find_collected").set_caching_options(False)
+    log = ingest(**common, location=location, input_digest=input_digest, collected=collected.output)
     valid = validate(**common, now=now, until=until, raw_log=log.outputs["raw_log"])
     made = in_one_pod(
         {**common, "features": features, "slices": slices}, previous=previous, valid_log=valid.outputs["valid_log"]

@@ -8,8 +8,10 @@ from croniter import croniter
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision
+from monitoring.retraining.retrain_blockers import running_retraining
 from monitoring.retraining.retrain_policy import by_hand, key_of, scheduled
 from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.tracking.pipeline_run import pipeline_name
 
 
 def newest_moment(cron: str, now: datetime) -> datetime:
@@ -75,3 +77,37 @@ def begin_by_hand(
     if book.claim(decision) and book.start(decision, run, alone=True):
         return True, decision
     return False, by_hand(book.spec, reports, book.retrainings(), until, now)  # another one began meanwhile
+
+
+def begin_submitted(
+    book: MonitoringStore, key: str, until: datetime | None, now: datetime
+) -> tuple[bool, RetrainDecision | None]:
+    """Note that the training of a cluster's run begins; see `begin_by_hand`.
+
+    A step that is tried again in the same run finds its own claim, and goes on.
+
+    Args:
+        book: Of the spec.
+        key: Of the submission: the same declaration, code and data have the same one.
+        until: The moment from which on it reads no row; None: now.
+        now: The present moment.
+    """
+    reports, before = book.reports(newest=1), book.retrainings()
+    if not reports and not before:
+        return True, None
+    book.recover()
+    known = next((one for one in book.retrainings() if one.key == key), None)
+    others = [one for one in book.retrainings() if one.key != key]
+    decision = by_hand(book.spec, reports, others, until, now, key)
+    if known is not None and known.state == "running" and book.is_own(key):
+        return True, decision.model_copy(update={"action": "retrain"})
+    if known is not None:
+        why = f"the training of {key} has begun before and is {known.state}; submit it once more with AGAIN=2"
+    elif decision.action != "retrain":
+        why = decision.reasons[0]
+    elif (book.claim(decision) or book.is_own(key)) and book.start(decision, pipeline_name(), alone=True):
+        return True, decision
+    else:
+        waits = f"another run has claimed {key} and not begun yet; submit it once more in ten minutes"
+        why = running_retraining(book.retrainings()) or waits
+    return False, decision.model_copy(update={"action": "hold", "reasons": (why,)})

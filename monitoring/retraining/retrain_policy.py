@@ -110,6 +110,7 @@ def by_hand(
     retrainings: Sequence[Retraining],
     until: datetime | None,
     made: datetime,
+    key: str = "",
 ) -> RetrainDecision:
     """Return what a person's wish to train leads to: a retraining, unless one is running.
 
@@ -121,6 +122,7 @@ def by_hand(
         retrainings: Every retraining of the spec, those that died marked as failed.
         until: The moment from which on it reads no row; None: now.
         made: When this is decided.
+        key: Of a training that is to be done once however often it is asked for; empty: each is another one.
     """
     why_not = running_retraining(retrainings)
     action: RetrainAction = "hold" if why_not else "retrain"
@@ -128,7 +130,7 @@ def by_hand(
         spec=spec,
         action=action,
         trigger="manual",
-        key=key_of(spec, action, made, "manual"),
+        key=key or key_of(spec, action, made, "manual"),
         window=reports[-1].start if reports else made,
         until=until or made,
         reasons=(why_not or f"a person started it at {text_of(made)}",),

@@ -1,4 +1,4 @@
-"""The commands of monitoring: `shortlist watch|collect|refresh|drill`."""
+"""The commands of monitoring: `shortlist watch|collect|refresh|backfill|drill`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shortlist.cli.options import RunsOption, SpecArgument, find_spec
+from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
 from shortlist.contracts import ShortlistError
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -58,6 +58,39 @@ def refresh(
     from shortlist.spec.load import load_spec
 
     raise typer.Exit(run_refresh_locally(load_spec(find_spec(spec)), data, runs))
+
+
+@commands.command()
+def backfill(
+    spec: SpecArgument,
+    first: Annotated[str, typer.Argument(metavar="FROM", help="First corrected day, such as 2026-03-02.")],
+    last: Annotated[str, typer.Argument(metavar="TO", help="Last corrected day.")],
+    data: Annotated[str, typer.Option(help="The corrected log; with --host s3://... or gs://...")] = "",
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Serve the result; otherwise only say what changes.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Run it on the cluster of this Kubeflow Pipelines API: http(s)://host.")
+    ] = "",
+    change: SetOption = None,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Count corrected days of the log again, and say what changes for servers; with --publish, serve it."""
+    from shortlist.features.backfill import parse_range
+    from shortlist.spec.load import load_spec
+
+    loaded, corrected = load_spec(find_spec(spec), change or ()), parse_range(first, last)
+    if host:
+        from shortlist.kubeflow.server import Kubeflow
+        from shortlist.kubeflow.training_runs import prepare_backfill, start
+
+        submission = prepare_backfill(loaded, data, runs / "compiled", corrected, publish=publish)
+        typer.echo(start(submission, loaded, Kubeflow(host, loaded.runtime.cluster.namespace)))
+        return
+    from shortlist.runs.refresh_runs import run_backfill_locally
+
+    location = Path(data) if data else None
+    raise typer.Exit(run_backfill_locally(loaded, location, runs, corrected, publish=publish))
 
 
 @commands.command()

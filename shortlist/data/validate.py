@@ -30,7 +30,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
-from shortlist.storage.tables import DayTable, DayTableWriter, pieces_of
+from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, pieces_of
 from shortlist.system.progress import progress
 
 
@@ -61,7 +61,8 @@ def validate(
 
     Returns:
         The valid log (index `Files.LOG`). Its notes: until (ISO 8601; null without), raw_rows, valid_rows,
-        quarantined_rows and by_rule of the log; collected_rows: valid rows that come from live traffic;
+        quarantined_rows and by_rule of the log; quarantined_by_day: of days (ISO 8601) with such rows, without those
+        that could not be parsed; collected_rows: valid rows that come from live traffic;
         side: for each side table its raw_rows, valid_rows, quarantined_rows and coverage; column_aucs: what each column
         known before the impression reaches alone; digests: of the rows of each day.
 
@@ -85,7 +86,7 @@ def validate(
         problems = problems_of(facts, data)
         if problems:
             raise LogRefusedError(_refusal(problems, quarantine, by_rule.total()), problems)
-        writer.close(_notes(facts, profile.collected_rows))
+        writer.close(_notes(facts, source))
     return DayTable.open(valid, Files.LOG)
 
 
@@ -172,7 +173,7 @@ def _judge(
     return good, refused
 
 
-def _notes(facts: LogFacts, collected_rows: int) -> dict[str, Any]:
+def _notes(facts: LogFacts, source: DayTable) -> dict[str, Any]:
     side = {
         name: {
             "raw_rows": found.raw_rows,
@@ -182,13 +183,16 @@ def _notes(facts: LogFacts, collected_rows: int) -> dict[str, Any]:
         }
         for name, found in facts.side.items()
     }
+    valid = {day: found.rows for day, found in facts.days}
+    refused = {part.day.isoformat(): part.rows - valid.get(part.day, 0) for part in source.days}
     return {
-        "collected_rows": collected_rows,
+        "collected_rows": facts.profile.collected_rows,
         "until": facts.until.isoformat() if facts.until else None,
         "raw_rows": facts.raw_rows,
         "valid_rows": facts.profile.rows,
         "quarantined_rows": sum(facts.by_rule.values()),
         "by_rule": facts.by_rule,
+        QUARANTINED_BY_DAY: {day: rows for day, rows in refused.items() if rows},
         "side": side,
         "column_aucs": facts.column_aucs,
         DIGESTS: {day.isoformat(): str(found.digest) for day, found in facts.days},

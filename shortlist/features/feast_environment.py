@@ -49,10 +49,12 @@ def variables(
     Raises:
         ShortlistError: The environment variable that holds the online store's address is not set.
     """
+    place = feast_store_location(store)
+    slot = f"_{place.slot.upper()}" if place.slot else ""  # specs have names without capitals
     return {
-        PROJECT_VARIABLE: project.replace("-", "_"),  # Feast puts it into table names
-        REGISTRY_VARIABLE: json.dumps(feast_store_location(store).registry),
-        ONLINE_VARIABLE: json.dumps(online.configuration(feast_store_location(store).file)),
+        PROJECT_VARIABLE: project.replace("-", "_") + slot,  # Feast puts it into table names
+        REGISTRY_VARIABLE: json.dumps(place.registry),
+        ONLINE_VARIABLE: json.dumps(online.configuration(place.file)),
         VIEWS_VARIABLE: str(views.resolve()),
         USER_VARIABLE: user or "",
         ADDRESS_VARIABLE: address,

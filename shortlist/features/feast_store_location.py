@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import IntegrityError, folder_digest
@@ -20,6 +20,9 @@ from shortlist.storage.storage_config import StorageConfig
 SERVING: Final = "serving.json"
 """Names the views that servers read beside the online store, the log behind them, and until when they hold."""
 REGISTRY: Final = "registry.db"
+
+SECOND_SLOT: Final = "second"
+"""The other of the two places in the online store that features alternate between when they are replaced as a whole."""
 
 _LOCK: Final = "lock"
 _AREA: Final = "features"
@@ -39,6 +42,26 @@ class FeastStoreLocation:
     """PostgreSQL's address, a secret; None: the registry is a file in the folder."""
     shares: bool = False
     """Whether readers are on other machines, so that what they read must be published."""
+    slot: str = ""
+    """Which of two Feast projects in the online store: empty, or `SECOND_SLOT`."""
+
+    @property
+    def served(self) -> Self:
+        """The same with the slot that servers read.
+
+        Raises:
+            IntegrityError: What was announced is not readable.
+        """
+        return replace(self, slot=(self.announced() or {}).get("slot", ""))
+
+    @property
+    def spare(self) -> Self:
+        """The same with the slot that servers do not read.
+
+        Raises:
+            IntegrityError: What was announced is not readable.
+        """
+        return replace(self, slot="" if self.served.slot else SECOND_SLOT)
 
     @property
     def registry(self) -> str:

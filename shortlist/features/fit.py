@@ -14,7 +14,7 @@ from shortlist.features.counting import DayRecord
 from shortlist.features.fitting import Fitting
 from shortlist.features.moments import Moments, total
 from shortlist.features.plan import Plan, plan
-from shortlist.features.previous_fit import PreviousFit
+from shortlist.features.previous_fit import DayRange, PreviousFit
 from shortlist.features.split import split_days
 from shortlist.features.static_views import vector_widths, widths_on
 from shortlist.features.statistics import check_sum_range
@@ -26,7 +26,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.objects import local_copy
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable
 from shortlist.tracking.steps import note
 
 
@@ -38,6 +38,7 @@ def fit(
     log: Path,
     out: Path,
     previous: Path | None = None,
+    corrected: DayRange | None = None,
 ) -> None:
     """Write the fitted features of a log.
 
@@ -50,6 +51,8 @@ def fit(
         out: Folder to write: `features.json`, `statistics/`, `vocabularies/`, `views/`.
         previous: An earlier result for the same declaration. Only days that it has not counted are counted; the
             result is the same as without it.
+        corrected: Days that `previous` has counted and whose rows may have changed since: those that did are counted
+            again, and ids are given anew.
 
     Raises:
         PlanError: The declared features cannot be made from the declared columns.
@@ -58,7 +61,7 @@ def fit(
     """
     planned = plan(data, features, gates)
     table = DayTable.open(log, Files.LOG)
-    earlier = PreviousFit.load(previous, planned, table)
+    earlier = PreviousFit.load(previous, planned, table, corrected)
     split_days([*earlier.records, *table.by_day], data.split)  # too few days are told before any is counted
     with atomic_folder(out) as staging:
         fitting = Fitting(planned, runtime, table, staging)
@@ -69,7 +72,8 @@ def fit(
             earlier.counted.copy_statistics(planned, fitting.statistics)
         records = dict(sorted({**earlier.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
-        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], earlier.folder)
+        ids_of = earlier.folder if corrected is None else None
+        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], ids_of)
 
 
 def save_fit(
@@ -110,6 +114,7 @@ def save_fit(
         "split": split.notes(),
         "counting": planned.counting(),
         "days": {day.isoformat(): record.saved() for day, record in records.items()},
+        "quarantined": fitting.log.notes.get(QUARANTINED_BY_DAY, {}),
     }
     write_json(fitting.out / Files.FEATURES, saved)
 

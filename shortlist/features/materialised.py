@@ -14,12 +14,13 @@ from shortlist.contracts import Columns, ShortlistError
 from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.view_index import View, ViewIndex
 
-_RECORD: Final = "materialised.json"
 _EXACT: Final = 2**53  # the largest integer up to which a float holds every one
 
 
 class Materialised:
     """A record beside the store, `materialised.json`, and one file of keys per view, `keys/<view>.parquet`.
+
+    The store's second slot has its own: `materialised-second.json`, `keys-second/<view>.parquet`.
 
     Feast remembers only up to when it materialised. That is not enough to write what is new alone: when the rows of
     the past change (another log, another spec), what is online must be written again, and keys that are gone taken out.
@@ -29,6 +30,7 @@ class Materialised:
     def __init__(self, place: FeastStoreLocation, views: ViewIndex) -> None:
         self._place = place
         self._views = views
+        self._of_slot = f"-{place.slot}" if place.slot else ""
 
     def until(self, name: str) -> datetime | None:
         """Return the moment up to which a view is online, if it is known."""
@@ -72,22 +74,29 @@ class Materialised:
         record[view.name] = {"until": until.isoformat(), "digest": self._digest(view, until)}
         self._write(record)
 
+    @property
+    def _record(self) -> str:
+        return f"materialised{self._of_slot}.json"
+
+    def _keys_file(self, view: View) -> str:
+        return f"keys{self._of_slot}/{view.name}.parquet"
+
     def _read(self) -> dict[str, Any]:
-        known = json.loads(self._place.state.read(_RECORD) or "{}")
+        known = json.loads(self._place.state.read(self._record) or "{}")
         assert isinstance(known, dict)
         return known
 
     def _write(self, record: dict[str, Any]) -> None:
-        self._place.state.replace(_RECORD, json.dumps(record, indent=2) + "\n")
+        self._place.state.replace(self._record, json.dumps(record, indent=2) + "\n")
 
     def _written_keys(self, view: View) -> pl.DataFrame | None:
-        content = self._place.objects.read(_keys_file(view))
+        content = self._place.objects.read(self._keys_file(view))
         return None if content is None else pl.read_parquet(io.BytesIO(content))
 
     def _write_keys(self, view: View, keys: pl.DataFrame) -> None:
         content = io.BytesIO()
         keys.write_parquet(content)
-        self._place.objects.write(_keys_file(view), content.getvalue())
+        self._place.objects.write(self._keys_file(view), content.getvalue())
 
     def _rows(self, view: View, until: datetime) -> pl.LazyFrame:
         return pl.scan_parquet(self._views.path(view)).filter(pl.col(Columns.VALID_FROM) <= until)
@@ -103,10 +112,6 @@ class Materialised:
             engine="streaming"
         )
         return f"{sums.row(0)} {schema}"
-
-
-def _keys_file(view: View) -> str:
-    return f"keys/{view.name}.parquet"
 
 
 def check_exact_integers(view: View, path: Path) -> None:

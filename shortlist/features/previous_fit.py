@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import polars as pl
 
@@ -25,6 +25,20 @@ NEWEST: Final = "newest"
 """Stands for the fit that a store was last filled from."""
 
 
+class DayRange(NamedTuple):
+    """Days of the log's own clock, first and last included."""
+
+    first: date
+    last: date
+
+    def has(self, day: date) -> bool:
+        """Whether a day is one of them."""
+        return self.first <= day <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}..{self.last}"
+
+
 @dataclass(frozen=True)
 class PreviousFit:
     """The days that were counted before; none when there was no earlier fit."""
@@ -33,10 +47,16 @@ class PreviousFit:
     records: Mapping[date, DayRecord] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path | None, plan: Plan, log: DayTable) -> Self:
+    def load(cls, folder: Path | None, plan: Plan, log: DayTable, corrected: DayRange | None = None) -> Self:
         """Return what an earlier fit counted.
 
         Its last day may have grown since, for it may have been cut short: it is counted again.
+
+        Args:
+            folder: Of the earlier fit; None: there is none.
+            plan: What is counted.
+            log: The valid log.
+            corrected: Days whose rows may have changed, come or gone since: they are left out where they did.
 
         Raises:
             MisfitError: It counted something else or later days, or the log has changed in the days it counted. Days
@@ -51,14 +71,16 @@ class PreviousFit:
                 if saved["counting"][group].get(name) != what:
                     raise IncompatibleFitError(f"{folder}: '{name}' was counted otherwise, or not at all. {_AGAIN}")
         records = records_of(saved)
-        last = max(records)
+        if corrected is not None:
+            records = {day: one for day, one in records.items() if not _is_corrected(day, one, corrected, plan, log)}
+        last = max(records, default=date.min)
         if last > log.days[-1].day:
             raise IncompatibleFitError(f"{folder}: it has seen {last}, the log ends on {log.days[-1].day}. {_AGAIN}")
         lost = sorted(day for day in records if day > log.days[0].day and day not in log.by_day)
         if lost:
             raise IncompatibleFitError(f"{folder}: it has seen {lost[0]}, which is no longer in the log. {_AGAIN}")
         for part in log.days:
-            if part.day not in records and part.day < last:
+            if part.day not in records and part.day < last and not (corrected and corrected.has(part.day)):
                 raise IncompatibleFitError(f"{folder}: {part.day} lies before its last day {last} and is new. {_AGAIN}")
             problem = _change(records[part.day], plan, log, part) if part.day in records else ""
             if problem and part.day == last:
@@ -103,6 +125,38 @@ class PreviousFit:
         return None if self.folder is None else CountedDays(self.folder, self.records)
 
 
+def counted_records(folder: Path) -> dict[date, DayRecord]:
+    """Return the records of the days that an earlier fit counted.
+
+    Raises:
+        MisfitError: It cannot be read.
+    """
+    return records_of(_saved(folder))
+
+
+def changed_days(folder: Path, plan: Plan, log: DayTable) -> dict[date, str]:
+    """Return the days up to an earlier fit's last one whose rows are others now, and how they changed.
+
+    Days before the log's first one are not among them: their rows may be gone, and their counts stay.
+
+    Args:
+        folder: Of the earlier fit.
+        plan: What is counted.
+        log: The valid log.
+
+    Raises:
+        MisfitError: It cannot be read.
+    """
+    records, first = counted_records(folder), log.days[0].day
+    found = {day: "has no rows any more" for day in records if day >= first and day not in log.by_day}
+    for part in log.days:
+        if part.day in records:
+            found[part.day] = _change(records[part.day], plan, log, part)
+        elif part.day < max(records):
+            found[part.day] = f"had no rows then and has {part.rows} now"
+    return {day: found[day] for day in sorted(found) if found[day]}
+
+
 def newest_fit(store: Path | FeastStoreLocation) -> str:
     """Return the path or the address of the fit that a spec's store was last filled from; empty when it never was.
 
@@ -125,6 +179,13 @@ def _saved(folder: Path) -> dict[str, Any]:
     if not days or not all("digest" in record for record in days.values()):
         raise IncompatibleFitError(f"{folder}: was fitted by another version of Shortlist. {_AGAIN}")
     return saved
+
+
+def _is_corrected(day: date, before: DayRecord, corrected: DayRange, plan: Plan, log: DayTable) -> bool:
+    """Return whether a day is one of the corrected ones, and its rows are no longer those that were counted."""
+    if not corrected.has(day):
+        return False
+    return day not in log.by_day or bool(_change(before, plan, log, log.by_day[day]))
 
 
 def _change(before: DayRecord, plan: Plan, log: DayTable, part: DayPart) -> str:

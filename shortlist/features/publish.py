@@ -10,10 +10,13 @@ import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
+from shortlist.features.materialised import Materialised
+from shortlist.features.previous_fit import newest_fit
 from shortlist.features.skew import SkewReport, check_skew
 from shortlist.features.slates import SLATE, whole_slates
-from shortlist.features.store import apply
+from shortlist.features.store import apply, is_online_view
 from shortlist.features.transform import Transformer
+from shortlist.features.view_index import ViewIndex
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, sha256, write_json
 from shortlist.storage.tables import DayPart, DayTable
@@ -22,7 +25,7 @@ from shortlist.system.progress import progress
 
 def publish(  # noqa: PLR0913 - the sections and folders of one step
     project: str, store: Path | FeastStoreLocation, runtime: Runtime, rows: int, log: Path, fitted: Path,
-    table: Path | None, out: Path, *, now: datetime | None = None,
+    table: Path | None, out: Path, *, now: datetime | None = None, replaces: str = "",
 ) -> int:  # fmt: skip
     """Bring Feast up to what is known after the log's last day, and write what its answers differ in from the table.
 
@@ -40,13 +43,17 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
         out: Folder to write `skew.json` into.
         now: The present moment, where the log's newest day may not be over: tiles that are not complete, or whose
             outcomes are not known, stay out. Given or not, that holds where tiles are shorter than a day.
+        replaces: Path or address of the served fit where this one replaces it, past values included: the store's other
+            slot is filled while servers read on, and they change over at once. Empty: what is served is extended.
 
     Returns:
         Number of rows compared.
 
     Raises:
-        DataError: There is no table, and Feast says otherwise than the views; servers keep what they have.
+        DataError: There is no table, and Feast says otherwise than the views, or another fit than `replaces` is served;
+            servers keep what they have.
     """
+    _check_served(store, replaces)
     transformer = Transformer.load(fitted, runtime.engine)
     declared = transformer.plan.declared
     days = DayTable.open(log, Files.LOG)
@@ -61,7 +68,8 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
     if now is not None and newest_time <= now:  # a log of days to come is one that was made up
         until = min(until, tiles.known_at(now))
     with progress("feast", total=4, unit="steps") as advance:
-        place, views = feast_store_location(store), fitted / "views"
+        views = fitted / "views"
+        place = _slot(feast_store_location(store), ViewIndex.read(views), declared.data.user, replaces)
         address = f"{place.publish(fitted, 'fits')}/views" if place.shares else ""
         feast = apply(views, place, project, runtime.online_store, declared.data.user, address)
         advance(1, "registered")
@@ -80,6 +88,7 @@ def publish(  # noqa: PLR0913 - the sections and folders of one step
             )
         feast.materialize(until)
         advance(1, "materialised to the end")
+    _check_served(store, replaces)  # a refresh may have published meanwhile
     announce_views(views, place, until, log, counted_until=tiles.counted_until(until))
     with atomic_folder(out) as staging:
         write_json(staging / Files.SKEW, _with_features(report, sample, current).model_dump(mode="json"))
@@ -107,7 +116,28 @@ def announce_views(
     folders["log"] = place.publish(log, "logs")
     moments = {"until": until, "published": datetime.now(UTC), "counted_until": counted_until or until}
     digests = {path.name: sha256(path) for path in sorted(views.glob("*.parquet"))}
-    place.announce({**folders, **{name: each.isoformat() for name, each in moments.items()}, "digests": digests})
+    slot = {"slot": place.slot} if place.slot else {}
+    place.announce(
+        {**folders, **slot, **{name: each.isoformat() for name, each in moments.items()}, "digests": digests}
+    )
+
+
+def _slot(place: FeastStoreLocation, views: ViewIndex, user: str | None, replaces: str) -> FeastStoreLocation:
+    """Return the place with the slot to fill: the served one unless the past of what is there must be replaced."""
+    online = [view for view in views.views if is_online_view(view, user)]
+    served = Materialised(place.served, views)
+    if not replaces or all(served.past_is_unchanged(view) for view in online):
+        return place.served
+    return place.spare
+
+
+def _check_served(store: Path | FeastStoreLocation, replaces: str) -> None:
+    served = newest_fit(store)
+    if replaces and served != replaces:
+        raise DataError(
+            f"newer features were published while these were counted ({served}, not {replaces}); nothing of them is"
+            " lost, and nothing of these is served. Run the backfill again"
+        )
 
 
 class _Compared:

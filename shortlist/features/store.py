@@ -74,7 +74,7 @@ def connect(views: Path, store: Path | FeastStoreLocation, project: str, online:
     Raises:
         ShortlistError: Nothing was applied there, or the online store's address is not set.
     """
-    place = feast_store_location(store)
+    place = feast_store_location(store).served
     if place.database is None and not place.file(REGISTRY).exists():
         raise ShortlistError(f"{place.folder}: no Feast registry here; run the features step first")
     with environment(variables(views, place, project, online)), quiet(), place.making_tables():
@@ -263,7 +263,7 @@ def user_reader(store: Path | FeastStoreLocation, project: str, online: OnlineSt
     Raises:
         ShortlistError: There is no registry or no online store, or its address is not set.
     """
-    place = feast_store_location(store)
+    place = feast_store_location(store).served
     files = online.files(place.file)
     for path in files if place.database is not None else (place.file(REGISTRY), *files):
         if not path.exists():  # SQLite would make an empty one

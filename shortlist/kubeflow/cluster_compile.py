@@ -15,9 +15,13 @@ from shortlist.spec.runtime import PostgresDatabase, Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
 
-GraphName = Literal["training", "retraining", "monitoring", "scheduled-retraining", "refresh"]
-GRAPHS: Final[tuple[GraphName, ...]] = ("training", "retraining", "monitoring", "scheduled-retraining", "refresh")
-"""What a person starts, what a decision starts, and the three that the clock starts."""
+GraphName = Literal["training", "retraining", "monitoring", "scheduled-retraining", "refresh", "backfill"]
+GRAPHS: Final[tuple[GraphName, ...]] = (
+    "training", "retraining", "monitoring", "scheduled-retraining", "refresh", "backfill",
+)  # fmt: skip
+"""What a person starts, what a decision starts, the three that the clock starts, and the backfill of a person."""
+_NAMED_ALIKE: Final = ("refresh", "backfill")
+_CACHED: Final = ("training", "backfill")
 
 
 class CompiledGraphs(BaseModel):
@@ -117,7 +121,7 @@ def check_variables_set(runtime: Runtime) -> None:
 def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
-    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, training_pipeline
+    from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, submitted_pipeline
 
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
     models = list(spec.models)
@@ -125,13 +129,13 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
     made = {}
     for graph in GRAPHS:
         named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
-        name = graph if graph == "refresh" else named.get(graph, training_pipeline)(spec)
+        name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
         graph_spec.CopyFrom(generic[name].pipeline_spec)
         platform.CopyFrom(generic[name].platform_spec)
         # Kubeflow keeps cached results by pipeline name: two specs never answer for each other.
         graph_spec.pipeline_info.name = f"{spec.name}-{graph}"
         # What the clock starts reads the data as they are then: nothing may be answered from an earlier run.
-        configure(graph_spec, platform, cluster, images, cached=graph == "training", models=models)
+        configure(graph_spec, platform, cluster, images, cached=graph in _CACHED, models=models)
         made[graph] = (graph_spec, platform)
     return made

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from monitoring.records import RetrainDecision
 from shortlist.contracts import ShortlistError
+from shortlist.features.previous_fit import DayRange
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName
 from shortlist.kubeflow.server import Kubeflow
+from shortlist.runs.refresh_runs import backfill_arguments
 from shortlist.runs.submit import training_arguments
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.runtime import BucketObjects, OnlineStore, PostgresDatabase, Runtime, ServerTracking
@@ -91,7 +93,34 @@ def prepare(
     # A decision is carried out once: whoever finds it unfinished after a crash finds its run too, whatever the code or
     # the wording of the reasons has become since.
     ident = decision.key if decision else digest_of(compiled.digest, asked)
+    if decision is None:
+        # The run itself claims this key among all retrainings: who submits may not reach the store that they are in.
+        arguments["key"] = ident if again == 1 else digest_of(ident, {"again": again})
     return Submission(compiled, graph, arguments, f"{compiled.pipeline(graph)}-{ident}{suffix}")
+
+
+def prepare_backfill(
+    spec: Spec, data: str, compiled_folder: Path, corrected: DayRange, *, publish: bool
+) -> Submission:  # fmt: skip
+    """Return what a submission of a backfill would send; the same range of the same data has the same name.
+
+    Args:
+        spec: The declaration, for a cluster.
+        data: As for `prepare`.
+        compiled_folder: Likewise.
+        corrected: The days whose rows, or their rules, were corrected.
+        publish: Whether servers are to read the result.
+
+    Raises:
+        ShortlistError: The spec is not one for a cluster, or the data are not there.
+    """
+    location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
+    arguments = backfill_arguments(spec, location, stores, corrected, publish=publish)
+    compiled = CompiledGraphs.of(spec, compiled_folder)
+    asked = {name: value for name, value in arguments.items() if name not in _EXCLUDED_FROM_DIGEST}
+    return Submission(
+        compiled, "backfill", arguments, f"{compiled.pipeline('backfill')}-{digest_of(compiled.digest, asked)}"
+    )
 
 
 def start(submission: Submission, spec: Spec, kubeflow: Kubeflow) -> SubmittedRun:

@@ -13,6 +13,8 @@ TITLES: Final = {
     "ingest": "Read the log",
     "validate": "Validate rows and days",
     "fit_features": "Count statistics",
+    "recount_days": "Count corrected days again",
+    "compare_features": "Compare with what is served",
     "partition_days": "Partition the days",
     "count_days": "Count groups of days",
     "merge_features": "Merge the statistics",

@@ -17,6 +17,8 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.prefetch import prefetch
 
 Compression = Literal["lz4", "uncompressed"]
+QUARANTINED_BY_DAY: Final = "quarantined_by_day"
+"""Note of the valid log: day (ISO 8601) -> rows that were quarantined, for days that have some."""
 _MAY_HOLD_TEXT: Final = (pl.String, pl.List)
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from models.record import read_record
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.features.feature_changes import FeatureChanges, ReadBy
 from shortlist.features.previous_fit import newest_fit
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -30,6 +32,29 @@ class ServedFeatures(NamedTuple):
     """Path or address of the fit that servers read now."""
     version: str
     """The champion."""
+
+
+def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
+    """Return changes with the registered models that read them: the champion, and the candidate if there is one.
+
+    Args:
+        changes: What a backfill changes.
+        origin: Spec and stores.
+
+    Raises:
+        ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
+    """
+    found = []
+    for alias in ("champion", "candidate"):
+        with TemporaryDirectory(prefix="shortlist-reader-") as files:
+            model = origin.tracker.registry.find(alias, Path(files))
+            if model is None:
+                continue
+            read = {column.name for column in read_record(model.folder).features}
+        names = tuple(name for name in changes.features if name in read)
+        if names:
+            found.append(ReadBy(version=model.version, model=model.name, alias=alias, features=names))
+    return changes.model_copy(update={"read_by": tuple(found)})
 
 
 def find_served_features(origin: RunContext, data: Data, features: Features) -> ServedFeatures:

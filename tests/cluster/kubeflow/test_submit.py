@@ -79,6 +79,15 @@ def test_a_failed_run_is_started_again_only_when_that_is_said(
     assert len(server.there["pipeline_versions"]) == 1
 
 
+def test_a_run_claims_the_key_that_its_name_says(spec: Spec, submission: Submission) -> None:
+    key = submission.arguments["key"]
+    assert submission.name == f"demo-training-{key}"
+    second = prepare(spec, "", submission.compiled.folder.parent, again=2)
+    assert len(second.arguments["key"]) == 16
+    assert second.arguments["key"] != key
+    assert prepare(spec, "", submission.compiled.folder.parent).arguments["key"] == key
+
+
 def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
     clients = [client(server) for _ in range(2)]
     both_looked = threading.Barrier(2, timeout=20)

@@ -10,9 +10,10 @@ import pytest
 
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision, Trigger
-from monitoring.retraining.moments import begin_by_hand, begin_moment, newest_moment
+from monitoring.retraining.moments import begin_by_hand, begin_moment, begin_submitted, newest_moment
 from monitoring.retraining.retrain_policy import key_of
 from shortlist.spec.monitoring import RetrainPolicy
+from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
 CRON = "0 3 * * *"
 FOUR = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -141,3 +142,92 @@ def test_of_two_people_who_start_at_once_one_trains(tmp_path: Path) -> None:
         moments = [FOUR + timedelta(seconds=number) for number in range(8)]
         said = list(pool.map(lambda now: begin_by_hand(MonitoringStore(tmp_path / "demo"), None, now, "")[0], moments))
     assert sum(said) == 1
+
+
+KEY = "0123456789abcdef"
+
+
+def as_run(monkeypatch: pytest.MonkeyPatch, run: str) -> None:
+    """Be a step of a Kubeflow run."""
+    monkeypatch.setenv(RUN_ID_VARIABLE, run)
+
+
+def test_a_submitted_training_is_recorded_and_an_overlapping_one_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    ended(book, MOMENT - timedelta(days=9), "drift")
+    as_run(monkeypatch, "run-1")
+    begun, decision = begin_submitted(book, KEY, None, FOUR)
+    assert begun
+    assert decision is not None
+    assert (decision.key, decision.trigger, decision.until) == (KEY, "manual", FOUR)
+    assert [(one.key, one.state, one.run) for one in book.retrainings()][-1] == (KEY, "running", "run-1")
+    as_run(monkeypatch, "run-2")
+    second, why = begin_submitted(book, "f" * 16, None, FOUR)
+    assert not second
+    assert why is not None
+    assert why.reasons[0].startswith("the retraining of 2026-11-21 04:00")
+    assert "there is one at a time" in why.reasons[0]
+    assert len(book.retrainings()) == 2
+
+
+@pytest.mark.parametrize("trigger", ["schedule", "drift"])
+def test_the_policy_counts_a_submitted_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: Trigger
+) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    ended(book, MOMENT - timedelta(days=9), trigger)
+    as_run(monkeypatch, "run-1")
+    assert begin_submitted(book, KEY, None, MOMENT - timedelta(hours=3))[0]
+    assert "there is one at a time" in begin_moment(book, CRON, POLICY, FOUR)[1].reasons[0]
+    book.finish(KEY, "promoted", 8)
+    begun, decision = begin_moment(book, CRON, POLICY, FOUR)
+    assert not begun
+    assert decision.reasons[0].startswith("cool-down of 24 h after the last retraining")
+
+
+def test_a_step_that_is_tried_again_goes_on_and_a_clone_of_its_run_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    ended(book, MOMENT - timedelta(days=9), "drift")
+    as_run(monkeypatch, "run-1")
+    for _ in range(2):
+        begun, decision = begin_submitted(book, KEY, None, FOUR)
+        assert begun
+        assert decision is not None
+        assert decision.key == KEY
+    as_run(monkeypatch, "run-2")
+    begun, why = begin_submitted(book, KEY, None, FOUR)
+    assert not begun
+    assert why is not None
+    assert why.reasons == (f"the training of {KEY} has begun before and is running; submit it once more with AGAIN=2",)
+    book.finish(KEY, "failed", None, "a test")
+    assert not begin_submitted(book, KEY, None, FOUR)[0]
+    assert len(book.retrainings()) == 2
+
+
+def test_a_step_that_died_between_its_claim_and_its_begin_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    ended(book, MOMENT - timedelta(days=9), "drift")
+    as_run(monkeypatch, "run-1")
+    monkeypatch.setattr(book, "start", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        begin_submitted(book, KEY, None, FOUR)
+    as_run(monkeypatch, "run-2")
+    again = MonitoringStore(tmp_path / "demo")
+    begun, why = begin_submitted(again, KEY, None, FOUR)
+    assert not begun
+    assert why is not None
+    assert "another run has claimed" in why.reasons[0]
+    as_run(monkeypatch, "run-1")
+    assert begin_submitted(again, KEY, None, FOUR)[0]
+
+
+def test_before_live_traffic_was_looked_at_nothing_is_recorded_of_a_submitted_training(tmp_path: Path) -> None:
+    book = MonitoringStore(tmp_path / "demo")
+    assert begin_submitted(book, KEY, None, FOUR) == (True, None)
+    assert book.retrainings() == ()

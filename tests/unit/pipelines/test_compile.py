@@ -21,8 +21,8 @@ from shortlist.runs.runner import task_titles
 from shortlist.spec.load import load_spec
 
 GRAPHS = ("training", "monitoring", "scheduled_retraining")
-NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS), "refresh")
-OF_REFRESH = {"find_served_features", "publish_features"}
+NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS), "refresh", "backfill")
+OF_REFRESH = {"find_served_features", "publish_features", "recount_days", "compare_features"}
 OF_GROUPS = {"partition_days", "count_days", "merge_features", "build_days", "join_table"}
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kfp's own, while it compiles
 
@@ -42,7 +42,9 @@ def test_every_step_that_a_person_sees_is_a_task() -> None:
     tasks = {name: set(task_titles(COMPILED / f"{name}.yaml").values()) for name in NAMES}
     assert set(TITLES) - tasks["monitoring"] == OF_GROUPS | OF_REFRESH
     assert set(TITLES) - tasks["monitoring_wide"] == {"fit_features", "build_table"} | OF_REFRESH
-    assert tasks["refresh"] == {"ingest", "validate", "fit_features"} | OF_REFRESH
+    published = {"ingest", "validate", "find_served_features", "publish_features"}
+    assert tasks["refresh"] == published | {"fit_features"}
+    assert tasks["backfill"] - {"publish"} == published | {"recount_days", "compare_features"}
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
         assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {
             "collect",

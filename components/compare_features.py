@@ -1,0 +1,43 @@
+"""Kubeflow wrapper of shortlist.features.feature_changes: what a backfill changes, before it is published."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def compare_features(
+    name: str,
+    stores: str,
+    previous: str,
+    first_day: str,
+    last_day: str,
+    code: str,
+    fitted: dsl.Input[dsl.Dataset],
+    changes: dsl.Output[dsl.Dataset],
+    page: dsl.Output[dsl.Markdown],
+) -> int:
+    """Write the rows and features that change, and the models that read them; return how many columns change."""
+    from pathlib import Path
+
+    from shortlist.features.backfill import parse_range
+    from shortlist.features.feast_store_location import spec_feast_store_location
+    from shortlist.features.feature_changes import compare_fits, served_until
+    from shortlist.storage.artefacts import write_json, write_text
+    from shortlist.storage.objects import local_copy
+    from shortlist.storage.storage_config import StorageConfig
+    from shortlist.tracking.steps import note, step
+    from shortlist.training.served_features import with_readers
+    from shortlist.training.training import RunContext
+
+    with step("compare_features", changes=changes.path) as this:
+        place = spec_feast_store_location(StorageConfig.parse(stores), name)
+        corrected = parse_range(first_day, last_day)
+        found = compare_fits(local_copy(previous), Path(fitted.path), corrected, served_until(place))
+        found = with_readers(found, RunContext(name=name, stores=stores))
+        write_json(Path(changes.path), found.model_dump(mode="json"))
+        write_text(Path(page.path), "```\n" + "\n".join(found.lines()) + "\n```\n")
+        for line in found.lines():
+            note(line)
+    changes.metadata["step"] = this.record
+    return len(found.changed)

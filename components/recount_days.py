@@ -1,0 +1,32 @@
+"""Kubeflow wrapper of shortlist.features.backfill: corrected days are counted again."""
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def recount_days(
+    data: str,
+    features: str,
+    slices: list,
+    runtime: str,
+    previous: str,
+    first_day: str,
+    last_day: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Output[dsl.Dataset],
+) -> None:
+    """Count the corrected days of a range again, onto the fit that servers read; stop where others have changed too."""
+    from pathlib import Path
+
+    from shortlist.features.backfill import parse_range, recount
+    from shortlist.spec.declared import DeclaredSections
+    from shortlist.spec.engine import prepared
+    from shortlist.tracking.steps import step
+
+    with step("recount_days") as this:
+        declared, corrected = DeclaredSections.parse(data, features, slices), parse_range(first_day, last_day)
+        recount(declared, prepared(runtime), Path(valid_log.path), Path(fitted.path), previous, corrected)
+    fitted.metadata["step"] = this.record

@@ -1,0 +1,66 @@
+"""The backfill graph: a corrected rule changes what is served, after it was said by how much."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shortlist.contracts import ShortlistError
+from shortlist.features.backfill import parse_range
+from shortlist.features.feast_store_location import SECOND_SLOT, SERVING
+from shortlist.features.previous_fit import DayRange
+from shortlist.features.view_index import ViewIndex
+from shortlist.runs.refresh_runs import run_backfill_locally
+from shortlist.spec.load import parse_spec
+from shortlist.storage.artefacts import folder_digest, read_json
+
+
+def test_a_corrected_rule_is_looked_at_and_then_published_and_taken_back(
+    finished: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (pointer,) = finished.runs.glob(f"**/{SERVING}")
+    before = read_json(pointer)
+    views, digest = ViewIndex.read(Path(before["views"])), folder_digest(Path(before["views"]))
+    every, first = DayRange(views.first_day, views.last_day), DayRange(views.first_day, views.first_day)
+    corrected = copy.deepcopy(finished.spec)
+    (position,) = (column for column in corrected["data"]["columns"] if column["name"] == "position")
+    position["max"] = 8
+    corrected["data"]["rules"] = {**corrected["data"].get("rules", {}), "max_quarantined_share": 0.9}
+    rule, old = parse_spec(yaml.safe_dump(corrected)), parse_spec(yaml.safe_dump(finished.spec))
+
+    with pytest.raises(ShortlistError, match=rf"day\(s\) outside {first} have changed too: .*; backfill {first.first}"):
+        run_backfill_locally(rule, None, finished.runs, first, publish=False)
+
+    assert run_backfill_locally(rule, None, finished.runs, every, publish=False) == 0
+    said = capfd.readouterr().out
+    assert read_json(pointer) == before
+    found = read_json(finished.runs / "backfill" / rule.name / "changes.json")
+    assert len(found["days"]) == 8
+    assert all(
+        day["counted_again"] and 0 < day["rows_after"] < day["rows_before"]
+        and day["quarantined_after"] == day["rows_before"] - day["rows_after"] and day["quarantined_before"] == 0
+        for day in found["days"]
+    )  # fmt: skip
+    assert "by_user_id:rows changes for" in said
+    assert "Version 1 (xgboost, champion) reads " in said
+    assert said.endswith("Nothing is published. The same command with --publish serves it.\n")
+    assert "user_rate" in found["read_by"][0]["features"]
+
+    assert run_backfill_locally(rule, None, finished.runs, every, publish=True) == 0
+    after = read_json(pointer)
+    assert "unchanged, reused" in capfd.readouterr().out  # what was looked at is what is published
+    assert (after["slot"], folder_digest(Path(after["views"])) == digest) == (SECOND_SLOT, False)
+
+    assert run_backfill_locally(old, None, finished.runs, every, publish=True) == 0
+    assert "slot" not in read_json(pointer)
+    assert folder_digest(Path(read_json(pointer)["views"])) == digest  # bit by bit what it was
+
+
+def test_a_backfill_of_nothing_is_refused(finished: Any, tmp_path: Path) -> None:
+    spec = parse_spec(yaml.safe_dump(finished.spec))
+    with pytest.raises(ShortlistError, match="make run"):
+        run_backfill_locally(spec, None, tmp_path / "runs", parse_range("2026-01-01", "2026-01-02"), publish=True)
