@@ -73,8 +73,11 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass every test but those for GPUs, the linters and the walls
-	@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs
+	@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4
+
+test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo and a drill, with their results checked (minutes)
+	@$(BIN)/pytest -m "full_size and not gpu" -n 0
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs
@@ -300,6 +303,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

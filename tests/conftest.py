@@ -16,10 +16,13 @@ from shortlist.system.project import use_project
 use_project()  # for processes that tests start in other folders
 
 # How long an example takes says something about the machine, not about the code.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_EXAMPLES: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("suite", max_examples=50, **_EXAMPLES)
+settings.register_profile("thorough", max_examples=1_000, **_EXAMPLES)  # pytest --hypothesis-profile=thorough
 settings.load_profile("suite")
 
 _HERE = Path(__file__).parent
+_WITH_SERVERS = ("server", "stack", "traffic", "validation")
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
@@ -31,17 +34,25 @@ _TOGETHER = {
 
 The longest come first, so that none is left running alone at the end. All other files come after them, one by one.
 """
-_LEFT_OUT: list[str] = []
-"""Files of the tests for GPUs that are left out, one name per test."""
+_RETRIED = ("serving", "cluster", "graphs", *(f"unit/serving/{name}" for name in _WITH_SERVERS))
+"""Tests that are tried twice: they start servers and measure or wait for their answers.
+
+How long these take says something about the machine. The summary names every test that needed it (`RERUN`). All other
+tests have one try.
+"""
+_LEFT_OUT: dict[str, list[str]] = {"gpu": [], "full_size": []}
+"""Files of the tests that are left out, one name per test, by marker."""
+_REASONS = {
+    "gpu": "tests that need a GPU were left out (make test-gpu runs them)",
+    "full_size": "tests of full size were left out (make test-full-size runs them)",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests, which share the machine with whatever else runs there, a second try.
-
-    The run's summary names every test that needed it (`RERUN`), so one that fails now and then is seen and mended.
-    """
+    """Give tests of servers a second try; where several processes share the tests, put the longest groups first."""
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1))
+        if _is_below(item.path, _RETRIED):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
         items.sort(key=lambda item: order.index(_group(item.path)))
@@ -70,8 +81,9 @@ def _is_below(path: Path, places: tuple[str, ...]) -> bool:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """Remember which tests for GPUs are left out."""
-    _LEFT_OUT.extend(item.path.name for item in items if item.get_closest_marker("gpu"))
+    """Remember which tests are left out by their marker."""
+    for marker, names in _LEFT_OUT.items():
+        names.extend(item.path.name for item in items if item.get_closest_marker(marker))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -83,16 +95,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_testnodedown(node: Any) -> None:
     """Take what a process left out; all of them collect the same tests."""
-    _LEFT_OUT[:] = getattr(node, "workeroutput", {}).get("left_out", _LEFT_OUT)
+    _LEFT_OUT.update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say by name what was left out, so that nobody takes silence for a pass."""
-    if "not gpu" in config.option.markexpr and _LEFT_OUT:
-        files = ", ".join(sorted(set(_LEFT_OUT)))
-        terminalreporter.write_line(
-            f"{len(_LEFT_OUT)} tests that need a GPU were left out (make test-gpu runs them): {files}"
-        )
+    for marker, names in _LEFT_OUT.items():
+        if f"not {marker}" in config.option.markexpr and names:
+            terminalreporter.write_line(f"{len(names)} {_REASONS[marker]}: {', '.join(sorted(set(names)))}")
 
 
 class Finished(NamedTuple):

@@ -17,6 +17,7 @@ import yaml
 from models.base import DeclaredModel
 from monitoring.process_identity import RUN_PROCESS_VARIABLE
 from shortlist.report.titles import PER_MODEL
+from shortlist.runs.step_server import step_server, with_client
 from shortlist.system.progress import EVENTS_VARIABLE, emit
 
 _CACHE_HIT = re.compile(r"^Task (?P<task>[\w-]+) cache hit")
@@ -99,11 +100,12 @@ def run_pipeline(pipeline: Path, arguments: dict[str, Any], root: Path) -> None:
         cache_root=str(root / "cache"),
     )
     titles = task_titles(pipeline)
+    graph = components.load_component_from_text(with_client(pipeline.read_text()))
     logging.getLogger().setLevel(logging.INFO)  # kfp.local says at this level what came from the cache
     logging.getLogger().addHandler(CacheHits(titles, roles_of(arguments)))
-    with warnings.catch_warnings():
+    with step_server(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kfp warns about every image that is not a plain Python one
-        components.load_component_from_file(str(pipeline))(**arguments)
+        graph(**arguments)
 
 
 def main() -> int:

@@ -21,17 +21,16 @@ DOOMED = "2026-01-10"
 KILLER = f"""
 import os, signal, sys
 
-command = " ".join(sys.orig_argv)
-if "--function_to_execute count_days" in command and "{DOOMED}" in command:
-    marker = os.environ["KILLED_ONCE"]
+def watch(event, args):
+    if event != "os.mkdir" or "counted.partial/statistics/" not in str(args[0]):
+        return
+    command, marker = " ".join(sys.argv), os.environ["KILLED_ONCE"]
+    doomed = "--function_to_execute count_days" in command and "{DOOMED}" in command
+    if doomed and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(event, args):
-        half_way = event == "os.mkdir" and "counted.partial/statistics/" in str(args[0])
-        if half_way and not os.path.exists(marker):
-            open(marker, "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
+sys.addaudithook(watch)
 """
 
 

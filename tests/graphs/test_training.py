@@ -73,8 +73,8 @@ def demo_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo(demo_runs: Path) -> Run:
-    """The first run of the shipped demo."""
-    return run(shipped_demo(), demo_runs)
+    """The first run of the small demo."""
+    return run(small_demo(), demo_runs)
 
 
 def executed(one: Run) -> set[str]:
@@ -88,8 +88,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert summary["blessed"]["version"] == "1"
     assert set(summary["models"]) >= {"xgboost", "dlrm", "popularity"}
     assert summary["rows"]["valid"] + summary["rows"]["quarantined"] == summary["rows"]["raw"]
-    best = summary["best_possible"]["auc"]
-    assert 0.5 < summary["models"]["xgboost"]["auc"] < best < 1
+    assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra",
     }  # fmt: skip
@@ -97,12 +96,15 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
 
 
-def test_the_shipped_demo_comes_within_a_hundredth_of_the_possible_best(demo: Run) -> None:
+@pytest.mark.full_size
+def test_the_shipped_demo_comes_within_a_hundredth_of_the_possible_best(tmp_path: Path) -> None:
+    demo = run(shipped_demo(), tmp_path / "runs")
     assert demo.code == 0
     assert demo.summary["rows"]["raw"] >= 200_000
     assert demo.summary["blessed"] is not None
+    best = demo.summary["best_possible"]["auc"]
     for kind in ("xgboost", "dlrm"):
-        assert demo.summary["models"][kind]["auc"] >= demo.summary["best_possible"]["auc"] - 0.01
+        assert best - 0.01 <= demo.summary["models"][kind]["auc"] < best < 1
 
 
 def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Path) -> None:
@@ -117,7 +119,7 @@ def test_mlflow_leads_from_the_version_to_log_and_code(demo: Run, demo_runs: Pat
 
 
 def test_nothing_changed_is_not_judged_again(demo: Run, demo_runs: Path) -> None:
-    unchanged = run(shipped_demo(), demo_runs)
+    unchanged = run(small_demo(), demo_runs)
     assert unchanged.code == 0
     assert executed(unchanged) <= {"find_champion", "report", "roll_out"}
     same = ("models", "gates", "blessed", "rows", "best_possible")
@@ -129,8 +131,8 @@ def test_nothing_changed_is_not_judged_again(demo: Run, demo_runs: Path) -> None
 def test_a_changed_model_section_trains_that_model_alone_and_is_judged_against_the_champion(
     demo: Run, demo_runs: Path
 ) -> None:
-    changed = shipped_demo()
-    changed["models"]["dlrm"] |= {"epochs": 1}
+    changed = small_demo()
+    changed["models"]["dlrm"] |= {"epochs": 2}
     other = run(changed, demo_runs)
     again = {"find_champion", "score_champion", "evaluate_gates", "register", "report", "roll_out"}
     assert executed(other) - again == {"train_dlrm", "validate_export_dlrm"}
@@ -142,7 +144,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_is_judged_against_t
 
 def test_bad_candidates_are_held_with_a_page(demo: Run, demo_runs: Path) -> None:
     """Three trees and a network that learns far too fast, whose scores are all alike."""
-    bad = shipped_demo()
+    bad = small_demo()
     bad["models"]["xgboost"] |= {"rounds": 3}
     bad["models"]["dlrm"] |= {"learning_rate": 0.5, "epochs": 1}
     held = run(bad, demo_runs)

@@ -33,6 +33,7 @@ def shorter(*drifts: dict[str, Any], days: int) -> Spec:
     return parse_spec(yaml.safe_dump(spec))
 
 
+@pytest.mark.full_size
 @pytest.mark.timeout(1_800)  # three trainings and a canary
 def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path: Path) -> None:
     broken = {"kind": "broken_column", "from_day": 12, "until_day": 13, "strength": 1.0, "column": "duration"}

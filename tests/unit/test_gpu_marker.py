@@ -59,6 +59,11 @@ def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str])
 
 def test_ci_leaves_them_out_by_name() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "not gpu" -n logical --maxprocesses 4\n' in makefile
+    assert '\t@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4\n' in makefile
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
-    assert (TESTS.parent / ".ci/run").read_text().rstrip().endswith("make test")
+
+
+def test_ci_runs_the_tests_of_full_size_too() -> None:
+    makefile = (TESTS.parent / "Makefile").read_text()
+    assert '\t@$(BIN)/pytest -m "full_size and not gpu" -n 0\n' in makefile
+    assert (TESTS.parent / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make test-full-size"]

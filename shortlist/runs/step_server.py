@@ -1,0 +1,236 @@
+"""Starts the steps of a local run as forks of one process that has imported what most steps import (ADR 50)."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple, NoReturn
+
+from shortlist.runs import step_client
+from shortlist.runs.step_client import CLIENT_VARIABLE, DECLINED, NUMBER, SOCKET_VARIABLE, receive
+
+PRELOADED: Final = (
+    *("kfp.dsl.executor", "kfp.dsl.kfp_config", "kfp.dsl.utils"),
+    *("numpy", "polars", "pyarrow.parquet", "scipy.optimize", "matplotlib.figure"),
+    *("mlflow", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
+    *("shortlist.tracking.steps", "shortlist.features.kinds.registry", "shortlist.features.transform"),
+    *("shortlist.training.training", "shortlist.report.kubeflow_artefacts"),
+)
+"""What at least a third of the steps import. Not torch, XGBoost and Feast: few steps need them.
+
+None of them starts a thread of Python, opens a connection or asks the GPU for anything when it is imported.
+"""
+THREADS_OF_ALLOCATORS: Final = "jemalloc_bg_thd"
+"""Polars' and Arrow's allocator; it registers handlers for forks, as OpenBLAS does for its threads."""
+_OF_THE_SHELL: Final = frozenset({"_", "PWD", "OLDPWD", "SHLVL"})
+"""Variables that the shell around a step sets; no library reads them."""
+_LONGEST_PATH: Final = 100
+"""Of a socket, in bytes; the system takes 107."""
+_SECONDS_TO_ASK: Final = 60.0
+
+
+def with_client(pipeline: str) -> str:
+    """Return the text of a compiled pipeline, its steps started by `step_client` in place of a fresh interpreter."""
+    started = "python3 -m kfp.dsl.executor_main"
+    return pipeline.replace(started, started.replace("-m", f'-I -S "${CLIENT_VARIABLE}" -m'))
+
+
+@contextmanager
+def step_server(modules: Sequence[str] = PRELOADED) -> Iterator[None]:
+    """Run a step server beside the block, and name it in this process's environment.
+
+    It belongs to this process's group, so that who stops the run by its group stops the server and every step. It
+    imports nothing before the first step is started. Where it cannot run, steps are fresh processes.
+
+    Args:
+        modules: What it imports.
+    """
+    os.environ[CLIENT_VARIABLE] = str(Path(step_client.__file__).resolve())
+    with TemporaryDirectory(prefix="steps-") as folder:
+        path = Path(folder) / "socket"
+        if sys.platform != "linux" or len(os.fsencode(path)) > _LONGEST_PATH:
+            yield
+            return
+        os.environ[SOCKET_VARIABLE] = str(path)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            server = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-m", "shortlist.runs.step_server", str(listener.fileno()), *modules],
+                stdin=subprocess.PIPE,
+                env={**os.environ, "_KFP_RUNTIME": "true"},  # as every step has it; kfp imports less
+                pass_fds=[listener.fileno()],
+            )
+        try:
+            yield
+        finally:
+            del os.environ[SOCKET_VARIABLE]
+            server.communicate()  # its standard input ends, and so does it
+
+
+class Request(NamedTuple):
+    """A step that is to be run, as its client sent it."""
+
+    arguments: list[str]
+    """Name of the module and its arguments."""
+    environment: dict[str, str]
+    folder: str
+    """Working directory."""
+
+
+def main() -> None:
+    """Run `python -m shortlist.runs.step_server LISTENER MODULES...` until standard input ends."""
+    atexit.register(_end_at_once)  # the first to be registered is the last to be called
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        client = _next_client(listener)
+        if client is not None:
+            environment = dict(os.environ)
+            for module in sys.argv[2:]:
+                importlib.import_module(module)
+            gc.collect()
+            gc.freeze()  # no search for garbage writes to the pages that all steps share
+        while client is not None:
+            request = _serve(client, environment)
+            if request is not None:
+                listener.close()
+                _run(request)
+            client = _next_client(listener)
+    while _reaped(wait=True):
+        pass
+
+
+def _next_client(listener: socket.socket) -> socket.socket | None:
+    """Wait for a client; return None when standard input has ended, and with it the run."""
+    ready, _, _ = select.select([listener, sys.stdin], [], [])
+    return None if sys.stdin in ready else listener.accept()[0]
+
+
+def _serve(client: socket.socket, environment: Mapping[str, str]) -> Request | None:
+    """Fork a process that answers the client, and from that one the step's; return the request in the step's alone."""
+    while _reaped(wait=False):
+        pass
+    threads = unexpected_threads()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork() == 0:
+        return _answer(client, environment, threads)
+    client.close()
+    return None
+
+
+def _reaped(*, wait: bool) -> bool:
+    """Return whether a process that answered had ended; the processor time of its step counts as this process's."""
+    try:
+        return os.waitpid(-1, 0 if wait else os.WNOHANG)[0] != 0
+    except ChildProcessError:  # there is none
+        return False
+
+
+def _answer(client: socket.socket, environment: Mapping[str, str], threads: str) -> Request | None:
+    """Return the request in the step's process; end this one, without returning, when the step has ended."""
+    try:
+        client.settimeout(_SECONDS_TO_ASK)
+        header, streams, *_ = socket.recv_fds(client, NUMBER.size, 3)
+        request = Request(**json.loads(receive(client, NUMBER.unpack(header)[0])))
+        obstacle = threads or _difference(request, environment)
+        if obstacle:
+            sys.stdout.write(f"This step is a fresh process: {obstacle}.\n")
+            sys.stdout.flush()
+            client.sendall(NUMBER.pack(DECLINED))
+            os._exit(0)
+        client.settimeout(None)
+        step = os.fork()
+        if step == 0:
+            for stream, number in zip(streams, range(3), strict=True):
+                os.dup2(stream, number)
+                os.close(stream)
+            client.close()
+            return request
+        for stream in streams:
+            os.close(stream)
+        client.sendall(NUMBER.pack(step))
+        ended = os.pidfd_open(step)
+        if ended not in select.select([ended, client.fileno()], [], [])[0]:
+            os.kill(step, signal.SIGKILL)  # the client was killed: so is what it stands for
+        client.sendall(NUMBER.pack(os.waitpid(step, 0)[1]))
+    except OSError:  # the client is gone
+        pass
+    os._exit(0)
+
+
+def unexpected_threads() -> str:
+    """Return what is wrong with a fork of this process now: threads that would not exist in it; empty when all is well.
+
+    Threads are allowed that register handlers for forks: those of OpenBLAS, and of the allocators of Polars and Arrow.
+    """
+    from threadpoolctl import threadpool_info
+
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    blas = sum(library["num_threads"] - 1 for library in threadpool_info() if library["internal_api"] == "openblas")
+    others = len(names) - names.count(THREADS_OF_ALLOCATORS) - 1
+    python = threading.active_count() - 1
+    if python or others > blas:
+        return f"the step server has {max(python, others - blas)} thread(s) of a library: {', '.join(sorted(names))}"
+    return ""
+
+
+def _difference(request: Request, environment: Mapping[str, str]) -> str:
+    """Return how the step's surroundings differ from those in which the modules were imported; empty when they do not.
+
+    Libraries read variables while they are imported: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, MLFLOW_TRACKING_URI.
+    """
+    names = {*request.environment, *environment} - _OF_THE_SHELL
+    different = sorted(name for name in names if request.environment.get(name) != environment.get(name))
+    if different:
+        return f"its environment has its own {', '.join(different)}"
+    return "" if request.folder == str(Path.cwd()) else f"it runs in {request.folder}"
+
+
+_exit_code: int | None = None
+
+
+def _run(request: Request) -> NoReturn:
+    """Run the step's module as `python -m` does, in this process; end it."""
+    global _exit_code  # noqa: PLW0603 - for a function that takes no arguments
+    os.environ.update({name: request.environment.get(name, "") for name in _OF_THE_SHELL})  # the others are the same
+    sys.argv[:] = request.arguments
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # every fork would draw the same numbers; Python's own module sees to it
+    _exit_code = 1
+    try:
+        runpy.run_module(request.arguments[0], run_name="__main__", alter_sys=True)
+        _exit_code = 0
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            _exit_code = stop.code or 0
+        else:
+            sys.stderr.write(f"{stop.code}\n")
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    raise SystemExit(_exit_code)
+
+
+def _end_at_once() -> None:
+    """End a step's process after all other functions of `atexit`: there is nothing left to do but to free memory."""
+    if _exit_code is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
+
+
+if __name__ == "__main__":
+    main()
