@@ -31,5 +31,5 @@ def ingest(
         table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))
         this.rows = table.rows
     days = [part.day for part in table.days]
-    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": f"{days[0]}..{days[-1]}"})
+    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(map(str, days[:1] + days[-1:]))})
     return table.rows

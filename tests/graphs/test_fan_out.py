@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from shortlist.features.groups import read
 from shortlist.runs.submit import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.groups import read
 
 DOOMED = "2026-01-10"
 """A day in the middle group."""
