@@ -32,6 +32,6 @@ def join_raw_log(
         groups = [Path(part.path) for part in parts]
         table = join_raw_log(declared, groups, Path(raw_log.path), settings, CollectedRows.parse(collected))
         this.rows = table.rows
-    days = [part.day for part in table.days]
-    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(map(str, days[:1] + days[-1:]))})
+    ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
+    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(ends)})
     return [written(group) for group in groups_of(table.days, partitions) or [[]]]

@@ -201,11 +201,10 @@ def test_vectors_of_later_files_are_judged_by_the_first_one(tmp_path: Path, decl
 def test_lists_that_become_rows_are_numbered_through_all_groups(tmp_path: Path, declare: Declare) -> None:
     columns = [{"name": "click", "type": "integer"}, {"name": "thing", "type": "integer"}]
     for file in range(3):
-        rows = [f"{int(START.timestamp()) + file * 86_400 + row},{row} {row + 1} 7,1 0 0" for row in range(50 + file)]
+        rows = [f"{int(START.timestamp()) + file * 86_400 + row},{row} {row + 1} 777,1 0 0" for row in range(50 + file)]
         (tmp_path / f"{file}.csv").write_text("\n".join(["time,thing,click", *rows]) + "\n")
-    data = declare(
-        columns, source={"path": "*.csv"}, explode={"columns": ["thing", "click"], "separator": " "}, rules=LOOSE, split=SHORT
-    )  # fmt: skip
+    explode = {"columns": ["thing", "click"], "separator": " "}
+    data = declare(columns, source={"path": "*.csv"}, explode=explode, rules=LOOSE, split=SHORT)
     assert in_groups(data, tmp_path, tmp_path / "many", 3) == in_one_pod(data, tmp_path, tmp_path / "one")
     rows = DayTable.open(tmp_path / "many/valid", Files.LOG).scan().collect()
     assert rows[Columns.IMPRESSION].to_list() == list(range(3 * (50 + 51 + 52)))
