@@ -20,10 +20,10 @@ def build_days(
     """Turn every valid row of some days into the features its day could know."""
     from pathlib import Path
 
-    from shortlist.features.groups import read
     from shortlist.features.table import build_table
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import prepared
+    from shortlist.storage.groups import read
     from shortlist.tracking.steps import step
 
     with step("build_days") as this:

@@ -20,9 +20,9 @@ def count_days(
     from pathlib import Path
 
     from shortlist.features.fan_out import count_group
-    from shortlist.features.groups import read
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import prepared
+    from shortlist.storage.groups import read
     from shortlist.tracking.steps import step
 
     with step("count_days") as this:

@@ -8,14 +8,14 @@ from components.image import PIPELINE_IMAGE
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinalStatus) -> None:
     """Mark what a failed pipeline left open as failed: MLflow runs, and the retraining that a decision waits for."""
-    from shortlist.tracking.steps import step
+    from shortlist.tracking.steps import failure_of_run, step
 
     with step("finalize_run"):
         if status.state != "SUCCEEDED":
             from monitoring.monitoring_store import open_monitoring_store
             from shortlist.training.training import RunContext
 
-            reason = f"the step {status.error_message or 'unknown'} failed"
+            reason = failure_of_run(status.error_message)
             RunContext(name=name, stores=stores).tracker.fail_pipeline(reason)
             if key:
                 open_monitoring_store(stores, name).mark_failed(key, reason)

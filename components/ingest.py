@@ -30,6 +30,6 @@ def ingest(
         settings = Runtime.model_validate_json(runtime)
         table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))
         this.rows = table.rows
-    days = [part.day for part in table.days]
-    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": f"{days[0]}..{days[-1]}"})
+    ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
+    raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(ends)})
     return table.rows

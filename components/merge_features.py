@@ -25,9 +25,9 @@ def merge_features(
 
     from shortlist.contracts import Files
     from shortlist.features.fan_out import merge_groups
-    from shortlist.features.groups import groups_of, written
     from shortlist.spec.declared import DeclaredSections
     from shortlist.spec.engine import prepared
+    from shortlist.storage.groups import groups_of, written
     from shortlist.storage.tables import DayTable
     from shortlist.tracking.steps import step
 

@@ -10,7 +10,6 @@ from components.build_retrieval import build_retrieval
 from components.evaluate_gates import evaluate_gates
 from components.finalize_run import finalize_run
 from components.find_champion import find_champion
-from components.ingest import ingest
 from components.materialize_features import materialize_features
 from components.record_gate_failures import record_gate_failures
 from components.register import register
@@ -19,16 +18,17 @@ from components.roll_out import roll_out
 from components.score_champion import score_champion
 from components.train import train
 from components.train_ensembles import train_ensembles
-from components.validate import validate
 from components.validate_export import validate_export
 from pipelines.feature_steps import in_one_pod, over_groups_of_days
+from pipelines.log_steps import log_in_one_pod, log_over_groups
 
 
 def training_graph(*, wide: bool) -> Callable[..., Any]:
     """Return the training graph.
 
     Args:
-        wide: Whether statistics and features are made over groups of days, in pods of their own, and put together.
+        wide: Whether the log is read over groups of files, and validated, counted and turned into features over groups
+            of days, in pods of their own, and put together.
     """
 
     @dsl.pipeline(
@@ -113,15 +113,18 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             found.set_display_name("find_champion").set_caching_options(False)
             common = {"data": data, "runtime": runtime, "code": code}
             collected = found.outputs["collected"]
-            log = ingest(**common, location=location, input_digest=input_digest, collected=collected).after(found)
-            valid = validate(**common, now=now, until=until, raw_log=log.outputs["raw_log"])
+            files, moments = {"location": location, "input_digest": input_digest}, {"now": now, "until": until}
+            if wide:
+                log = log_over_groups(common, files, collected, moments, found, cluster)
+            else:
+                log = log_in_one_pod(common, files, collected, moments, found)
             declared = {**common, "features": features, "slices": slices}
-            rows = {"previous": found.outputs["previous"], "valid_log": valid.outputs["valid_log"]}
+            rows = {"previous": found.outputs["previous"], "valid_log": log.valid_log}
             made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
-            features_of = {"valid_log": valid.outputs["valid_log"], "fitted": made.fitted}
+            features_of = {"valid_log": log.valid_log, "fitted": made.fitted}
 
             candidates = build_retrieval(
-                declared=retrieval, data=data, runtime=runtime, code=code, valid_log=valid.outputs["valid_log"]
+                declared=retrieval, data=data, runtime=runtime, code=code, valid_log=log.valid_log
             )
             skew = materialize_features(
                 name=name,
@@ -189,7 +192,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 gates=gates,
                 runtime=runtime,
                 code=code,
-                valid_log=valid.outputs["valid_log"],
+                valid_log=log.valid_log,
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
@@ -238,9 +241,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     started=found.outputs["started"],
                     found=found.outputs["step"],
                     registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
-                    raw_log=log.outputs["raw_log"],
-                    valid_log=valid.outputs["valid_log"],
-                    quarantine=valid.outputs["quarantine"],
+                    raw_log=log.raw_log,
+                    valid_log=log.valid_log,
+                    quarantine=log.quarantine,
                     fitted=made.fitted,
                     table=made.table,
                     skew=skew.outputs["skew"],

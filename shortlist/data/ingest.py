@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
+from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
+from shortlist.data.file_groups import FileGroup
 from shortlist.data.log_rows import LogRows, log_layout
 from shortlist.data.quarantine import QuarantineWriter
 from shortlist.data.reading import read_blocks, rows_of
 from shortlist.data.side_tables import SIDE_FOLDER, ingest_side_table, side_path
-from shortlist.data.sources import log_files
-from shortlist.spec.data import Column, Data, FileSource, GeneratedSource, RowClock
+from shortlist.spec.data import Column, Data, FileSource, RowClock
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.joined_tables import APPENDED, as_json
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.system.prefetch import prefetch
 
@@ -28,9 +31,13 @@ RAW_INDEX = "raw.json"
 """Index of the raw table."""
 REJECTED = "rejected.parquet"
 """Rows that could not be parsed, beside the raw table."""
+TAIL: Final = "tail.parquet"
+"""Time and impression of a group's newest rows (`BaseRows.tail`), beside them; only where rows are collected."""
+SCHEMA: Final = "schema.parquet"
+"""The columns of a group's rows (`BaseRows.schema`), likewise; without rows."""
 
 _GENERATED = FileSource(path="impressions", format="parquet")
-_TAIL = timedelta(days=2)
+_WHOLE = FileGroup(number=0, groups=1)
 _BEST = Column(name=Columns.BEST, type="number", known="after")
 
 
@@ -64,19 +71,77 @@ def ingest(
             than every row of the files.
     """
     with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
+        writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
         with QuarantineWriter(staging / REJECTED) as rejected:
             side = _ingest_side_tables(data, inputs.folder, staging, rejected, runtime)
-            side_rules = rejected.by_rule.copy()
-            writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
-            rows, whole, base = _ingest_log(data, inputs, writer, rejected, runtime, most_rows)
-            live = _append_collected(collected, base, writer, rejected) if collected else (0, 0)
-            by_rule = rejected.by_rule - side_rules
-        rules = dict(sorted(by_rule.items()))
-        notes = {"raw_rows": rows + sum(live), "rejected_rows": by_rule.total(), "by_rule": rules, "side": side}
-        if collected is not None:
-            notes["collected_rows"] = live[0]
-        writer.close(notes if most_rows is None else {**notes, "whole": whole})
+            read = _ingest_log(data, inputs, _WHOLE, writer, rejected, runtime, most_rows)
+            check_has_rows(read.rows, inputs.place)
+            live = append_collected(collected, read.base, writer, rejected) if collected else (0, 0)
+        notes = raw_notes(read.rows - read.base.left_out, rejected.by_rule, side, live if collected else None)
+        writer.close(notes if most_rows is None else {**notes, "whole": read.whole})
     return DayTable.open(out, RAW_INDEX)
+
+
+def ingest_files(data: Data, location: Path, group: FileGroup, out: Path, runtime: Runtime) -> DayTable:
+    """Write the rows of some files of a log, of which `join_raw_log` makes the raw log; the first group's side tables.
+
+    Args:
+        data: The spec's data section.
+        location: As for `ingest`.
+        group: The files, as `partition_files` gives them.
+        out: Folder to write; it appears whole or not at all.
+        runtime: Bounds the rows held at once.
+
+    Returns:
+        The rows (index `RAW_INDEX`). Its notes say what `join_raw_log` must know; without a declared impression, rows
+        are numbered from `group.first_row` on.
+
+    Raises:
+        DataError: As `ingest`.
+    """
+    with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
+        writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
+        with QuarantineWriter(staging / REJECTED) as rejected:
+            sides = group.reads_side_tables
+            side = _ingest_side_tables(data, inputs.folder, staging, rejected, runtime) if sides else {}
+            read = _ingest_log(data, inputs, group, writer, rejected, runtime, None)
+        if read.base.schema is not None:
+            read.base.tail.write_parquet(staging / TAIL)
+            pl.DataFrame(schema=read.base.schema).write_parquet(staging / SCHEMA)
+        notes = raw_notes(read.rows - read.base.left_out, rejected.by_rule, side, None)
+        about = {"group": group.model_dump(), "read_rows": read.rows, "place": inputs.place}
+        writer.close({**notes, **about, APPENDED: as_json(writer.appended)})
+    return DayTable.open(out, RAW_INDEX)
+
+
+def check_has_rows(rows: int, place: str) -> None:
+    """Refuse a log without rows.
+
+    Args:
+        rows: That were read, rejected ones included.
+        place: Where the log's files were looked for.
+
+    Raises:
+        DataError: There are none.
+    """
+    if not rows:
+        raise DataError(f"{place}: the log has no rows")
+
+
+def raw_notes(
+    rows: int, by_rule: Counter[str], side: Mapping[str, Mapping[str, int]], live: tuple[int, int] | None
+) -> dict[str, Any]:
+    """Return the notes of a raw log.
+
+    Args:
+        rows: Of the files, rejected ones included.
+        by_rule: Rejected rows of the log by the rule they broke.
+        side: For each side table its raw_rows and rejected_rows.
+        live: Collected rows and those of their batches that are quarantined; None without a collection.
+    """
+    rules = dict(sorted(by_rule.items()))
+    notes = {"raw_rows": rows + sum(live or ()), "rejected_rows": by_rule.total(), "by_rule": rules, "side": side}
+    return notes if live is None else {**notes, "collected_rows": live[0]}
 
 
 @dataclass(frozen=True)
@@ -84,6 +149,11 @@ class _Inputs:
     folder: Path
     source: FileSource
     extra: tuple[Column, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where the log's files are looked for."""
+        return str(self.folder / self.source.path)
 
 
 @contextmanager
@@ -105,110 +175,45 @@ def _ingest_side_tables(
     data: Data, location: Path, staging: Path, rejected: QuarantineWriter, runtime: Runtime
 ) -> dict[str, dict[str, int]]:
     (staging / SIDE_FOLDER).mkdir()
-    return {
+    counts = {
         table.name: ingest_side_table(table, data, location, side_path(staging, table), rejected, runtime.chunk_rows)
         for table in data.side_tables
     }
+    rejected.by_rule.clear()  # from here on it counts the rows of the log
+    return counts
+
+
+class _Read(NamedTuple):
+    rows: int
+    """Rows of the files, rejected ones included."""
+    whole: bool
+    """Whether these are all."""
+    base: BaseRows
+    """What collected rows follow."""
 
 
 def _ingest_log(
     data: Data,
     inputs: _Inputs,
+    group: FileGroup,
     writer: DayTableWriter,
     rejected: QuarantineWriter,
     runtime: Runtime,
     most_rows: int | None,
-) -> tuple[int, bool, _Base]:
-    """Return the number of rows read, rejected ones included, whether these are all, and what collected rows follow."""
+) -> _Read:
     layout = log_layout(data, inputs.source, inputs.extra)
-    files = log_files(inputs.source, inputs.folder)
-    by_order = isinstance(data.clock, RowClock)
-    rows = LogRows(data, layout, rows_of(files, layout.header) if by_order else 0)
-    base = _Base(data)
+    files = group.files_of(inputs.source, inputs.folder)
+    total = group.total_rows
+    if isinstance(data.clock, RowClock) and not total:
+        total = sum(rows_of(files, layout.header))
+    rows = LogRows(data, layout, total, group.first_row, group.widths)
+    base = BaseRows(data)
     whole, block_rows = True, min(runtime.chunk_rows, most_rows or runtime.chunk_rows)
-    for file, block in prefetch(read_blocks(files, layout, block_rows)):
+    for file, block in prefetch(read_blocks(files, layout, block_rows, group.first)):
         if most_rows is not None and rows.rows >= most_rows:
             whole = False
             break
         good, bad = rows.take(file, block)
         writer.append(base.take(good))
         rejected.append(bad)
-    if not rows.rows:
-        raise DataError(f"{inputs.folder / inputs.source.path}: the log has no rows")
-    return rows.rows - base.left_out, whole, base
-
-
-class _Base:
-    """The log's own rows: what collected ones must have in common with them, and come after."""
-
-    def __init__(self, data: Data) -> None:
-        self._live, self._generated = data.live, isinstance(data.source, GeneratedSource)
-        self.schema: pl.Schema | None = None
-        self.tail = pl.DataFrame(schema={Columns.TIME: pl.Datetime("us", "UTC"), Columns.IMPRESSION: pl.Int64})
-        """Time and impression of the rows of the newest two days."""
-        self.left_out = 0
-        """Rows of a generated log that `data.live.since` ends."""
-
-    def take(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows as they are stored."""
-        since = self._live.since
-        if not self._live.collect:
-            return rows
-        if since is not None and self._generated:
-            kept = rows.filter(pl.col(Columns.TIME) < since)
-            self.left_out, rows = self.left_out + rows.height - kept.height, kept
-        elif since is not None and (later := rows.filter(pl.col(Columns.TIME) >= since).height):
-            raise DataError(
-                f"data.live.since: {later:,} rows of the log are of {since.isoformat()} or later, e.g. in"
-                f" {rows.filter(pl.col(Columns.TIME) >= since)[Columns.SOURCE_FILE][0]}; from then on rows come from"
-                " live traffic, and would count twice. Take them out of the log, or declare a later moment"
-            )
-        rows = rows.with_columns(
-            pl.lit(None, pl.Int64).alias(Columns.SERVED_VERSION), pl.lit(None, pl.String).alias(Columns.SERVED_TRACK),
-            pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
-        )  # fmt: skip
-        self.schema = rows.schema
-        both = pl.concat([self.tail, rows.select(Columns.TIME, Columns.IMPRESSION)])
-        newest = both[Columns.TIME].max()
-        self.tail = both if newest is None else both.filter(pl.col(Columns.TIME) >= pl.lit(newest) - _TAIL)
-        return rows
-
-    def check_later(self, rows: pl.DataFrame) -> None:
-        """Refuse collected rows that are not later than every row of the log itself.
-
-        Raises:
-            DataError: With how many rows overlap.
-        """
-        first, newest = rows[Columns.TIME].min(), self.tail[Columns.TIME].max()
-        if not isinstance(first, datetime) or not isinstance(newest, datetime) or first > newest:
-            return
-        overlap = self.tail.filter(pl.col(Columns.TIME) >= first)
-        same = self.tail.filter(pl.col(Columns.IMPRESSION).is_in(rows[Columns.IMPRESSION].implode())).height
-        early = rows.filter(pl.col(Columns.TIME) <= newest).height
-        raise DataError(
-            f"the log and the rows collected from live traffic overlap: {early:,} collected rows, the first of"
-            f" {first:%Y-%m-%d %H:%M:%S} UTC, are not later than the newest row of the log, of"
-            f" {newest:%Y-%m-%d %H:%M:%S} UTC; at least {overlap.height:,} rows of the log are as late, {same:,} of"
-            " them with the same impression. The log must end before live traffic begins: leave those rows out, or"
-            " declare data.live.since: the moment from which on rows are collected"
-        )
-
-
-def _append_collected(
-    collected: CollectedRows, base: _Base, writer: DayTableWriter, rejected: QuarantineWriter
-) -> tuple[int, int]:
-    """Append collected rows; return how many there are, and how many of their batches are quarantined."""
-    good = bad = 0
-    for rows, refused in collected.frames():
-        rejected.append(refused)
-        bad += refused.height
-        if not rows.height:
-            continue
-        base.check_later(rows)
-        assert base.schema is not None
-        known = {name: kind for name, kind in base.schema.items() if name in rows.columns}
-        # What a generated log knows beyond its columns, nobody knows of live traffic; a column declared since is null.
-        others = [pl.lit(None, kind).alias(name) for name, kind in base.schema.items() if name not in known]
-        writer.append(rows.with_columns(others).select(base.schema.names()).cast(base.schema))
-        good += rows.height
-    return good, bad
+    return _Read(rows.rows, whole, base)

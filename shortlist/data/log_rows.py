@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import polars as pl
@@ -46,12 +47,22 @@ def log_layout(data: Data, source: FileSource, extra: tuple[Column, ...] = ()) -
 
 
 class LogRows:
-    """Turns the blocks of the log, in file order, into rows of the raw table."""
+    """Turns the blocks of the log, in file order, into rows of the raw table.
 
-    def __init__(self, data: Data, layout: Layout, total_rows: int) -> None:
-        """Begin at the first row of the log; `total_rows` is used only where the rows' order is the clock."""
+    Args:
+        data: The spec's data section.
+        layout: What it says about the files.
+        total_rows: Of the log; used only where the rows' order is the clock.
+        first_row: Number of the first row, counted from 0.
+        widths: See `TypedRows`.
+    """
+
+    def __init__(
+        self, data: Data, layout: Layout, total_rows: int, first_row: int = 0, widths: Mapping[str, int] | None = None
+    ) -> None:
         self._data = data
-        self._typed = TypedRows(layout)
+        self._first = first_row
+        self._typed = TypedRows(layout, widths)
         self._label_checks = column_checks([data.by_name[data.label]])
         self._total = total_rows
         self._newest: datetime | None = None
@@ -61,7 +72,7 @@ class LogRows:
     def take(self, file: InputFile, block: Block) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return a block's rows, and those rejected as quarantine rows; raises as `TypedRows.take` does."""
         typed, failures = self._typed.take(file, block)
-        rows = self._timed(typed.with_columns(pl.col(Columns.ROWS) + self.rows))
+        rows = self._timed(typed.with_columns(pl.col(Columns.ROWS) + self._first + self.rows))
         if self._data.positive is not None:
             failures += broken_checks(rows, self._label_checks)
             rows = rows.with_columns(_derived(self._data.label, self._data.positive))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -12,10 +14,13 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.data.keys import KeySet
 from shortlist.spec.data import Data
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.row_digest import Hashes, RowDigest, row_hashes
 
 _SAMPLE_ROWS = 50_000
 _PLACE = "__place"
+_INDEX: Final = "profile.json"
+_SAMPLE: Final = "sample.parquet"
 
 
 @dataclass
@@ -68,6 +73,38 @@ class Profile:
             self.covered[table] += int(self._side_keys[table].contains(row_hashes(rows.select(key))).sum())
         self.sample.add(rows)
 
+    def save(self, folder: Path) -> None:
+        """Write the profile of days that nobody else profiles."""
+        folder.mkdir()
+        days = {
+            day.isoformat(): {
+                "rows": one.rows, "positives": one.positives, "nulls": dict(one.nulls), "digest": str(one.digest),
+            }
+            for day, one in self.days.items()
+        }  # fmt: skip
+        newest = self.newest.isoformat() if self.newest is not None else None
+        covered = dict(self.covered)
+        write_json(
+            folder / _INDEX,
+            {"days": days, "newest": newest, "covered": covered, "collected_rows": self.collected_rows},
+        )
+        self.sample.save(folder / _SAMPLE)
+
+    def add_saved(self, folder: Path) -> None:
+        """Take a profile of later days, as `save` wrote it."""
+        saved = read_json(folder / _INDEX)
+        for day, one in saved["days"].items():
+            digest = RowDigest.parse(one["digest"])
+            self.days[date.fromisoformat(day)] = DayProfile(
+                one["rows"], one["positives"], Counter(one["nulls"]), digest
+            )
+        if saved["newest"] is not None:
+            newest = datetime.fromisoformat(saved["newest"])
+            self.newest = newest if self.newest is None else max(self.newest, newest)
+        self.covered.update(saved["covered"])
+        self.collected_rows += saved["collected_rows"]
+        self.sample.add_saved(folder / _SAMPLE)
+
     @property
     def rows(self) -> int:
         """Valid rows."""
@@ -102,10 +139,25 @@ class RowSample:
     def rows(self) -> pl.DataFrame:
         """Return the sampled rows in an order that has nothing to do with their content."""
         assert self._held, "a sample of nothing"
-        return pl.concat(self._held).sort(_PLACE).drop(_PLACE).head(self._size)
+        # Rows of equal impressions stay in the order of the log, whoever sampled them.
+        return pl.concat(self._held).sort(_PLACE, maintain_order=True).drop(_PLACE).head(self._size)
+
+    def save(self, path: Path) -> None:
+        """Write what is held; nothing when no row was considered."""
+        if self._held:
+            self._cut()
+            pl.concat(self._held).write_parquet(path)
+
+    def add_saved(self, path: Path) -> None:
+        """Consider the rows of a sample of later rows, as `save` wrote it."""
+        if path.exists():
+            self._held.append(pl.read_parquet(path))
+            self._cut()
 
     def _cut(self) -> None:
         held = pl.concat(self._held)
+        if held.height <= self._size:
+            return
         places = held[_PLACE].to_numpy()
         self._highest = int(np.partition(places, self._size - 1)[self._size - 1])
         self._held = [held.filter(pl.col(_PLACE) <= self._highest)]

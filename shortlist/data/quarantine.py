@@ -66,6 +66,13 @@ class QuarantineWriter(ParquetFileWriter):
         super().append(frame)
         self.by_rule.update(dict(frame.group_by(Columns.RULE).len().iter_rows()))
 
+    def join(self, path: Path) -> None:
+        """Write the rows of a quarantine file that was written on its own, as if they were appended here one by one."""
+        file = pq.ParquetFile(path)
+        with file:
+            for group in range(file.num_row_groups):
+                self.append(pl.DataFrame(pl.from_arrow(file.read_row_group(group))))
+
     def copy(self, path: Path) -> None:
         """Write the rows of another quarantine file too, without counting them here."""
         for batch in pq.ParquetFile(path).iter_batches(_STEP_ROWS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from threading import Thread
 
 from shortlist.contracts import DataError
@@ -12,39 +13,69 @@ from shortlist.data.layout import Block, Layout
 from shortlist.data.read_arrays import npz_fields, parquet_fields, parquet_rows, read_npz, read_parquet
 from shortlist.data.read_json import json_fields, read_json
 from shortlist.data.read_text import SEPARATORS, is_large, read_text, text_fields
-from shortlist.data.sources import InputFile
+from shortlist.data.sources import Format, InputFile
 from shortlist.data.text_blocks import count_rows
 from shortlist.system.progress import progress
 
 _MEGABYTE = 1e6
 
 
-def fields_of(files: list[InputFile], layout: Layout) -> list[str]:
+@dataclass(frozen=True)
+class FirstFile:
+    """What the first file of a table is like; all others must be like it."""
+
+    name: str
+    format: Format
+    fields: tuple[str, ...]
+
+
+def first_file(files: list[InputFile], layout: Layout) -> FirstFile:
+    """Return what the first of some files is like; raises as `fields_of` does."""
+    fields = _fields(files[0], layout)
+    layout.check(fields, files[0].name)
+    return FirstFile(files[0].name, files[0].format, tuple(fields))
+
+
+def fields_of(files: list[InputFile], layout: Layout, first: FirstFile | None = None) -> list[str]:
     """Return the columns that all files share, after comparing them with each other and with the spec.
+
+    Args:
+        files: Files of a table, in order.
+        layout: What the spec says about them.
+        first: The table's first file, when it is not one of these; None: it is the first of them.
 
     Raises:
         DataError: The files mix formats or columns, or their columns are not the declared ones.
     """
-    first, shared = files[0], _fields(files[0], layout)
-    layout.check(shared, first.name)
-    for file in files[1:]:
-        if file.format != first.format:
-            raise DataError(f"{file.name} is {file.format}, {first.name} is {first.format}; narrow `path` with a glob")
+    shared = first or first_file(files, layout)
+    for file in files if first is not None else files[1:]:
+        if file.format != shared.format:
+            raise DataError(
+                f"{file.name} is {file.format}, {shared.name} is {shared.format}; narrow `path` with a glob"
+            )
         fields = _fields(file, layout)
-        if file.format != "jsonl" and set(fields) != set(shared):
-            differing = ", ".join(sorted(set(fields) ^ set(shared)))
-            raise DataError(f"{file.name} has other columns than {first.name}: {differing}. Read them as two logs.")
+        if file.format != "jsonl" and set(fields) != set(shared.fields):
+            differing = ", ".join(sorted(set(fields) ^ set(shared.fields)))
+            raise DataError(f"{file.name} has other columns than {shared.name}: {differing}. Read them as two logs.")
         layout.check(fields, file.name)
-    return shared
+    return list(shared.fields)
 
 
-def read_blocks(files: list[InputFile], layout: Layout, rows_per_block: int) -> Iterator[tuple[InputFile, Block]]:
+def read_blocks(
+    files: list[InputFile], layout: Layout, rows_per_block: int, first: FirstFile | None = None
+) -> Iterator[tuple[InputFile, Block]]:
     """Give the rows of all files, in file order.
+
+    Args:
+        files: See `fields_of`.
+        layout: Likewise.
+        rows_per_block: Rows wanted at once.
+        first: See `fields_of`.
 
     Raises:
         DataError: As `fields_of`, and when a file cannot be read to its end.
     """
-    fields_of(files, layout)
+    fields_of(files, layout, first)
     total = sum(file.path.stat().st_size for file in files) / _MEGABYTE
     with progress(f"read {layout.table}", total, "MB") as advance:
         for file in files:
@@ -55,19 +86,19 @@ def read_blocks(files: list[InputFile], layout: Layout, rows_per_block: int) -> 
                 yield file, explode_block(block, layout)
 
 
-def rows_of(files: list[InputFile], header: bool) -> int:
-    """Return how many rows the files hold, at the cost of one cheap pass; broken and blank ones count too.
+def rows_of(files: list[InputFile], header: bool) -> list[int]:
+    """Return how many rows each file holds, broken ones included, at the cost of one cheap pass.
 
     Meanwhile what reads large files is being loaded.
     """
     if any(file.format in SEPARATORS and is_large(file) for file in files):
         Thread(target=clean_text.load, name="load the compiled reader").start()
     with progress("count rows", len(files), "files") as advance:
-        total = 0
+        counts = []
         for file in files:
-            total += _count(file, header)
+            counts.append(_count(file, header))
             advance(1, file.name)
-    return total
+    return counts
 
 
 def _fields(file: InputFile, layout: Layout) -> list[str]:

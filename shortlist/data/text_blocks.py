@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from shortlist.contracts import DataError
 from shortlist.data.quoting import NEWLINE, NO_QUOTES, Quotes, Text, complete_rows, count_of, line_ends
 from shortlist.data.streams import ByteStream, opened
@@ -17,6 +19,7 @@ _LEAST_BYTES = 1 << 16
 _MOST_BYTES = 8 << 20
 _LONGEST_ROW_BYTES = 64 << 20
 _COUNT_BYTES = 1 << 20
+_RETURN = ord("\r")
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,16 @@ def text_blocks(stream: ByteStream, name: str, separator: str | None, rows_per_b
 
 
 def count_rows(path: Path, name: str, separator: str | None) -> int:
-    """Return how many rows a text file has, a header and blank lines included; raises as `text_blocks` does."""
-    lines, last, quoted, buffer = 0, 0, False, bytearray(_COUNT_BYTES)
+    """Return how many rows a text file has, a header included, blank lines not; raises as `text_blocks` does."""
+    lines, tail, plain, buffer = 0, b"\n", True, bytearray(_COUNT_BYTES)
     with opened(path) as stream:
-        while found := stream.readinto(buffer):
-            text = memoryview(buffer)[:found]
-            quoted = quoted or (separator is not None and buffer.find(b'"', 0, found) >= 0)
-            lines, last = lines + count_of(text, NEWLINE), text[-1]
-    if not quoted:
-        return lines + (last != NEWLINE)
+        while plain and (found := stream.readinto(buffer)):
+            text = tail + memoryview(buffer)[:found]
+            quoted = separator is not None and text.find(b'"') >= 0
+            plain = not quoted and text.find(b"\n\n") < 0 and text.find(b"\n\r\n") < 0
+            lines, tail = lines + count_of(text, NEWLINE) - count_of(tail, NEWLINE), text[-2:]
+    if plain and tail != b"\n\r":
+        return lines + (not tail.endswith(b"\n"))
     with opened(path) as stream:
         return sum(_rows(block) for block in text_blocks(stream, name, separator, _MOST_BYTES))
 
@@ -101,9 +105,10 @@ def _complete(data: Text, separator: str | None, final: bool) -> tuple[Quotes, i
 
 
 def _rows(block: TextBlock) -> int:
-    if not block.quotes.positions.size:
-        return block.lines
-    return int(block.quotes.outside(line_ends(block.data)).size)
+    ends = block.quotes.outside(line_ends(block.data))
+    lengths = np.diff(ends, prepend=-1)
+    before = np.frombuffer(block.data, np.uint8)[np.maximum(ends - 1, 0)]
+    return int(np.count_nonzero((lengths > 2) | ((lengths == 2) & (before != _RETURN))))
 
 
 def _without_mark(data: bytearray, name: str) -> bytearray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
@@ -19,12 +21,18 @@ _MIN_FAILED_ROWS = 20
 
 
 class TypedRows:
-    """Types the blocks of one table, file after file."""
+    """Types the blocks of one table, file after file.
 
-    def __init__(self, layout: Layout) -> None:
+    Args:
+        layout: What the spec says about the table.
+        widths: Numbers in the vectors of each column, as far as earlier files tell.
+    """
+
+    def __init__(self, layout: Layout, widths: Mapping[str, int] | None = None) -> None:
         self._layout = layout
         self._columns = layout.row_columns
-        self._widths: dict[str, int] = {}
+        self.widths = dict(widths or {})
+        """Numbers in the vectors of each column, from the first vector on."""
 
     def take(self, file: InputFile, block: Block) -> tuple[pl.DataFrame, list[Failure]]:
         """Return a block's rows and what is wrong with some of them.
@@ -67,7 +75,7 @@ class TypedRows:
         known = lengths.drop_nulls()
         if known.is_empty():
             return []
-        width = self._widths.setdefault(column.name, int(known[0]))
+        width = self.widths.setdefault(column.name, int(known[0]))
         if isinstance(values.dtype, pl.Array) and int(known[0]) != width:
             raise DataError(f"{file.name}: vectors '{column.name}' have {known[0]} numbers, those before have {width}")
         return failure("type", lengths != width, column.source_name, values, f"{width} numbers")

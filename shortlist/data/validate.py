@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import polars as pl
 
@@ -29,9 +30,13 @@ from shortlist.data.until import cut_day
 from shortlist.spec.data import Data
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.row_digest import DIGESTS, Hashes, row_hashes
 from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable, DayTableWriter, pieces_of
 from shortlist.system.progress import progress
+
+_PROFILE: Final = "profile"
+"""Folder of what the valid rows of a group of days are like."""
 
 
 class LogRefusedError(DataError):
@@ -71,13 +76,101 @@ def validate(
             and the quarantine.
     """
     source = DayTable.open(raw, RAW_INDEX)
+
+    def judge(side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter) -> Profile:
+        return _rows(data, source, None, side, writer, bad, until)
+
+    return _split(data, source, valid, quarantine, runtime, now, until, judge)
+
+
+def validate_days(
+    data: Data, raw: Path, days: Collection[date], out: Path, runtime: Runtime, until: datetime | None = None
+) -> int:
+    """Split the rows of some days of a raw log into valid and quarantined ones; return how many are valid.
+
+    Args:
+        data: The spec's data section.
+        raw: Folder that ingest wrote.
+        days: The days.
+        out: Folder to write, which `join_valid_log` reads; it appears whole or not at all.
+        runtime: Bounds the rows held at once.
+        until: As for `validate`.
+    """
+    source = DayTable.open(raw, RAW_INDEX)
+    with atomic_folder(out) as staging:
+        with TemporaryDirectory() as scratch, QuarantineWriter(Path(scratch) / REJECTED) as unread:
+            side = _side_tables(data, source, Path(scratch), unread, runtime)  # only their keys are needed
+        writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
+        with QuarantineWriter(staging / Files.QUARANTINE) as bad:
+            profile = _rows(data, source, days, side, writer, bad, until)
+        profile.save(staging / _PROFILE)
+        writer.close({"by_rule": dict(bad.by_rule), "days": sorted(day.isoformat() for day in days)})
+    return profile.rows
+
+
+def join_valid_log(
+    data: Data,
+    raw: Path,
+    groups: Sequence[Path],
+    valid: Path,
+    quarantine: Path,
+    runtime: Runtime,
+    now: datetime,
+    until: datetime | None = None,
+) -> DayTable:
+    """Join days of a raw log that were judged in groups, and judge the log as a whole; no row of the log is read.
+
+    Args:
+        data: See `validate`; likewise those not named here.
+        raw: Likewise.
+        groups: What `validate_days` wrote, in any order.
+        valid: Likewise.
+        quarantine: Likewise.
+        runtime: Likewise.
+        now: Likewise.
+        until: Likewise.
+
+    Returns:
+        What `validate` returns, byte for byte.
+
+    Raises:
+        DataError: As `validate`; or a day is in two groups, or a day of the raw log in none.
+    """
+    source = DayTable.open(raw, RAW_INDEX)
+    tables = sorted((DayTable.open(group, Files.LOG) for group in groups), key=lambda table: str(table.notes["days"]))
+    judged = {str(table.folder): [date.fromisoformat(day) for day in table.notes["days"]] for table in tables}
+    check_all_days_grouped(judged, source)
+
+    def judge(side: dict[str, SideFacts], writer: DayTableWriter, bad: QuarantineWriter) -> Profile:
+        profile = Profile(data, {name: facts.keys for name, facts in side.items()})
+        for table in tables:
+            for part in table.days:
+                writer.link_day(table.folder, part)
+            bad.join(table.folder / Files.QUARANTINE)
+            profile.add_saved(table.folder / _PROFILE)
+        return profile
+
+    return _split(data, source, valid, quarantine, runtime, now, until, judge)
+
+
+def _split(
+    data: Data,
+    source: DayTable,
+    valid: Path,
+    quarantine: Path,
+    runtime: Runtime,
+    now: datetime,
+    until: datetime | None,
+    judge: Callable[[dict[str, SideFacts], DayTableWriter, QuarantineWriter], Profile],
+) -> DayTable:
+    """Write the valid log and the quarantine; `judge` writes the rows of the log, and says what valid ones are like."""
     with atomic_folder(valid) as staging:
         writer = DayTableWriter(staging, Files.LOG, runtime.chunk_rows)
         with atomic_folder(quarantine) as apart, QuarantineWriter(apart / Files.QUARANTINE) as bad:
-            bad.copy(raw / REJECTED)
+            bad.copy(source.folder / REJECTED)
             side = _side_tables(data, source, staging, bad, runtime)
             bad.by_rule.clear()
-            profile = _rows(data, source, side, writer, bad, until)
+            profile = judge(side, writer, bad)
         by_rule = Counter(source.notes["by_rule"]) + bad.by_rule
         aucs = column_aucs(profile.sample.rows(), data, staging) if profile.rows else {}
         counts = dict(sorted(by_rule.items()))
@@ -105,16 +198,19 @@ def _side_tables(
 def _rows(
     data: Data,
     source: DayTable,
+    days: Collection[date] | None,
     side: dict[str, SideFacts],
     writer: DayTableWriter,
     bad: QuarantineWriter,
     until: datetime | None,
 ) -> Profile:
-    """Write the valid rows and quarantine the others; return what the valid ones look like."""
+    """Write the valid rows of some days, or of all, and quarantine the others; return what the valid ones look like."""
     profile = Profile(data, {name: facts.keys for name, facts in side.items()})
     checks, rules, today = log_checks(data, until), DayRules(data), None
-    with progress("validate", source.rows) as advance:
-        for (day, path), pieces in groupby(source.pieces(), itemgetter(0, 1)):
+    wanted = [part for part in source.days if days is None or part.day in days]
+    with progress("validate", sum(part.rows for part in wanted)) as advance:
+        pieces_by_file = groupby(source.pieces({part.day for part in wanted}), itemgetter(0, 1))
+        for (day, path), pieces in pieces_by_file:
             if day != today:
                 writer.flush()
                 rules, today = DayRules(data), day

@@ -14,7 +14,6 @@ from shortlist.features.columns import IncompatibleFitError
 from shortlist.features.counted_days import CountedDays
 from shortlist.features.fit import save_fit
 from shortlist.features.fitting import Fitting
-from shortlist.features.groups import check_all_days_grouped, groups_of, written
 from shortlist.features.plan import plan
 from shortlist.features.previous_fit import PreviousFit
 from shortlist.features.split import split_days
@@ -22,6 +21,7 @@ from shortlist.features.static_views import widths_on
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.groups import check_all_days_grouped, groups_of, written
 from shortlist.storage.objects import local_copy
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.steps import note

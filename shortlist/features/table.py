@@ -12,7 +12,6 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError, Files
-from shortlist.features.groups import check_all_days_grouped
 from shortlist.features.open_counts import OpenCounts
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
@@ -25,6 +24,7 @@ from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, read_json
+from shortlist.storage.groups import check_all_days_grouped
 from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
 from shortlist.system.prefetch import prefetch, results
 from shortlist.system.progress import progress

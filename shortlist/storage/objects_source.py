@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -69,8 +70,13 @@ class SourceFiles(BucketObjectStore):
             raise DataError(f"{self.root}: no file is there (names that begin with '.' or '_' are passed over)")
         return sorted(files, key=lambda file: file.name)
 
-    def fetch(self, to: Path) -> Path:
-        """Copy the files into a folder; return what a spec takes as data location: the folder, or the only file.
+    def fetch(self, to: Path, needed: Callable[[Path], Collection[Path]] | None = None) -> Path:
+        """Copy files into a folder; return what a spec takes as data location: the folder, or the only file.
+
+        Args:
+            to: The folder.
+            needed: Returns, of what `fetch` returns, the files to copy; of the others only name and size are right.
+                None: all are copied.
 
         Raises:
             DataError: There are none, or they changed meanwhile.
@@ -79,13 +85,19 @@ class SourceFiles(BucketObjectStore):
         files = self.listing()
         root = self.root.partition("://")[2]
         single = len(files) == 1 and PurePosixPath(root).name == files[0].name
+        location = to / files[0].name if single else to
         for file in files:
             (to / file.name).parent.mkdir(parents=True, exist_ok=True)
-            with self._explained():
-                self._files.get_file(root if single else f"{root}/{file.name}", str(to / file.name))
+            with (to / file.name).open("wb") as empty:
+                empty.truncate(file.size)  # takes no room on the disk
+        wanted = None if needed is None else set(needed(location))
+        for file in files:
+            if wanted is None or to / file.name in wanted:
+                with self._explained():
+                    self._files.get_file(root if single else f"{root}/{file.name}", str(to / file.name))
         if self.listing() != files:
             raise DataError(f"{self.root}: the files changed while they were read; write a day once, then run again")
-        return to / files[0].name if single else to
+        return location
 
     def _reason(self, error: Exception, kinds: set[str]) -> str:
         return super()._reason(error, kinds).replace("correct runtime.objects.url", "correct DATA")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, ShortlistError
 from shortlist.spec.data import Data
 
 Hashes = npt.NDArray[np.uint64]
@@ -44,6 +44,23 @@ class RowDigest:
     def add(self, hashes: Hashes) -> None:
         """Take rows, in any order."""
         self._total = np.add(self._total, hashes.sum(dtype=np.uint64))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the digest that `str` gave.
+
+        Raises:
+            ShortlistError: Another version of Polars made it.
+        """
+        version, _, total = text.partition(":")
+        if version != pl.__version__:
+            raise ShortlistError(
+                f"a digest of rows was made with Polars {version}, this step has {pl.__version__}, and their hashes"
+                " differ; run again without the cache"
+            )
+        digest = cls()
+        digest._total = np.uint64(int(total, 16))
+        return digest
 
     def __str__(self) -> str:
         """Return it as text."""

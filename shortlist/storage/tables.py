@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -79,9 +79,9 @@ class DayTable(BaseModel):
         paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
         yield from prefetch((day, path, pl.read_parquet(path, hive_partitioning=False)) for day, path in paths)
 
-    def pieces(self) -> Iterator[tuple[date, Path, pl.DataFrame]]:
+    def pieces(self, days: frozenset[date] | set[date] | None = None) -> Iterator[tuple[date, Path, pl.DataFrame]]:
         """Give the rows piece by piece with their day and file, in time order; the next piece is read meanwhile."""
-        paths = [(part.day, self.folder / name) for part in self.days for name in part.files]
+        paths = [(part.day, self.folder / name) for part in self._of(days) for name in part.files]
         yield from prefetch((day, path, rows) for day, path in paths for rows in pieces_of(path))
 
     def scan(self, days: frozenset[date] | set[date] | None = None) -> pl.LazyFrame:
@@ -147,6 +147,40 @@ def share_of(table: DayTable, rank: int, world: int, days: frozenset[date] | set
     return [paths[file] for file in sorted(own)]
 
 
+class FileCuts:
+    """Decides where the files of a table's days end, from the numbers of rows that are appended.
+
+    A file holds at most `chunk_rows` rows, and so does the writer between two calls.
+
+    Args:
+        chunk_rows: Of a file, at most.
+    """
+
+    def __init__(self, chunk_rows: int) -> None:
+        self._chunk_rows = chunk_rows
+        self._held: dict[date, int] = {}
+
+    def append(self, counts: Iterable[tuple[date, int]]) -> Iterator[tuple[date, int]]:
+        """Take the days of a frame and their rows; give the day and the rows of every file that is full now."""
+        for day, rows in counts:
+            self._held[day] = self._held.get(day, 0) + rows
+            while self._held[day] >= self._chunk_rows:
+                yield self._cut(day)
+        while sum(self._held.values()) > self._chunk_rows:  # many days are open: the fullest goes early
+            yield self._cut(max(self._held, key=lambda day: self._held[day]))
+
+    def flush(self, days: Collection[date] | None = None) -> Iterator[tuple[date, int]]:
+        """Give the day and the rows of every file that is held, of some days or of all, in time order."""
+        for day in sorted(self._held if days is None else days):
+            if self._held.get(day):
+                yield self._cut(day)
+
+    def _cut(self, day: date) -> tuple[date, int]:
+        rows = min(self._held[day], self._chunk_rows)
+        self._held[day] -= rows
+        return day, rows
+
+
 class DayTableWriter:
     """Writes a `DayTable` into a (staging) folder; between calls it holds at most `chunk_rows` rows.
 
@@ -164,8 +198,10 @@ class DayTableWriter:
     ) -> None:  # fmt: skip
         self._folder = folder
         self._index = index
-        self._chunk_rows = chunk_rows
         self._compression = compression
+        self.appended: list[list[tuple[date, int]]] = []
+        """What was appended: of every frame its days, in order, and their rows (see `joined_tables`)."""
+        self._cuts = FileCuts(chunk_rows)
         self._held: dict[date, list[pl.DataFrame]] = {}
         self._files: dict[date, list[str]] = {}
         self._rows: dict[date, int] = {}
@@ -173,12 +209,13 @@ class DayTableWriter:
 
     def append(self, frame: pl.DataFrame) -> None:
         """Take rows, of one or of many days."""
-        for day, rows in _by_day(frame):
+        by_day = list(_by_day(frame)) if frame.height else []
+        for day, rows in by_day:
             self._held.setdefault(day, []).append(rows)
-            while self._height(day) >= self._chunk_rows:
-                self._write(day, self._chunk_rows)
-        while sum(map(self._height, self._held)) > self._chunk_rows:  # many days are open: the fullest goes early
-            self._write(max(self._held, key=self._height), self._chunk_rows)
+        counts = [(day, rows.height) for day, rows in by_day]
+        self.appended += [counts] if counts else []
+        for day, height in self._cuts.append(counts):
+            self._write(day, height)
 
     def link(self, day: date, path: Path, rows: int, positives: int) -> None:
         """Take a file of one day as it is, after the rows that were appended: it is linked, or copied, not written.
@@ -189,8 +226,8 @@ class DayTableWriter:
             rows: In it.
             positives: Rows with label 1.
         """
-        if day in self._held and self._height(day):
-            self._write(day, self._chunk_rows)
+        for held, height in self._cuts.flush({day}):
+            self._write(held, height)
         link_or_copy(path, self._new_file(day, rows, positives))
 
     def link_day(self, folder: Path, part: DayPart) -> None:
@@ -202,9 +239,8 @@ class DayTableWriter:
 
     def flush(self) -> None:
         """Write what is held: the files of a day do not depend on what was appended of others."""
-        for day in sorted(self._held):
-            if self._height(day):
-                self._write(day, self._chunk_rows)
+        for day, height in self._cuts.flush():
+            self._write(day, height)
 
     def close(self, notes: dict[str, Any] | None = None) -> DayTable:
         """Write the rest and the index; return the table."""
@@ -217,25 +253,32 @@ class DayTableWriter:
         write_json(self._folder / self._index, table.model_dump(mode="json"))
         return table
 
-    def _height(self, day: date) -> int:
-        return sum(held.height for held in self._held[day])
-
     def _write(self, day: date, rows: int) -> None:
         held = pl.concat(self._held[day])
         now, later = held.head(rows), held.slice(rows)
         self._held[day] = [later] if later.height else []
         path = self._new_file(day, now.height, int((now[Columns.LABEL] == 1).sum()))
-        now.write_parquet(path, compression=self._compression or _compression_of(now))
+        write_file(path, now, self._compression)
 
     def _new_file(self, day: date, rows: int, positives: int) -> Path:
         """Count a file of so many rows in; return where it goes."""
         files = self._files.setdefault(day, [])
-        files.append(f"{Columns.DAY}={day}/part-{len(files):05d}.parquet")
+        files.append(file_name(day, len(files)))
         self._rows[day] = self._rows.get(day, 0) + rows
         self._positives[day] = self._positives.get(day, 0) + positives
         path = self._folder / files[-1]
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+
+def file_name(day: date, number: int) -> str:
+    """Return the name, below its table's folder, of a file of a day; files are numbered from 0."""
+    return f"{Columns.DAY}={day}/part-{number:05d}.parquet"
+
+
+def write_file(path: Path, rows: pl.DataFrame, compression: Compression | None = None) -> None:
+    """Write a file of a table; its bytes depend on the rows alone, however they lie in memory."""
+    rows.write_parquet(path, compression=compression or _compression_of(rows))
 
 
 def _compression_of(rows: pl.DataFrame) -> Compression:

@@ -28,6 +28,12 @@ def emit(event: dict[str, Any]) -> None:
             file.write(json.dumps(event) + "\n")
 
 
+def emitted() -> list[dict[str, Any]]:
+    """Return the events of this run until now; none where no parent process watches."""
+    path = Path(os.environ.get(EVENTS_VARIABLE, ""))
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
 @contextmanager
 def progress(label: str, total: float | None = None, unit: str = "rows") -> Iterator[Advance]:
     """Show progress of the block.

@@ -21,6 +21,11 @@ PIPELINE: Final = "shortlist.pipeline"
 _PROCESS: Final = "shortlist.process"
 """Tag of a pipeline's run on one machine: host and number of the process that ends it."""
 
+FAILURE: Final = "failure"
+"""Tag of a pipeline's run that failed: the step and its message."""
+_LONGEST_TAG: Final = 5_000
+"""Characters of a tag that every MLflow store keeps."""
+
 PARENT: Final = "mlflow.parentRunId"
 SOURCE: Final = {"mlflow.source.name": "pipelines/training.py", "mlflow.source.type": "PROJECT"}
 """Tags from which MLflow shows where a run comes from."""
@@ -72,9 +77,13 @@ class PipelineRuns:
         if not run:
             return
         if failure:
-            self._client.set_tag(run, "failure", failure)
+            self._client.set_tag(run, FAILURE, _cut(failure))
         if not os.environ.get(_GIVEN):
             self._client.set_terminated(run, "FAILED" if failure else "FINISHED")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TAG else f"{text[: _LONGEST_TAG - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _is_dead(process: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import is_disk_full
 from shortlist.system.execution import EXECUTION
-from shortlist.system.progress import emit
+from shortlist.system.progress import emit, emitted
 
 
 class Step:
@@ -75,6 +75,7 @@ def step(name: str, **paths: str) -> Iterator[Step]:
         _stop(name, str(error))
     except Exception as error:
         if not is_disk_full(error):
+            emit({"event": "fault", "step": name, "message": f"{type(error).__name__}: {error}"})
             raise
         where = getattr(error, "filename", None) or "while writing"
         _stop(name, f"The disk is full ({where}). Make room and run again: finished steps are kept.")
@@ -85,6 +86,21 @@ def step(name: str, **paths: str) -> Iterator[Step]:
 def note(text: str) -> None:
     """Tell whoever watches the run a sentence that belongs below its results."""
     emit({"event": "note", "text": text})
+
+
+def failure_of_run(stopped: str) -> str:
+    """Return which step of this run failed, and with what message.
+
+    On a machine, steps leave their messages in the run's events. On a cluster they leave them in their logs, and only
+    what Kubeflow says is known.
+
+    Args:
+        stopped: What Kubeflow says of the failure; may be empty.
+    """
+    failed = [event for event in emitted() if event["event"] in ("failed", "fault")]
+    if not failed:
+        return f"the step {stopped or 'unknown'} failed"
+    return f"the step {failed[0]['step']} failed: {failed[0]['message']}"
 
 
 def _stop(name: str, message: str) -> NoReturn:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from shortlist.features.groups import read
 from shortlist.runs.submit import run_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.groups import read
 
 DOOMED = "2026-01-10"
 """A day in the middle group."""
@@ -97,10 +97,11 @@ def test_groups_of_days_give_the_bytes_of_one_pod(finished: Any, wide: tuple[Run
     killed, again = wide
     narrow = finished  # one pod
     assert narrow.code == 0
+    assert len(killed.groups("validate-days")) == 3
     same = {
-        "ingest/raw_log": killed.artefacts / "ingest/raw_log",
-        "validate/valid_log": killed.artefacts / "validate/valid_log",
-        "validate/quarantine": killed.artefacts / "validate/quarantine",
+        "ingest/raw_log": killed.artefacts / "join-raw-log/raw_log",
+        "validate/valid_log": killed.artefacts / "join-valid-log/valid_log",
+        "validate/quarantine": killed.artefacts / "join-valid-log/quarantine",
         "fit-features/fitted": again.artefacts / "merge-features/fitted",
         "build-table/table": again.artefacts / "join-table/table",
         **{name: again.artefacts / name for name in ("materialize-features/skew", "build-reference-profile/reference")},
@@ -132,5 +133,5 @@ def contents(folder: Path) -> str:
 def test_the_page_says_what_each_step_took(wide: tuple[Run, Run]) -> None:
     _, again = wide
     steps = json.loads((again.folder / "summary.json").read_text())["steps"]
-    assert {"merge_features", "join_table"} <= set(steps)
+    assert {"join_raw_log", "join_valid_log", "merge_features", "join_table"} <= set(steps)
     assert "Merge the statistics" in (again.folder / "report.html").read_text()

@@ -234,6 +234,11 @@ def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
     assert "label_is_binary" in shown and "quarantine" in shown
     assert "Traceback" not in shown
     assert "label_is_binary" in (one.folder / "report.html").read_text()
+    tracker = Tracker(tracking_uri(tmp_path / "runs/stores"), small_file_spec()["name"])
+    (above,) = tracker._client.search_runs([tracker._experiment], "tags.kind = 'pipeline'")
+    assert above.info.status == "FAILED"
+    assert above.data.tags["failure"].startswith("the step validate failed: the log breaks 1 rule(s)")
+    assert "label_is_binary" in above.data.tags["failure"]
 
 
 def test_a_killed_run_is_continued_by_the_next(tmp_path: Path) -> None:

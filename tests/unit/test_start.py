@@ -25,7 +25,7 @@ STEPS = (
     "shortlist.data.until",
     "shortlist.data.validate",
     "shortlist.features.fit",
-    "shortlist.features.groups",
+    "shortlist.storage.groups",
     "shortlist.features.fan_out",
     "shortlist.features.table",
     "shortlist.storage.tables",

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from shortlist.contracts import DataError, Files
 from shortlist.features.fan_out import count_group, group_uncounted_days, merge_groups
 from shortlist.features.fit import fit
-from shortlist.features.groups import groups_of, read, written
 from shortlist.features.table import build_table, join_tables
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.groups import groups_of, read, written
 from shortlist.storage.tables import DayPart, DayTable
 
 COLUMNS = [

@@ -65,6 +65,13 @@ def test_a_pipeline_that_stops_early_is_a_failed_run_with_its_reason(tracker: Tr
     assert (ended.info.status, ended.data.tags["failure"]) == ("FAILED", "the step validate failed")
 
 
+def test_a_long_message_is_cut_to_what_mlflow_keeps(tracker: Tracker) -> None:
+    begun = tracker.begin_pipeline({}, STARTED)
+    tracker.fail_pipeline("the step validate failed: " + 300 * "3 of 10 rows break 'range'. ")
+    kept = run(tracker, begun).data.tags["failure"]
+    assert len(kept) == 5_000 and kept.startswith("the step validate failed: 3 of 10") and kept.endswith("…")
+
+
 def test_a_failing_pipeline_leaves_the_trainings_of_others_alone(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from shortlist.contracts import DataError
 from shortlist.system.execution import EXECUTION, on_cpu
-from shortlist.tracking.steps import step
+from shortlist.tracking.steps import failure_of_run, step
 
 
 def test_a_step_records_time_memory_and_rate() -> None:
@@ -50,6 +51,22 @@ def test_our_own_fault_keeps_its_traceback() -> None:
         _ = 1 / 0
     with pytest.raises(FileNotFoundError), step("ingest"):
         raise FileNotFoundError(errno.ENOENT, "gone")
+
+
+def test_the_end_of_a_run_knows_the_message_of_the_step_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHORTLIST_PROGRESS", raising=False)
+    assert failure_of_run("validate-days") == "the step validate-days failed"
+    assert failure_of_run("") == "the step unknown failed"
+    for name, error in (("validate", DataError("3 of 10 rows break 'range'")), ("train", ValueError("bad width"))):
+        monkeypatch.setenv("SHORTLIST_PROGRESS", str(tmp_path / f"{name}.jsonl"))
+        with pytest.raises((SystemExit, ValueError)), step(name):
+            raise error
+        with step("finalize_run"):
+            told = failure_of_run("main: exit code 1")
+        expected = {"validate": "3 of 10 rows break 'range'", "train": "ValueError: bad width"}[name]
+        assert told == f"the step {name} failed: {expected}"
 
 
 @pytest.mark.parametrize(("module", "frozen"), [("json", True), ("duckdb", False)])

@@ -1,12 +1,35 @@
-"""Groups of days that machines of their own work on."""
+"""Groups of days, or of files, that machines of their own work on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from typing import TypeVar
 
 from shortlist.contracts import DataError
 from shortlist.storage.tables import DayPart, DayTable
+
+T = TypeVar("T")
+
+
+def neighbours(items: Sequence[T], weights: Sequence[int], most: int) -> list[list[T]]:
+    """Return items shared out into groups of neighbours of about the same weight.
+
+    Args:
+        items: In an order that the groups keep.
+        weights: Of the items, e.g. rows or bytes.
+        most: Groups wanted; there are fewer when there are fewer items.
+
+    >>> neighbours(["a", "b", "c", "d"], [10, 30, 20, 20], 2)
+    [['a', 'b'], ['c', 'd']]
+    """
+    total = sum(weights)
+    groups: list[list[T]] = [[] for _ in range(most)]
+    before = 0
+    for item, weight in zip(items, weights, strict=True):  # to the group in which the middle of its weight lies
+        groups[min(most - 1, (2 * before + weight) * most // max(1, 2 * total))].append(item)
+        before += weight
+    return [group for group in groups if group]
 
 
 def groups_of(days: Sequence[DayPart], most: int) -> list[list[date]]:
@@ -20,13 +43,7 @@ def groups_of(days: Sequence[DayPart], most: int) -> list[list[date]]:
     >>> [len(group) for group in groups_of([part(1, 10), part(2, 30), part(3, 20), part(4, 10), part(5, 10)], 2)]
     [2, 3]
     """
-    rows = sum(part.rows for part in days)
-    groups: list[list[date]] = [[] for _ in range(most)]
-    before = 0
-    for part in days:  # to the group in which the middle of its rows lies
-        groups[min(most - 1, (2 * before + part.rows) * most // max(1, 2 * rows))].append(part.day)
-        before += part.rows
-    return [group for group in groups if group]
+    return neighbours([part.day for part in days], [part.rows for part in days], most)
 
 
 def written(days: Iterable[date]) -> str:

@@ -1,0 +1,72 @@
+"""The steps from the user's files to a valid log: each in one pod, or over groups of files and of days."""
+
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from components.ingest import ingest
+from components.ingest_files import ingest_files
+from components.join_raw_log import join_raw_log
+from components.join_valid_log import join_valid_log
+from components.partition_files import partition_files
+from components.validate import validate
+from components.validate_days import validate_days
+
+
+class Log(NamedTuple):
+    """What later steps read."""
+
+    raw_log: Any
+    """Artefact: the typed rows."""
+    valid_log: Any
+    """Artefact: those that keep the rules."""
+    quarantine: Any
+    """Artefact: the others."""
+
+
+def log_in_one_pod(
+    common: dict[str, Any], files: dict[str, Any], collected: Any, moments: dict[str, Any], after: Any = None
+) -> Log:
+    """Add the step that reads every file, and the one that validates every day.
+
+    Args:
+        common: Parameters that say what the log is: `data`, `runtime` and `code`.
+        files: Where its files are: `location` and `input_digest`.
+        collected: The rows collected from live traffic.
+        moments: `now` and `until`.
+        after: Task that must have ended before.
+    """
+    log = ingest(**common, **files, collected=collected)
+    if after is not None:
+        log.after(after)
+    valid = validate(**common, **moments, raw_log=log.outputs["raw_log"])
+    return Log(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
+
+
+def log_over_groups(
+    common: dict[str, Any], files: dict[str, Any], collected: Any, moments: dict[str, Any], after: Any, cluster: Any
+) -> Log:
+    """Add the steps that read some files each, those that validate some days each, and those that join the results.
+
+    Args:
+        common: See `log_in_one_pod`.
+        files: Likewise.
+        collected: Likewise.
+        moments: Likewise.
+        after: Likewise.
+        cluster: Says how many groups there may be.
+    """
+    grouped = partition_files(**common, **files, cluster=cluster).after(after)
+    with dsl.ParallelFor(items=grouped.outputs["Output"], name="read") as group:
+        read = ingest_files(**common, **files, group=group)
+    log = join_raw_log(
+        **common,
+        collected=collected,
+        partitions=grouped.outputs["partitions"],
+        parts=dsl.Collected(read.outputs["part"]),
+    )
+    raw_log = log.outputs["raw_log"]
+    with dsl.ParallelFor(items=log.outputs["Output"], name="validate") as days:
+        judged = validate_days(**common, until=moments["until"], days=days, raw_log=raw_log)
+    valid = join_valid_log(**common, **moments, raw_log=raw_log, parts=dsl.Collected(judged.outputs["part"]))
+    return Log(raw_log, valid.outputs["valid_log"], valid.outputs["quarantine"])

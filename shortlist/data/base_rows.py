@@ -1,0 +1,104 @@
+"""The log's own rows, and the rows collected from live traffic that follow them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import polars as pl
+
+from shortlist.contracts import Columns, DataError
+from shortlist.data.collected import CollectedRows
+from shortlist.data.quarantine import QuarantineWriter
+from shortlist.spec.data import Data, GeneratedSource
+from shortlist.storage.tables import DayTableWriter
+
+_TAIL: Final = timedelta(days=2)
+
+
+class BaseRows:
+    """The log's own rows: what collected ones must have in common with them, and come after."""
+
+    def __init__(self, data: Data) -> None:
+        self._live, self._generated = data.live, isinstance(data.source, GeneratedSource)
+        self.schema: pl.Schema | None = None
+        self.tail = pl.DataFrame(schema={Columns.TIME: pl.Datetime("us", "UTC"), Columns.IMPRESSION: pl.Int64})
+        """Time and impression of the rows of the newest two days."""
+        self.left_out = 0
+        """Rows of a generated log that `data.live.since` ends."""
+
+    def take(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows as they are stored."""
+        since = self._live.since
+        if not self._live.collect:
+            return rows
+        if since is not None and self._generated:
+            kept = rows.filter(pl.col(Columns.TIME) < since)
+            self.left_out, rows = self.left_out + rows.height - kept.height, kept
+        elif since is not None and (later := rows.filter(pl.col(Columns.TIME) >= since).height):
+            raise DataError(
+                f"data.live.since: {later:,} rows of the log are of {since.isoformat()} or later, e.g. in"
+                f" {rows.filter(pl.col(Columns.TIME) >= since)[Columns.SOURCE_FILE][0]}; from then on rows come from"
+                " live traffic, and would count twice. Take them out of the log, or declare a later moment"
+            )
+        rows = rows.with_columns(
+            pl.lit(None, pl.Int64).alias(Columns.SERVED_VERSION), pl.lit(None, pl.String).alias(Columns.SERVED_TRACK),
+            pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
+        )  # fmt: skip
+        self.schema = rows.schema
+        both = pl.concat([self.tail, rows.select(Columns.TIME, Columns.IMPRESSION)])
+        self.tail = _newest_days(both)
+        return rows
+
+    def add_tail(self, tail: pl.DataFrame) -> None:
+        """Take the tail of later files that were read on their own."""
+        self.tail = _newest_days(pl.concat([self.tail, tail]))
+
+    def check_later(self, rows: pl.DataFrame) -> None:
+        """Refuse collected rows that are not later than every row of the log itself.
+
+        Raises:
+            DataError: With how many rows overlap.
+        """
+        first, newest = rows[Columns.TIME].min(), self.tail[Columns.TIME].max()
+        if not isinstance(first, datetime) or not isinstance(newest, datetime) or first > newest:
+            return
+        overlap = self.tail.filter(pl.col(Columns.TIME) >= first)
+        same = self.tail.filter(pl.col(Columns.IMPRESSION).is_in(rows[Columns.IMPRESSION].implode())).height
+        early = rows.filter(pl.col(Columns.TIME) <= newest).height
+        raise DataError(
+            f"the log and the rows collected from live traffic overlap: {early:,} collected rows, the first of"
+            f" {first:%Y-%m-%d %H:%M:%S} UTC, are not later than the newest row of the log, of"
+            f" {newest:%Y-%m-%d %H:%M:%S} UTC; at least {overlap.height:,} rows of the log are as late, {same:,} of"
+            " them with the same impression. The log must end before live traffic begins: leave those rows out, or"
+            " declare data.live.since: the moment from which on rows are collected"
+        )
+
+
+def append_collected(
+    collected: CollectedRows, base: BaseRows, writer: DayTableWriter, rejected: QuarantineWriter
+) -> tuple[int, int]:
+    """Append collected rows; return how many there are, and how many of their batches are quarantined.
+
+    Raises:
+        DataError: They are not later than every row of the log itself, or a batch is missing or changed.
+    """
+    good = bad = 0
+    for rows, refused in collected.frames():
+        rejected.append(refused)
+        bad += refused.height
+        if not rows.height:
+            continue
+        base.check_later(rows)
+        assert base.schema is not None
+        known = {name: kind for name, kind in base.schema.items() if name in rows.columns}
+        # What a generated log knows beyond its columns, nobody knows of live traffic; a column declared since is null.
+        others = [pl.lit(None, kind).alias(name) for name, kind in base.schema.items() if name not in known]
+        writer.append(rows.with_columns(others).select(base.schema.names()).cast(base.schema))
+        good += rows.height
+    return good, bad
+
+
+def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:
+    newest = rows[Columns.TIME].max()
+    return rows if newest is None else rows.filter(pl.col(Columns.TIME) >= pl.lit(newest) - _TAIL)
