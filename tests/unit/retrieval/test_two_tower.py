@@ -75,7 +75,17 @@ def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> No
     one, other = (train(section(item_numbers=["price"]), given) for _ in range(2))
     assert np.array_equal(one.item_vectors, other.item_vectors)
     assert one.history[-1]["loss"] < one.history[0]["loss"]
-    assert np.linalg.norm(one.user_vectors, axis=1) == pytest.approx(np.ones(80))
+    assert np.linalg.norm(one.user_vectors[:, :-1], axis=1) == pytest.approx(np.ones(80))
+
+
+def test_popularity_is_part_of_an_items_score_as_declared(log: Log) -> None:
+    # Item 10 is taken 31 times, item 20 11 times: 30 and 10 users, and user 99 takes both.
+    rows: list[Row] = [(user, 10 if user % 4 else 20, 0, "home", 1) for user in range(40)]
+    given = fit_data(log.write([*rows, *((99, item, 0, "home", 1) for item in (10, 20))]), declared(), 0)
+    with_it, without = (train(section(popularity=weight), given) for weight in (1.0, 0.0))
+    assert with_it.item_vectors[:, -1] == pytest.approx(0.1 * np.log(np.array([32, 12]) / (42 + 2)))
+    assert without.item_vectors[:, -1].tolist() == [0, 0]
+    assert with_it.user_vectors[:, -1].tolist() == [1] * 41
 
 
 def test_one_positive_row_is_too_few(log: Log) -> None:
