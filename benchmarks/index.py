@@ -1,4 +1,4 @@
-"""The approximate index of items against an exact search, `make bench-index`: time to build, memory, recall, time to ask.
+"""The approximate index of items against an exact search, `make bench-index`: build, memory, recall, time of a query.
 
 Vectors lie around 2 000 centres, spread so widely that the 500 nearest of a query come from many clusters: harder than
 learnt vectors, which lie on fewer dimensions. Queries are items, moved a little. Both searches answer one query at a

@@ -1,8 +1,9 @@
 """Positive rows per second that two towers learn from, `make bench-two-tower`: ours, and a plain torch two-tower.
 
-The plain one is what tutorials show: `nn.Embedding` per column with dense gradients, Adam over all of them, batches by a
-`DataLoader`, the same in-batch and sampled softmax of the same size. A second peer takes batches by slices of memory and
-sparse gradients, so that the loader's share is seen. All three take turns on the same rows.
+The plain one is what tutorials show: `nn.Embedding` per column with dense gradients, Adam over all of them, batches by
+a `DataLoader`, the same in-batch and sampled softmax of the same size. A second peer takes batches by slices of memory
+and sparse gradients, so that the loader's share is seen. All three take turns on the same rows; rates are per second of
+processor time, which other programs on the machine do not change much.
 """
 
 from __future__ import annotations

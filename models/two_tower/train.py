@@ -30,7 +30,7 @@ _AT_ONCE = 65_536
 def train(section: TwoTower, given: FitData) -> Towers:
     """Return the vectors of all users and items after training on the positive rows.
 
-    Memory: 8 bytes per positive row, and the embedding table.
+    Memory: 16 bytes per positive row, and the embedding table.
 
     Raises:
         DataError: There are too few positive rows.

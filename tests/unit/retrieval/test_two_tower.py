@@ -96,11 +96,11 @@ def test_one_positive_row_is_too_few(log: Log) -> None:
 
 def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item() -> None:
     scores = torch.tensor([[2.0, 0.5, 1.0], [0.0, 1.0, 3.0]])
-    items_B, items_C = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
+    own_items, columns = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
     log_expected = torch.tensor([0.2, 0.1, 0.2])
     first = functional.cross_entropy((scores - log_expected)[:1, :2], torch.tensor([0]))
     second = functional.cross_entropy((scores - log_expected)[1:], torch.tensor([1]))
-    found = softmax_loss(scores, items_B, items_C, log_expected)
+    found = softmax_loss(scores, own_items, columns, log_expected)
     assert found.item() == pytest.approx((first + second).item() / 2)
 
 
@@ -111,9 +111,9 @@ def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
     q = torch.tensor([0.7, 0.2, 0.1])
     scores = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
     full = torch.softmax(scores, 0).detach()
-    items_C = torch.multinomial(q, 20_000, replacement=True)
-    sampled = torch.softmax(scores[items_C] - q[items_C].log(), 0)
-    share = torch.zeros(3).index_add(0, items_C, sampled.detach())
+    columns = torch.multinomial(q, 20_000, replacement=True)
+    sampled = torch.softmax(scores[columns] - q[columns].log(), 0)
+    share = torch.zeros(3).index_add(0, columns, sampled.detach())
     assert share.tolist() == pytest.approx(full.tolist(), abs=0.02)
 
 
