@@ -183,6 +183,15 @@ bench-train: $(READY_TEST) ## DLRM samples per second, loader included, against 
 bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
 	@$(BIN)/python -m benchmarks.serve
 
+bench-index: $(READY) ## the approximate index of items against an exact search: time, memory, recall [SIZES="100000 1000000"]
+	@$(BIN)/python -m benchmarks.index $(SIZES)
+
+bench-two-tower: $(READY) ## two-tower samples per second against a plain torch two-tower
+	@$(BIN)/python -m benchmarks.two_tower
+
+bench-candidates: $(READY) ## recall and nDCG of the sources on a log with a clock: make bench-candidates DATA=path/to/kuairand
+	@$(BIN)/python -m benchmarks.candidates "$(DATA)"
+
 bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
 	@$(BIN)/python -m benchmarks.memory
 
@@ -305,4 +314,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-index bench-two-tower bench-candidates bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

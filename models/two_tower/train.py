@@ -30,15 +30,15 @@ _AT_ONCE = 65_536
 def train(section: TwoTower, given: FitData) -> Towers:
     """Return the vectors of all users and items after training on the positive rows.
 
-    Memory: 8 bytes per positive row, and the embedding table.
+    Memory: 16 bytes per positive row, and the embedding table.
 
     Raises:
         DataError: There are too few positive rows.
     """
     users, rows_P, items_P = _positives(section, given)
-    towers = TwoTowers(section, users, given.catalogue.items, given.seed)
-    frequency = np.bincount(items_P, minlength=given.catalogue.size) / len(items_P)
-    trainer = Trainer(towers, section, frequency, given.seed)
+    counts = np.bincount(items_P, minlength=given.catalogue.size)
+    towers = TwoTowers(section, users, given.catalogue.items, counts, given.seed)
+    trainer = Trainer(towers, section, counts / counts.sum(), given.seed)
     order = np.random.default_rng(given.seed)
     history: list[dict[str, Any]] = []
     with progress("two_tower", section.epochs * len(rows_P)) as advance:
@@ -58,14 +58,19 @@ class TwoTowers(nn.Module):
     """One embedding table for both towers; a tower is the sum of its entity's rows, brought to length 1."""
 
     numbers_IN: Tensor
+    popularity_I: Tensor
+    """What popularity adds to an item's score, in units of the softmax."""
 
-    def __init__(self, section: TwoTower, users: pl.DataFrame, items: pl.DataFrame, seed: int) -> None:
+    def __init__(
+        self, section: TwoTower, users: pl.DataFrame, items: pl.DataFrame, counts: NDArray[np.int64], seed: int
+    ) -> None:
         """Draw the table.
 
         Args:
             section: The source's section.
             users: One line per user, with the declared columns.
             items: The catalogue.
+            counts: Positive rows of every item.
             seed: Of the draw.
         """
         super().__init__()
@@ -77,6 +82,9 @@ class TwoTowers(nn.Module):
         drawn = torch.empty(rows, width).normal_(std=width**-0.5, generator=random)
         self.table = FusedTable.of(drawn, torch.zeros(rows))
         self.register_buffer("numbers_IN", torch.from_numpy(standardised(items, section.item_numbers)))
+        smoothed = np.log((counts + 1) / (counts.sum() + len(counts)))
+        self.register_buffer("popularity_I", torch.from_numpy(section.popularity * smoothed).float())
+        self._temperature = section.temperature
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
 
     def item_vectors(self, pooled_ID: Tensor, items: Tensor) -> Tensor:
@@ -90,13 +98,17 @@ class TwoTowers(nn.Module):
         """Return the vectors of all users and items; rows that nothing was learnt of count as zeros."""
         self.table.weight_RD[self.table.squares_R == 0] = 0.0
         of_users, of_items = [], []
+        added = (self._temperature * self.popularity_I).numpy()[:, None]
         for first in range(0, self.users.count, _AT_ONCE):
             wanted = torch.arange(first, min(first + _AT_ONCE, self.users.count))
             of_users.append(functional.normalize(self.table(looked_up((self.users, wanted))), dim=1).numpy())
         for first in range(0, self.items.count, _AT_ONCE):
             wanted = torch.arange(first, min(first + _AT_ONCE, self.items.count))
             of_items.append(self.item_vectors(self.table(looked_up((self.items, wanted))), wanted).numpy())
-        return Towers(ids, np.concatenate(of_users), np.concatenate(of_items), history)
+        user_vectors = np.concatenate(of_users)
+        learnt = user_vectors.any(axis=1, keepdims=True).astype(np.float32)
+        item_vectors = np.concatenate([np.concatenate(of_items), added], axis=1)
+        return Towers(ids, np.concatenate([user_vectors, learnt], axis=1), item_vectors, history)
 
 
 class Trainer:
@@ -125,12 +137,8 @@ class Trainer:
         pooled = towers.table(lookups).requires_grad_()
         users_BD = functional.normalize(pooled[: len(users_B)], dim=1)
         items_CD = towers.item_vectors(pooled[len(users_B) :], items_C)
-        loss = softmax_loss(
-            users_BD @ items_CD.T / self._section.temperature,
-            items_B,
-            items_C,
-            self._log_expected(len(items_B), items_C),
-        )
+        scores_BC = users_BD @ items_CD.T / self._section.temperature + towers.popularity_I[items_C]
+        loss = softmax_loss(scores_BC, items_B, items_C, self._log_expected(len(items_B), items_C))
         loss.backward()  # type: ignore[no-untyped-call]
         assert pooled.grad is not None
         if self._adam is not None:

@@ -119,7 +119,7 @@ class ApproximateIndex:
         """Return the rows with the largest inner products among the searched clusters."""
         import faiss
 
-        options = faiss.SearchParametersIVF(nprobe=self._probes)
+        options = faiss.SearchParametersIVF(nprobe=self._probes)  # type: ignore[call-arg] # its stubs lack it
         wanted = min(most, len(self._rows))
         scores, places = self._index.search(np.ascontiguousarray(queries, np.float32), wanted, params=options)
         items = np.where(places < 0, -1, np.asarray(self._rows)[np.maximum(places, 0)]).astype(np.int32)
@@ -169,6 +169,7 @@ def _build_approximate(
     count, width = vectors.shape
     lists = min(section.lists or default_lists(count), count)
     centres = faiss.IndexFlatIP(width)
+    index: faiss.IndexIVF
     if section.precision == "int8":
         kind = faiss.ScalarQuantizer.QT_8bit
         index = faiss.IndexIVFScalarQuantizer(centres, width, lists, kind, faiss.METRIC_INNER_PRODUCT)

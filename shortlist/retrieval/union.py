@@ -36,7 +36,8 @@ class Candidates:
 
     def given_by(self, source: str) -> NDArray[np.bool_]:
         """Return which candidates a source gave, shape (B, N)."""
-        return self.ranks[:, :, self.sources.index(source)] != NO_RANK
+        given: NDArray[np.bool_] = self.ranks[:, :, self.sources.index(source)] != NO_RANK
+        return given
 
 
 def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:

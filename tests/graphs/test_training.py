@@ -56,6 +56,8 @@ def small_demo() -> dict[str, Any]:
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
     spec["gates"]["infra"] = {"seconds": 0.5}
+    sources = {"recent": {"kind": "popular", "keys": ["surface"]}, "together": {"kind": "co_visitation"}}
+    spec["retrieval"] = {"candidates": 100, "sources": sources}
     return spec
 
 
@@ -91,6 +93,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra",
+        "retrieval",
     }  # fmt: skip
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
@@ -190,6 +193,12 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path:
     tracker = Tracker(tracking_uri(runs / "stores"), "demo")
     champion = tracker.registry.champion()
     assert champion is not None
+    assert tracker.registry.retrieval_of(champion.version) is not None  # its sources are released with it
+    sources = [(line["stage"], line["source"]) for line in summary["stages"]]
+    assert sources == [
+        ("retrieval", "recent"), ("retrieval", "together"), ("retrieval", None), ("best_possible", None)
+    ]  # fmt: skip
+    assert summary["stages"][2]["recall"] >= 0.8 * summary["stages"][3]["recall"]
     for kind in ("xgboost", "dlrm"):
         new, *old = tracker._client.search_runs([tracker._experiment], f"tags.kind = '{kind}'")
         tags = new.data.tags

@@ -27,17 +27,16 @@ class NearestItems:
         folder: From `write_vectors`.
         decay: What the next older of a user's recent items counts, relative to the newer one.
         newest: Recent items that make up a query.
-        users: Ids of users with vectors of their own, sorted; None: a query is made from recent items alone.
-        user_vectors: Of these users.
+        users: Ids of users with vectors of their own, and these; the last number of a vector is then 1 for every user,
+            and an item's is added to all its scores. None: a query is made from recent items alone.
     """
 
     def __init__(
-        self, folder: Path, decay: float, newest: int, users: pl.Series | None = None,
-        user_vectors: Matrix | None = None,
+        self, folder: Path, decay: float, newest: int, users: tuple[pl.Series, Matrix] | None = None
     ) -> None:  # fmt: skip
         self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
         self._decay, self._newest = decay, newest
-        self._users, self._user_vectors = users, user_vectors
+        self._users = users
         self.index: VectorIndex = open_index(folder)
 
     def retrieve(self, queries: Queries, most: int) -> Ranked:
@@ -55,10 +54,14 @@ class NearestItems:
         seen, places = np.unique(recent.indices, return_inverse=True)  # only these rows are read from disk
         weights = type(recent)((recent.data, places, recent.indptr), shape=(queries.size, len(seen)))
         made: Matrix = weights @ np.asarray(self.vectors[seen], np.float32)
-        if self._users is None or self._user_vectors is None:
+        if self._users is None:
             return made
-        asked = queries.users.cast(self._users.dtype).to_frame("user")
-        known = self._users.to_frame("user").with_row_index("row")
+        users, vectors = self._users
+        length = np.linalg.norm(made[:, :-1], axis=1, keepdims=True)
+        made = np.where(length > 0, made / np.where(length > 0, length, 1), 0).astype(np.float32)
+        made[:, -1:] = length > 0
+        asked = queries.users.cast(users.dtype).to_frame("user")
+        known = users.to_frame("user").with_row_index("row")
         rows = asked.join(known, on="user", how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
         at = rows.to_numpy()
-        return np.where((at >= 0)[:, None], self._user_vectors[np.maximum(at, 0)], made).astype(np.float32)
+        return np.where((at >= 0)[:, None], vectors[np.maximum(at, 0)], made).astype(np.float32)

@@ -23,14 +23,14 @@ _CATEGORIES = ("integer", "string", "hex", "tags")
 
 
 class Towers(NamedTuple):
-    """What training gives: vectors of length 1."""
+    """What training gives. The inner product of two vectors orders a user's items."""
 
     users: pl.Series
     """Ids, sorted."""
     user_vectors: Matrix
-    """Shape (users, D)."""
+    """Shape (users, D + 1): of length 1, and a last number that is 1."""
     item_vectors: Matrix
-    """By row number of the catalogue, shape (items, D)."""
+    """By row number of the catalogue, shape (items, D + 1): of length 1, and what popularity adds to every score."""
     history: list[dict[str, Any]]
     """Per epoch: its loss and samples per second."""
 
@@ -58,6 +58,9 @@ class TwoTower(SourceKind):
     """Of the embedding rows (row-wise Adagrad)."""
     temperature: float = Field(default=0.1, gt=0.0, le=10.0)
     """Divides the cosine similarities before the softmax; smaller values push the nearest negatives further away."""
+    popularity: float = Field(default=1.0, ge=0.0, le=2.0)
+    """Weight of an item's log frequency in its score. 1: the score is that of taking the item, popular ones first;
+    0: how much more this user takes the item than others do."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
     """Days whose positive rows are learnt, up to the newest; null: all."""
 
@@ -84,4 +87,4 @@ class TwoTower(SourceKind):
     def load(self, folder: Path) -> NearestItems:
         """Return the vectors in a folder; a user without one is the mean of the recent items' vectors."""
         users = pl.read_parquet(folder / USERS)["user"]
-        return NearestItems(folder, 0.9, 20, users, np.load(folder / USER_VECTORS, mmap_mode="r"))
+        return NearestItems(folder, 0.9, 20, (users, np.load(folder / USER_VECTORS, mmap_mode="r")))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -28,8 +28,9 @@ from shortlist.evaluation.retrieval import (
 from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.retrieval.evaluate import evaluate_retrieval
+from shortlist.retrieval.registry import SOURCE_KINDS
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import Queries
+from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind, padded
 from shortlist.retrieval.step import RELEASE, build_retrieval
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval
@@ -124,7 +125,7 @@ def test_the_test_days_are_measured_by_user(log: Log, tmp_path: Path) -> None:
     evaluate_retrieval(retriever, declared(), table, days(2), tmp_path / EVALUATION, 1)
     lines = pl.read_parquet(tmp_path / EVALUATION / "per_user.parquet")
     recall = {name: lines.filter(pl.col("list") == name)["recall"].to_list() for name in ("popular", "together", "all")}
-    # User 6 took 40 and 10. Popular gives 10 and 30, together 40, all 10 and 40. User 7 took 50 and 60: neither is there.
+    # User 6 took 40 and 10. Popular gives 10 and 30, together 40, all 10 and 40. User 7 took 50 and 60, given by none.
     assert recall == {"popular": [0.5, 0.0], "together": [0.5, 0.0], "all": [1.0, 0.0]}
     facts = json.loads((tmp_path / EVALUATION / "evaluation.json").read_text())
     assert (facts["users"], facts["catalogue"], facts["candidates"]) == (2, 5, 2)
@@ -223,6 +224,38 @@ def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None
         hits["best"] += len(taken & set(line.tolist()))
         hits["popular"] += len(taken & set(often))
     assert hits["best"] > 1.05 * hits["popular"]
+
+
+class Newest(SourceKind):
+    """The items with the highest ids: a kind that no product file knows."""
+
+    kind: Literal["newest"]
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        np.save(folder / "rows.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
+
+    def load(self, folder: Path) -> NewestItems:
+        return NewestItems(np.load(folder / "rows.npy"))
+
+
+class NewestItems:
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = rows
+
+    def retrieve(self, queries: Queries, most: int) -> Ranked:
+        rows = np.tile(self._rows[:most], (queries.size, 1))
+        return padded(rows, np.linspace(1, 0, rows.shape[1], dtype=np.float32)[None].repeat(queries.size, 0), most)
+
+
+def test_a_kind_of_ones_own_is_declared_fitted_loaded_and_asked(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SOURCE_KINDS, "newest", Newest)
+    _, retriever = fitted(log, tmp_path / "release", sources={"latest": {"kind": "newest", "max_items": 1}})
+    users = pl.Series([6], dtype=pl.Int64)
+    found = retriever.candidates(Queries(users, retriever.recent_of(users), pl.DataFrame()))
+    assert [retriever.catalogue.ids[int(row)] for row in found.items[0] if row >= 0] == [50]
+    assert found.sources == ("latest",)
 
 
 def test_retrieval_needs_a_user_and_an_item() -> None:

@@ -75,7 +75,17 @@ def test_the_same_seed_gives_the_same_vectors_and_the_loss_falls(log: Log) -> No
     one, other = (train(section(item_numbers=["price"]), given) for _ in range(2))
     assert np.array_equal(one.item_vectors, other.item_vectors)
     assert one.history[-1]["loss"] < one.history[0]["loss"]
-    assert np.linalg.norm(one.user_vectors, axis=1) == pytest.approx(np.ones(80))
+    assert np.linalg.norm(one.user_vectors[:, :-1], axis=1) == pytest.approx(np.ones(80))
+
+
+def test_popularity_is_part_of_an_items_score_as_declared(log: Log) -> None:
+    # Item 10 is taken 31 times, item 20 11 times: 30 and 10 users, and user 99 takes both.
+    rows: list[Row] = [(user, 10 if user % 4 else 20, 0, "home", 1) for user in range(40)]
+    given = fit_data(log.write([*rows, *((99, item, 0, "home", 1) for item in (10, 20))]), declared(), 0)
+    with_it, without = (train(section(popularity=weight), given) for weight in (1.0, 0.0))
+    assert with_it.item_vectors[:, -1] == pytest.approx(0.1 * np.log(np.array([32, 12]) / (42 + 2)))
+    assert without.item_vectors[:, -1].tolist() == [0, 0]
+    assert with_it.user_vectors[:, -1].tolist() == [1] * 41
 
 
 def test_one_positive_row_is_too_few(log: Log) -> None:
@@ -86,11 +96,11 @@ def test_one_positive_row_is_too_few(log: Log) -> None:
 
 def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item() -> None:
     scores = torch.tensor([[2.0, 0.5, 1.0], [0.0, 1.0, 3.0]])
-    items_B, items_C = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
+    own_items, columns = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
     log_expected = torch.tensor([0.2, 0.1, 0.2])
     first = functional.cross_entropy((scores - log_expected)[:1, :2], torch.tensor([0]))
     second = functional.cross_entropy((scores - log_expected)[1:], torch.tensor([1]))
-    found = softmax_loss(scores, items_B, items_C, log_expected)
+    found = softmax_loss(scores, own_items, columns, log_expected)
     assert found.item() == pytest.approx((first + second).item() / 2)
 
 
@@ -101,9 +111,9 @@ def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
     q = torch.tensor([0.7, 0.2, 0.1])
     scores = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
     full = torch.softmax(scores, 0).detach()
-    items_C = torch.multinomial(q, 20_000, replacement=True)
-    sampled = torch.softmax(scores[items_C] - q[items_C].log(), 0)
-    share = torch.zeros(3).index_add(0, items_C, sampled.detach())
+    columns = torch.multinomial(q, 20_000, replacement=True)
+    sampled = torch.softmax(scores[columns] - q[columns].log(), 0)
+    share = torch.zeros(3).index_add(0, columns, sampled.detach())
     assert share.tolist() == pytest.approx(full.tolist(), abs=0.02)
 
 

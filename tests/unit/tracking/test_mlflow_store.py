@@ -339,6 +339,21 @@ def test_a_reference_that_was_changed_is_not_logged(tracker: Tracker, model: Pat
     assert tracker.registry.reference_of(tracker.registry.register(run_id)) is None
 
 
+def test_a_version_keeps_its_sources_of_candidates(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id = log(tracker, model)
+    version = tracker.registry.register(run_id)
+    assert tracker.registry.retrieval_of(version) is None
+    sources = make_reference(tmp_path / "release", "sources")
+    tracker.log_retrieval(run_id, sources)
+    kept = tracker.registry.retrieval_of(version, tmp_path / "fetched")
+    assert kept is not None
+    assert (kept / "reference.json").read_bytes() == (sources / "reference.json").read_bytes()
+    assert tracker.registry.reference_of(version) is None
+    (sources / "reference.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"reference\.json: changed after it was written"):
+        tracker.log_retrieval(run_id, sources)
+
+
 def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Path) -> None:
     tracker.registry.register(log(tracker, model))
     with pytest.raises(TrackingError, match=r"MLflow at sqlite:.*mlflow\.db: .*version=9"):

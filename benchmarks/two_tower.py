@@ -1,0 +1,102 @@
+"""Positive rows per second that two towers learn from, `make bench-two-tower`: ours, and a plain torch two-tower.
+
+The plain one is what tutorials show: `nn.Embedding` per column with dense gradients, Adam over all of them, batches by
+a `DataLoader`, the same in-batch and sampled softmax of the same size. A second peer takes batches by slices of memory
+and sparse gradients, so that the loader's share is seen. All three take turns on the same rows; rates are per second of
+processor time, which other programs on the machine do not change much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.bench import Line, in_turn, record, show
+from models.two_tower.train import Trainer, TwoTowers, softmax_loss
+from shortlist.retrieval.sources.two_tower import TwoTower
+
+USERS: Final = 50_000
+ITEMS: Final = 20_000
+ROWS: Final = 40 * 1_024
+SECTION: Final = TwoTower(kind="two_tower", user_columns=("country",), item_columns=("creator",))
+
+
+class PlainTowers(nn.Module):
+    """Two towers of `nn.Embedding`."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        width = SECTION.embedding_dim
+        self.user, self.country = nn.Embedding(USERS, width, sparse=sparse), nn.Embedding(50, width, sparse=sparse)
+        self.item, self.creator = nn.Embedding(ITEMS, width, sparse=sparse), nn.Embedding(800, width, sparse=sparse)
+        kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
+        self.optimizer = kind(list(self.parameters()), lr=0.01)
+
+    def step(self, users_B: Tensor, countries_B: Tensor, items_B: Tensor, log_expected: Tensor) -> None:
+        """Learn from a batch."""
+        items_C = torch.cat([items_B, torch.randint(ITEMS, (SECTION.sampled_negatives,))])
+        users_BD = functional.normalize(self.user(users_B) + self.country(countries_B), dim=1)
+        items_CD = functional.normalize(self.item(items_C) + self.creator(items_C % 800), dim=1)
+        scores_BC = users_BD @ items_CD.T / SECTION.temperature
+        self.optimizer.zero_grad()
+        softmax_loss(scores_BC, items_B, items_C, log_expected[items_C]).backward()
+        self.optimizer.step()
+
+
+def main() -> None:
+    """Measure, print and record."""
+    random = np.random.default_rng(1)
+    users, items = random.integers(0, USERS, ROWS), (ITEMS * random.random(ROWS) ** 2).astype(np.int64)
+    frequency = np.bincount(items, minlength=ITEMS) / ROWS
+    people = pl.DataFrame({"user_id": np.arange(USERS), "country": np.arange(USERS) % 50})
+    things = pl.DataFrame({"item_id": np.arange(ITEMS), "creator": np.arange(ITEMS) % 800})
+    ours = Trainer(TwoTowers(SECTION, people, things, np.bincount(items, minlength=ITEMS), 1), SECTION, frequency, 1)
+    users_P, items_P = torch.from_numpy(users), torch.from_numpy(items)
+    countries_P, size = users_P % 50, SECTION.batch_size
+    expected = (size * torch.from_numpy(frequency) + SECTION.sampled_negatives / ITEMS).log().float()
+    dense, sparse = PlainTowers(sparse=False), PlainTowers(sparse=True)
+    loader = DataLoader(TensorDataset(users_P, countries_P, items_P), batch_size=size, shuffle=True)
+
+    def slices(*columns: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        order = torch.randperm(ROWS)
+        return (tuple(column[order[first : first + size]] for column in columns) for first in range(0, ROWS, size))
+
+    def learn_ours() -> None:
+        for batch in slices(users_P, items_P):
+            ours.step(*batch)
+
+    def learn_plain() -> None:
+        for batch in loader:
+            dense.step(*batch, expected)
+
+    def learn_sparse() -> None:
+        for batch in slices(users_P, countries_P, items_P):
+            sparse.step(*batch, expected)
+
+    works = {"ours": learn_ours, "plain torch": learn_plain, "plain torch, sparse, no loader": learn_sparse}
+    for work in works.values():
+        work()
+    costs = in_turn(works, rounds=3)
+    rates = {name: ROWS / one.cpu_s / 1_000 for name, one in costs.items()}
+    lines = [
+        Line("two_tower", "ours", rates["ours"], "k rows/cpu-s", name, rates["ours"] / rates[name])
+        if name == "plain torch"
+        else Line(
+            "two_tower", f"ours, against {name}", rates["ours"], "k rows/cpu-s", name, rates["ours"] / rates[name]
+        )
+        for name in rates
+        if name != "ours"
+    ]
+    show("Two towers: positive rows per processor second", lines)
+    record(lines)
+
+
+if __name__ == "__main__":
+    main()

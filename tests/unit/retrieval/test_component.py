@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from retrieval_log import Log, Row, declared
+
+from components.build_retrieval import build_retrieval
+from shortlist.evaluation.gate_inputs import read_retrieval
+from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
+from shortlist.spec.gates import Gates
+from shortlist.spec.load import canonical_json
+from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import verify_manifest
+
+
+def artefact(path: Path) -> Any:
+    return SimpleNamespace(path=str(path), metadata={})
+
+
+def built(section: str, data: str, log: Path, out: Path) -> tuple[bool, Any]:
+    retrieval = artefact(out)
+    runtime = canonical_json(Runtime())
+    done = build_retrieval.python_func(
+        declared=section, data=data, runtime=runtime, code="", valid_log=artefact(log), retrieval=retrieval
+    )
+    return done, retrieval
+
+
+def test_without_a_section_the_step_leaves_an_empty_folder_and_the_gate_passes(tmp_path: Path) -> None:
+    done, retrieval = built("", "", tmp_path, tmp_path / "out")
+    assert (done, retrieval.metadata, list((tmp_path / "out").iterdir())) == (False, {}, [])
+    assert read_retrieval(tmp_path / "out", Gates(), 1) == {}
+
+
+def test_with_a_section_it_leaves_a_release_and_what_the_gate_reads(log: Log, tmp_path: Path) -> None:
+    rows: list[Row] = [(user, 10 * (1 + user % 3), day, "home", 1) for day in range(3) for user in range(30)]
+    log.write(rows)
+    data = declared(split={"warmup_days": 0, "validation_days": 1, "test_days": 1})
+    section = Retrieval.model_validate({"candidates": 2, "sources": {"recent": {"kind": "popular"}}})
+    done, retrieval = built(canonical_json(section), canonical_json(data), log.folder, tmp_path / "out")
+    assert done
+    assert retrieval.metadata["step"]["name"] == "build_retrieval"
+    assert "sources/recent/items.npy" in verify_manifest(tmp_path / "out" / "release")
+    found = read_retrieval(tmp_path / "out", Gates(), 1)["retrieval"]
+    # Two of three items are everybody's candidates, and a third of the users takes each.
+    assert found.union.recall.value == pytest.approx(2 / 3)
+    assert not retrieval_gate(True, found, RetrievalLimits(min_recall=0.9)).passed
+
+
+def test_an_evaluation_that_is_missing_holds(tmp_path: Path) -> None:
+    (tmp_path / "release").mkdir()
+    found = read_retrieval(tmp_path, Gates(), 1)
+    assert found == {"retrieval_declared": True, "retrieval": None}
