@@ -1,8 +1,8 @@
 """How soon events are in a score, how many a core counts, and whether kills lose any: `make bench-freshness`.
 
 The server is the product's own, in this process, with a model that returns what it reads: neither Triton nor a network
-is between an event and a score. An answered request is acknowledged when it is on disk. Servers are killed by SIGKILL at
-random moments while they answer; each is a process of its own, forked from this one.
+is between an event and a score. A request is acknowledged by its answer, which is given when it is on disk. Servers are
+killed by SIGKILL at random moments while they answer; each is a process of its own, forked from this one.
 """
 
 from __future__ import annotations
@@ -339,8 +339,8 @@ def measured(folder: Path, kills: int, probes: int, events: int) -> list[Line]:
         Line("freshness", "acknowledged requests lost by kills", lost, f"of {acknowledged}"),
     ]
     for name, seconds in (("request", requests), ("outcome", outcomes)):
-        for share in (50, 99):
-            lines.append(Line("freshness", f"{name} to score, p{share}", float(np.percentile(seconds, share)), "s"))
+        at = ((share, float(np.percentile(seconds, share))) for share in (50, 99))
+        lines += [Line("freshness", f"{name} to score, p{share}", value, "s") for share, value in at]
     for candidates, name in ((CANDIDATES, f"requests of {CANDIDATES} rows"), (1, "requests of 1 row")):
         rate = events_per_cpu_second(folder, folder / f"rate-{candidates}", events, candidates)
         lines.append(Line("freshness", f"events kept and counted on one core, {name}", rate, "events/s"))

@@ -81,6 +81,11 @@ class EventCounts:
         return float("inf") if self.counted_at is None else max(0.0, time.time() - self.counted_at)
 
     @property
+    def max_delay_seconds(self) -> float:
+        """How far behind the counts may be: so long after an impression training counts it."""
+        return self._streaming.delay.total_seconds()
+
+    @property
     def too_late(self) -> int:
         """Rows and outcomes that came when their tile was closed."""
         return self._tiles.too_late
