@@ -149,7 +149,7 @@ class ServerComponents:
             settings.serving.log,
             as_column,
         )
-        self.counts = _event_counts(settings, plan, assembler)
+        self.counts = _event_counts(settings, plan)
         metrics = Metrics()
         self.service = Service(
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
@@ -212,9 +212,12 @@ class ServerComponents:
         return self.users is not None and self.users.problem is not None
 
 
-def _event_counts(settings: ServerSettings, plan: Plan, assembler: TensorAssembler) -> EventCounts | None:
-    """Return what counts events as they arrive; None for a model that reads no such counts."""
-    if plan.streaming is None or not assembler.needs.counted:
+def _event_counts(settings: ServerSettings, plan: Plan) -> EventCounts | None:
+    """Return what counts events as they arrive; None where no model of the spec reads such counts.
+
+    A model that reads none keeps its answers all the same: others count them.
+    """
+    if plan.streaming is None:
         return None
     folders = settings.predictions.with_name("events"), settings.predictions.with_name("outcomes")
     return EventCounts(plan.streaming, plan.declared.data, *folders)
