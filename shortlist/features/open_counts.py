@@ -119,7 +119,7 @@ class OpenCounts:
 
     def _before(self, events: _Events, numbers: Ints, moments: Ints) -> Ints:
         """Return how many impressions are ordered before the given values at the given times."""
-        return cast(Ints, events.places.searchsorted(self._places(numbers, moments)))
+        return events.places.searchsorted(self._places(numbers, moments))
 
     def _places(self, numbers: Ints, times: Ints) -> Ints:
         return cast(Ints, numbers * self._span + (times - self._first).clip(0, self._span - 1))

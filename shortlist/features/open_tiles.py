@@ -23,6 +23,8 @@ SUM_OF_LABELS: Final = f"sum_{Columns.LABEL}"
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LATEST_OUTCOME: Final = 60_000_000
 """Microseconds for which a request is remembered after its outcomes were due: they may be delivered late."""
+_FEWEST_REMEMBERED: Final = 20_000
+"""Requests that are remembered however old they are: in a replay, minutes of the log take milliseconds."""
 _MOST_STRANGERS: Final = 100_000
 """Requests whose outcomes came first, and that are waited for."""
 
@@ -183,7 +185,7 @@ class OpenTiles:
                 continue
             heappush(self._to_show, (time, self._next(), request))
             heappush(self._to_settle, (time, self._next(), request))
-        heappush(self._to_forget, (min(max(*shown.times, shown.answered), latest), self._next(), shown.request))
+        heappush(self._to_forget, (min(max(shown.times), latest), self._next(), shown.request))
         for outcome in self._strangers.pop(shown.request, ()):
             self.tell(outcome)
 
@@ -227,7 +229,7 @@ class OpenTiles:
         self._open_since = open_since
         self._count_until(now - delay, now - delay - outcome_delay)
         forgotten = now - delay - outcome_delay - _LATEST_OUTCOME
-        while self._to_forget and self._to_forget[0][0] < forgotten:
+        while len(self._requests) > _FEWEST_REMEMBERED and self._to_forget[0][0] < forgotten:
             del self._requests[heappop(self._to_forget)[2]]
         return closed
 

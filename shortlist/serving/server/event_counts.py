@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -80,6 +81,11 @@ class EventCounts:
         return float("inf") if self.counted_at is None else max(0.0, time.time() - self.counted_at)
 
     @property
+    def max_delay_seconds(self) -> float:
+        """How far behind the counts may be: so long after an impression training counts it."""
+        return self._streaming.delay.total_seconds()
+
+    @property
     def too_late(self) -> int:
         """Rows and outcomes that came when their tile was closed."""
         return self._tiles.too_late
@@ -104,9 +110,13 @@ class EventCounts:
         keys = {key: self._values(inputs, key) for key in self._streaming.keys if key in inputs.sent}
         times = _times(inputs.columns[Columns.TIME])
         try:
-            await asyncio.wrap_future(self._writer.append(Impressions(request, answered, times, keys, inputs.rows)))
+            await asyncio.wrap_future(self.append(Impressions(request, answered, times, keys, inputs.rows)))
         except EventLogError:
             return  # `problem` says so; whoever asked for scores gets them
+
+    def append(self, event: Impressions) -> Future[None]:
+        """Keep an event; see `EventWriter.append`."""
+        return self._writer.append(event)
 
     def columns(self, inputs: Inputs) -> Mapping[str, Numbers]:
         """Return what the rows of a request see of the open tiles, by place."""

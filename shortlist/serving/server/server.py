@@ -149,7 +149,7 @@ class ServerComponents:
             settings.serving.log,
             as_column,
         )
-        self.counts = _event_counts(settings, plan, assembler)
+        self.counts = _event_counts(settings, plan)
         metrics = Metrics()
         self.service = Service(
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
@@ -192,6 +192,7 @@ class ServerComponents:
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
                 ("events_too_late", "Of them, those whose tile was closed", lambda: counts.too_late),
                 ("events_delay_seconds", "How far behind the counts of open tiles are", lambda: counts.delay_seconds),
+                ("events_max_delay_seconds", "The declared limit of that", lambda: counts.max_delay_seconds),
                 ("events_broken", "1 while events are not kept or not counted", lambda: counts.problem is not None),
             )
         for name, says, value in watched:
@@ -211,9 +212,12 @@ class ServerComponents:
         return self.users is not None and self.users.problem is not None
 
 
-def _event_counts(settings: ServerSettings, plan: Plan, assembler: TensorAssembler) -> EventCounts | None:
-    """Return what counts events as they arrive; None for a model that reads no such counts."""
-    if plan.streaming is None or not assembler.needs.counted:
+def _event_counts(settings: ServerSettings, plan: Plan) -> EventCounts | None:
+    """Return what counts events as they arrive; None where no model of the spec reads such counts.
+
+    A model that reads none keeps its answers all the same: others count them.
+    """
+    if plan.streaming is None:
         return None
     folders = settings.predictions.with_name("events"), settings.predictions.with_name("outcomes")
     return EventCounts(plan.streaming, plan.declared.data, *folders)

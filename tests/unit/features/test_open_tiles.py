@@ -237,7 +237,8 @@ def test_what_comes_after_its_tile_was_closed_is_counted_as_too_late() -> None:
     assert (rows_and_positives(tiles), tiles.too_late) == ((0, 0), 3)
 
 
-def test_a_request_is_forgotten_when_its_outcomes_are_due() -> None:
+def test_a_request_is_forgotten_when_its_outcomes_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shortlist.features.open_tiles._FEWEST_REMEMBERED", 0)
     tiles = OpenTiles(HOUR)
     for number in range(1000):
         tiles.show(shown(str(number), number))

@@ -51,7 +51,7 @@ def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[T
     log = LogWriter(folder, prediction_schema(data), PredictionLog(flush_seconds=600), as_column)
     for number, tensors in enumerate(requests):
         inputs = reader.read([tensor("item_id", "BYTES", list(ITEMS)), *tensors], MICROSECONDS)
-        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, 1.0)
+        answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
         assert log.add((*answer, inputs.keys["item_id"], scores, *sent))
