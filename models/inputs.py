@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
+import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -160,6 +161,14 @@ class LearningTable:
             )
         self.base_rate = positives / rows
         self._own: frozenset[Path] | None = None
+        self._mean_weight = self._weights_mean()
+        if self._mean_weight is not None:
+            self._columns.append(Columns.WEIGHT)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether rows stand for different numbers of impressions: some were logged as a sample."""
+        return self._mean_weight is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -189,8 +198,31 @@ class LearningTable:
         yield from (self.read(path) for path in self.paths(*parts))
 
     def read(self, path: Path) -> pl.DataFrame:
-        """Return the label and the features in one of the files."""
-        return pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
+        """Return the label and the features in one of the files; where rows are weighted, their weights too.
+
+        The mean weight of the training rows is 1: what is declared in rows, such as the least weight of a tree's leaf,
+        keeps its meaning.
+        """
+        frame = pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
+        if self._mean_weight is None:
+            return frame
+        return frame.with_columns((pl.col(Columns.WEIGHT) / self._mean_weight).cast(pl.Float32))
+
+    def _weights_mean(self) -> float | None:
+        """Return the mean weight of the training rows; None where all rows that are learnt weigh the same."""
+        paths = self.paths("train", "validation")
+        if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in paths):
+            return None
+        weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
+        least, most = (
+            (pl.scan_parquet(paths, hive_partitioning=False).select(weight.min(), weight.max().alias("most")))
+            .collect()
+            .row(0)
+        )
+        if least == most:
+            return None
+        train = pl.scan_parquet(self.paths("train"), hive_partitioning=False)
+        return float(train.select(weight.mean()).collect().item())
 
     def _days(self, part: str) -> tuple[date, ...]:
         if part not in ("train", "validation"):
@@ -203,6 +235,11 @@ class LearningTable:
 
     def _named(self, part: str) -> str:
         return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
+
+
+def weights_of(frame: pl.DataFrame) -> np.ndarray | None:
+    """Return how many impressions each row stands for, float32, relative to the mean; None where all stand for one."""
+    return frame[Columns.WEIGHT].to_numpy() if Columns.WEIGHT in frame.columns else None
 
 
 def _not_a_feature_table(table: DayTable, key: str, error: Exception) -> ShortlistError:

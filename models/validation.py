@@ -18,12 +18,13 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return np.asarray(expit(logits), np.float32)
 
 
-def quality(labels: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+def quality(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float | None]:
     """Return log loss (nats) and AUC of the validation rows.
 
     Args:
         labels: 0 or 1, shape (rows,).
         scores: Probabilities, shape (rows,).
+        weights: How many impressions each row stands for, same shape; None: all alike.
 
     Returns:
         `validation_log_loss` and `validation_auc`; the AUC is None with a single class, where it is undefined.
@@ -34,8 +35,8 @@ def quality(labels: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
     truth, chances = labels.astype(np.float64), scores.astype(np.float64)
     varies = truth.min() != truth.max()
     return {
-        "validation_log_loss": log_loss(truth, chances),
-        "validation_auc": auc(truth, chances) if varies else None,
+        "validation_log_loss": log_loss(truth, chances, weights),
+        "validation_auc": auc(truth, chances, weights) if varies else None,
     }
 
 

@@ -98,7 +98,10 @@ class MonitoringCollector(Collector):
             return
         limit = found.max_unequal if found.max_unequal is not None and found.rows >= found.min_rows else float("inf")
         yield self._gauge("served_rows", "Rows whose feature values were compared with the table's", float(found.rows))
-        yield self._gauge("served_max_unequal_ratio", "The declared limit; infinite where none applies", limit)
+        limits = (((column,), limit) for column in found.columns)
+        yield self._gauges(
+            "served_max_unequal_ratio", "The declared limit of that; infinite where none applies", ("column",), limits
+        )
         for name, says, number in (
             ("served_compared", "Compared values of a column", "compared"),
             ("served_equal", "Those that equal the feature table's", "equal"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from models.dlrm.embedding_model import EmbeddingNetwork
+from models.dlrm.weighted_labels import weighted_log_loss
 
 
 def batch_loss(
@@ -18,12 +18,12 @@ def batch_loss(
         network: The network.
         dense_BF: Floats.
         pooled: What the table gave.
-        labels_B: 0 or 1.
+        labels_B: 0 or 1; or with weights, see `weighted_labels`.
         rows: How many of the rows count, the first ones; None: all.
     """
     logits_B = network(dense_BF, pooled)
     if rows is None:
-        return functional.binary_cross_entropy_with_logits(logits_B, labels_B)
-    losses_B = functional.binary_cross_entropy_with_logits(logits_B, labels_B, reduction="none")
+        return weighted_log_loss(logits_B, labels_B, "mean")
+    losses_B = weighted_log_loss(logits_B, labels_B, "none")
     counts_B = torch.arange(len(labels_B), device=labels_B.device) < rows
     return torch.where(counts_B, losses_B, 0.0).sum() / rows

@@ -13,6 +13,8 @@ import torch
 
 from models.dlrm.layout import Layout
 from models.dlrm.ragged import Ragged
+from models.dlrm.weighted_labels import with_weights
+from models.inputs import weights_of
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import Columns
 
@@ -67,7 +69,10 @@ Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Decoded rows: labels (N,), dense floats (N, F) with NaN for null, fused rows of single ids (N, S), and lists."""
+    """Decoded rows: labels (N,), dense floats (N, F) with NaN for null, fused rows of single ids (N, S), and lists.
+
+    Labels may carry weights, see `weighted_labels`.
+    """
 
     labels: np.ndarray
     dense: np.ndarray
@@ -108,7 +113,8 @@ class Chunk:
         """
         rows = slice(place.rows, place.rows + frame.height)
         has_label = Columns.LABEL in frame.columns
-        self.labels[rows] = frame[Columns.LABEL].to_numpy() if has_label else np.nan
+        labels = with_weights(frame[Columns.LABEL].to_numpy(), weights_of(frame)) if has_label else np.nan
+        self.labels[rows] = labels
         if layout.dense:
             float_matrix(frame, layout.dense, self.dense[rows])
         else:

@@ -10,7 +10,6 @@ from statistics import median
 from typing import Final, Literal, NamedTuple, Protocol
 
 import torch
-from torch.nn import functional
 
 from models.devices import torch_device
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
@@ -21,6 +20,7 @@ from models.dlrm.layout import Layout
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.spill import Spill
 from models.dlrm.train import Training
+from models.dlrm.weighted_labels import weighted_log_loss
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
@@ -199,7 +199,7 @@ class NetworkSteps:
         moved = batch.to(self._device)
         pooled = moved.dense_BF.new_zeros(len(moved.lookups.starts) - 1, self._model.table.weight_RD.shape[1])
         logits_B = self._model.network(moved.dense_BF, pooled.requires_grad_())
-        functional.binary_cross_entropy_with_logits(logits_B, moved.labels_B).backward()  # type: ignore[no-untyped-call]
+        weighted_log_loss(logits_B, moved.labels_B, "mean").backward()  # type: ignore[no-untyped-call]
         self._adam.step()
         self._adam.zero_grad()
         self._finish()

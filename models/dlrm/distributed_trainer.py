@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn import functional
 
 from models.dlrm.batches import BatchLoader
 from models.dlrm.chunks import Batch, Lookups
@@ -25,6 +24,7 @@ from models.dlrm.precision import matmul_precision
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable
 from models.dlrm.step import StepOptions, make_adam, step_options
 from models.dlrm.train import Loaders, Training, score_batch
+from models.dlrm.weighted_labels import weighted_log_loss, without_weights
 from models.inputs import LearningTable
 from models.process_group import ProcessGroup
 from models.validation import quality
@@ -89,7 +89,7 @@ class DistributedTrainer(Training):
         """Take a step; return the sum of the losses before it, and the rows, of all processes."""
         pooled = self._model.table(batch.lookups).requires_grad_()
         logits_B = self._model.network(batch.dense_BF, pooled)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B, reduction="sum")
+        loss = weighted_log_loss(logits_B, batch.labels_B, "sum")
         loss.backward()  # type: ignore[no-untyped-call] # torch does not annotate it
         assert pooled.grad is not None
         total, rows = self._summed(loss.detach(), batch.rows)
@@ -123,7 +123,8 @@ class DistributedTrainer(Training):
         every = np.concatenate(self._group.gathered(np.concatenate(found, axis=1)), axis=1)
         if not np.isfinite(every).all():
             raise self._astray(f"the end of epoch {epoch}", float("nan"))
-        return quality(every[0], every[1])
+        labels, weights = without_weights(every[0])
+        return quality(labels, every[1], weights)
 
     def _total_rows(self, batch: Batch) -> int:
         rows = torch.tensor([batch.rows])

@@ -49,7 +49,7 @@ class Loading:
         """
         budget = runtime.memory_budget_mib * 2**20
         self._pool_rows, self._seed = pool_rows(layout, runtime.chunk_rows), runtime.seed
-        on_device = reads_on_device(runtime.engine, device)
+        on_device = reads_on_device(runtime.engine, device) and not learning.is_weighted
         self._store: ChunkStore | DeviceStore
         if device == "cpu":
             self._store = ChunkStore(learning, layout, budget, Spill())

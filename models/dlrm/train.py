@@ -18,6 +18,7 @@ from models.dlrm.gpu_failure import gpu_failure
 from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
 from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, make_step, step_options
 from models.dlrm.training_progress import TrainingProgress
+from models.dlrm.weighted_labels import without_weights
 from models.ranker import DivergedError, OnEpoch
 from models.validation import probabilities, quality
 from shortlist.system.progress import progress
@@ -171,7 +172,8 @@ class Training:
         every_score = np.concatenate(scores)
         if not np.isfinite(every_score).all():
             raise self._astray(f"the end of epoch {epoch}", float("nan"))
-        return quality(np.concatenate(labels), every_score)
+        truth, weights = without_weights(np.concatenate(labels))
+        return quality(truth, every_score, weights)
 
     def _astray(self, where: str, loss: float) -> TrainingError:
         kind = self._section.kind

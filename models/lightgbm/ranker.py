@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from models.inputs import LearningTable, Part
+from models.inputs import LearningTable, Part, weights_of
 from models.lightgbm.export import WEIGHTS, leaf_values
 from models.lightgbm.section import LightGBMModel
 from models.matrix import float_matrix, float_names
@@ -116,11 +116,13 @@ class LightGBMRanker(Ranker[LightGBMModel]):
         self._booster, self._leaves = booster, leaf_values(booster)
 
     def _validated(self, learning: LearningTable) -> dict[str, float | None]:
-        labels, scores = [], []
+        labels, scores, weights = [], [], []
         for frame in learning.frames("validation"):
             labels.append(labels_of(frame))
             scores.append(self._predict(frame))
-        return quality(np.concatenate(labels), np.concatenate(scores))
+            weights += [own] if (own := weights_of(frame)) is not None else []
+        every = np.concatenate(weights) if weights else None
+        return quality(np.concatenate(labels), np.concatenate(scores), every)
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return probabilities(self._log_odds(frame))
@@ -225,6 +227,7 @@ def _made(
     lists = [list_lengths(frame) for frame in frames] if Columns.USER in learning.columns else []
     return lgb.Dataset(
         data, np.concatenate([labels_of(frame) for frame in frames]), reference=like,
+        weight=np.concatenate([frame[Columns.WEIGHT].to_numpy() for frame in frames]) if learning.is_weighted else None,
         group=np.concatenate(lists) if lists else None, feature_name=float_names(learning.features), params=params,
     )  # fmt: skip
 

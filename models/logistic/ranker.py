@@ -11,7 +11,7 @@ import polars as pl
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from models.inputs import LearningTable, Part, chosen
+from models.inputs import LearningTable, Part, chosen, weights_of
 from models.logistic.section import LogisticModel
 from models.matrix import float_matrix
 from models.moments import standardisation
@@ -90,9 +90,9 @@ class LogisticRanker(Ranker[LogisticModel]):
 
     def _pass(self, descents: tuple[Any, ...], rows: _Rows, parts: tuple[Part, ...], title: str) -> None:
         with progress(f"{self.name} {title}", total=rows.learning.rows(*parts)) as advance:
-            for labels, vectors in rows.of(*parts):
+            for labels, vectors, weights in rows.of(*parts):
                 for descent in descents:
-                    descent.partial_fit(vectors, labels, classes=np.array([0, 1]))
+                    descent.partial_fit(vectors, labels, classes=np.array([0, 1]), sample_weight=weights)
                 advance(len(labels), "")
 
     def _refit(self, descent: Any, rows: _Rows, passes: int) -> None:
@@ -106,12 +106,13 @@ class LogisticRanker(Ranker[LogisticModel]):
     def _validated(self, descent: Any, rows: _Rows) -> tuple[dict[str, float | None], np.ndarray]:
         """Return how well the validation days are scored, and their scores."""
         coefficients, intercept = self._weights(descent)
-        labels, scores = [], []
-        for label, vectors in rows.of("validation"):
+        labels, scores, weights = [], [], []
+        for label, vectors, weight in rows.of("validation"):
             labels.append(label)
             scores.append(probabilities(vectors @ coefficients + intercept))
+            weights += [weight] if weight is not None else []
         every = np.concatenate(scores)
-        return quality(np.concatenate(labels), every), every
+        return quality(np.concatenate(labels), every, np.concatenate(weights) if weights else None), every
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return probabilities(self._one_hot.rows(frame) @ self._coefficients + self._intercept)
@@ -143,17 +144,17 @@ class _Rows:
     def __init__(self, learning: LearningTable, one_hot: OneHot) -> None:
         self.learning = learning
         self.one_hot = one_hot
-        self._kept: dict[Path, tuple[np.ndarray, sparse.csr_matrix]] = {}
+        self._kept: dict[Path, tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]] = {}
         self._bytes = 0
 
-    def of(self, *parts: Part) -> Iterator[tuple[np.ndarray, sparse.csr_matrix]]:
-        """Give labels, shape (rows,), and vectors, shape (rows, floats + buckets), of the files of some parts."""
+    def of(self, *parts: Part) -> Iterator[tuple[np.ndarray, sparse.csr_matrix, np.ndarray | None]]:
+        """Give labels, vectors of floats and buckets, and weights of the rows, for every file of some parts."""
         for path in self.learning.paths(*parts):
             if path in self._kept:
                 yield self._kept[path]
                 continue
             frame = self.learning.read(path)
-            made = frame[Columns.LABEL].to_numpy(), self.one_hot.rows(frame)
+            made = frame[Columns.LABEL].to_numpy(), self.one_hot.rows(frame), weights_of(frame)
             size = made[1].data.nbytes + made[1].indices.nbytes + made[1].indptr.nbytes
             if self._bytes + size <= _MOST_KEPT:
                 self._kept[path], self._bytes = made, self._bytes + size

@@ -68,6 +68,9 @@ class PopularityRanker(Ranker[PopularityModel]):
 
 def _added(counts: pl.DataFrame | None, frame: pl.DataFrame) -> pl.DataFrame:
     clicks, rows = pl.col(Columns.LABEL).cast(pl.Int64).sum(), pl.len().cast(pl.Int64).alias(Columns.ROWS)
+    if Columns.WEIGHT in frame.columns:
+        weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
+        clicks, rows = (pl.col(Columns.LABEL) * weight).sum(), weight.sum().alias(Columns.ROWS)
     own = frame.group_by(Columns.ITEM).agg(clicks, rows)
     if counts is None:
         return own

@@ -115,7 +115,12 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         kept = booster.num_boosted_rounds() - _trees(before)
         scores = booster.predict(validation, output_margin=self.section.learns_order)
         scores = probabilities(scores) if self.section.learns_order else scores
-        history[kept - 1] |= quality(all_gather_rows(validation.get_label()), all_gather_rows(scores))
+        # With an order to learn, XGBoost has a weight per list; the quality is then that of rows that count alike.
+        weights = validation.get_weight() if not self.section.learns_order else np.empty(0)
+        history[kept - 1] |= quality(
+            all_gather_rows(validation.get_label()), all_gather_rows(scores),
+            all_gather_rows(weights) if len(weights) else None,
+        )  # fmt: skip
         self._booster = _released(booster)
         return history, scores
 

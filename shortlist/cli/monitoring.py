@@ -96,14 +96,13 @@ def backfill(
 @commands.command()
 def drill(
     spec: SpecArgument = "drill",
-    quiet: Annotated[int | None, typer.Option(help="Days before the first drift; all by default.")] = None,
     runs: RunsOption = Path("runs/drill"),
 ) -> None:
     """Break a generated world on purpose, and see whether the loop closes; exit code 0 only when all of it does."""
     from shortlist.drill.drill import drill as run_drill
     from shortlist.spec.load import load_spec
 
-    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec)), runs, quiet).passed else 1)
+    raise typer.Exit(0 if run_drill(load_spec(find_spec(spec)), runs).passed else 1)
 
 
 def seconds_of(text: str) -> int:

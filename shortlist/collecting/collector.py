@@ -178,6 +178,7 @@ class Collector:
     def _check_outcomes(self, labels: Labels, requests: pl.DataFrame, folders: ServingPaths) -> None:
         """Refuse to take silence for negatives where the outcome log is missing, or another spec's."""
         if labels.matched:
+            self._check_clocks(labels, folders)
             return
         if not parts(folders.outcomes):
             if self._data.live.missing_outcome == "negative":
@@ -200,6 +201,18 @@ class Collector:
                 " has an outcome; this is the outcome log of another spec, or its request ids are others. Nothing was"
                 " collected; write outcomes with the x-request-id of the answer, and collect again"
             )
+
+    def _check_clocks(self, labels: Labels, folders: ServingPaths) -> None:
+        """Refuse to take clicks for negatives where the clock of who writes outcomes is behind the servers'."""
+        if labels.early < _FEW or 2 * labels.early <= labels.matched:
+            return
+        raise DataError(
+            f"{folders.outcomes}: {labels.early:,} of {labels.matched:,} outcomes are from more than"
+            f" {self._data.live.max_clock_skew} before their answers (data.live.max_clock_skew), up to"
+            f" {labels.earliest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is behind the"
+            " servers', and their rows would become negatives. Nothing was collected; set the clocks, declare a larger"
+            " data.live.max_clock_skew for what is written already, and collect again"
+        )
 
 
 def describe(batch: Batch) -> str:

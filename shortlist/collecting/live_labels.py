@@ -32,6 +32,8 @@ class Labels:
     """request, row, label, and the columns known after the impression; a row without an outcome in time is not here."""
     late: int
     early: int
+    earliest: timedelta
+    """How long before its answer the earliest of these was."""
     repeated: int
     foreign: int
     matched: int
@@ -78,6 +80,7 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     named = [pl.col(outcome_name(name)).alias(name) for name in after]
     return Labels(
         frame=last_ones.select(REQUEST, "row", Columns.LABEL, *named), late=int(late.sum()), early=int(early.sum()),
+        earliest=_earliest(own.filter(early)),
         repeated=in_time.height - last_ones.height, foreign=found.height - own.height, matched=found.height,
         strangers=pl.concat(strangers).unique(),
     )  # fmt: skip
@@ -101,6 +104,11 @@ def _of_its_row(found: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     item = pl.col("items").list.get(pl.col("row"), null_on_oob=True)
     with_items = there.join(items, on=REQUEST, how="left", maintain_order="left").with_columns(item.alias(_ITEM))
     return with_items.filter((pl.col("item") == pl.col(_ITEM)).fill_null(True)).drop("items", _ITEM)
+
+
+def _earliest(early: pl.DataFrame) -> timedelta:
+    found = (early[_ANSWER] - early["time"]).max()
+    return found if isinstance(found, timedelta) else timedelta()
 
 
 def _nothing(schema: pa.Schema) -> pl.DataFrame:

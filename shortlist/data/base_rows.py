@@ -94,7 +94,7 @@ def append_collected(
         known = {name: kind for name, kind in base.schema.items() if name in rows.columns}
         # What a generated log knows beyond its columns, nobody knows of live traffic; a column declared since is null.
         others = [pl.lit(None, kind).alias(name) for name, kind in base.schema.items() if name not in known]
-        writer.append(rows.with_columns(others).select(base.schema.names()).cast(base.schema))
+        writer.append(_as_declared(rows.with_columns(others).select(base.schema.names()), base.schema))
         good += rows.height
     return good, bad
 
@@ -102,3 +102,24 @@ def append_collected(
 def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:
     newest = rows[Columns.TIME].max()
     return rows if newest is None else rows.filter(pl.col(Columns.TIME) >= pl.lit(newest) - _TAIL)
+
+
+def _as_declared(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """Return collected rows with the types that the log has now.
+
+    Raises:
+        DataError: A column was of another type when they were collected, and a value is not one of the present type.
+    """
+    try:
+        return rows.cast(schema)
+    except pl.exceptions.PolarsError:
+        for name, kind in schema.items():
+            lost = rows[name].is_not_null() & rows[name].cast(kind, strict=False).is_null()
+            if lost.any():
+                raise DataError(
+                    f"column '{name}': {int(lost.sum()):,} of {rows.height:,} collected rows, e.g. of"
+                    f" {rows[Columns.SOURCE_FILE].filter(lost)[0]}, hold {rows[name].dtype} values that are no {kind},"
+                    f" e.g. {rows[name].filter(lost)[0]!r}; the column's type was changed after they were served."
+                    " Declare the new type under another name, with the old column beside it"
+                ) from None
+        raise

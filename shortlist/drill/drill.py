@@ -32,13 +32,12 @@ TRAIN_DAYS = 10
 """Days that the first model learns from; the next one is the first that is live."""
 
 
-def drill(spec: Spec, runs: Path, quiet_days: int | None = None) -> Drill:
+def drill(spec: Spec, runs: Path) -> Drill:
     """Live through a spec's world, day by day, unattended; write `drill.json` and `drill.html` into `<runs>/latest`.
 
     Args:
         spec: Declares a generated log with drifts.
         runs: Folder for runs, models and stores; a new one, so that nothing that was there before is touched.
-        quiet_days: Days before the first drift that are played; all of them by default.
 
     Raises:
         ShortlistError: The folder was used before, the world has no drift, or training, serving or replay fail.
@@ -49,7 +48,7 @@ def drill(spec: Spec, runs: Path, quiet_days: int | None = None) -> Drill:
     loop = _Loop(spec, runs)
     try:
         loop.begin()
-        for number in loop.live_days(quiet_days):
+        for number in range(TRAIN_DAYS, loop.world.source.days):
             loop.live(number)
     finally:
         stop_stack(loop.deployer.places)
@@ -87,11 +86,6 @@ class _Loop:
             )
         stack, _ = self.deployer.serve()
         self.console.print(f"\nServing at {stack.url}. From now on every day is replayed, and looked at.\n")
-
-    def live_days(self, quiet_days: int | None) -> range:
-        """Return the numbers of the days to live through."""
-        first = TRAIN_DAYS if quiet_days is None else self.world.drifts[0].from_day - quiet_days
-        return range(max(first, TRAIN_DAYS), self.world.source.days)
 
     def live(self, number: int) -> None:
         """Let users ask for a day, look at it, and do what the look decides.

@@ -29,9 +29,11 @@ class SortedScores:
         negatives = scores[~positive]
         self._below = np.searchsorted(negatives, scores[positive], side="left")
         self._not_above = np.searchsorted(negatives, scores[positive], side="right")
+        own = None if rows.weights is None else rows.weights[order]
+        self._own = None if own is None else (own[positive], own[~positive])
 
     def auc(self, weights: Floats) -> float:
-        """Return the AUC when every row weighs what its user weighs; ties count half.
+        """Return the AUC when every row weighs what its user weighs, times its own weight; ties count half.
 
         Args:
             weights: Weight per user, shape (users,).
@@ -39,8 +41,10 @@ class SortedScores:
         Returns:
             The AUC; NaN when all weight lies on one class.
         """
-        positive = weights.take(self._positive_clusters)
-        negative_up_to = np.concatenate(([0.0], np.cumsum(weights.take(self._negative_clusters))))
+        positive, negative = weights.take(self._positive_clusters), weights.take(self._negative_clusters)
+        if self._own is not None:
+            positive, negative = positive * self._own[0], negative * self._own[1]
+        negative_up_to = np.concatenate(([0.0], np.cumsum(negative)))
         beaten = (negative_up_to.take(self._below) + negative_up_to.take(self._not_above)) / 2
         pairs = positive.sum() * negative_up_to[-1]
         return _dot(positive, beaten) / pairs if pairs else float("nan")
@@ -77,7 +81,8 @@ def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled
     check_classes(rows.labels)
     clusters = _count_clusters(rows)
     losses = log_losses(rows.labels, rows.scores)
-    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of(rows.clusters, losses, np.ones(rows.rows), clusters)}
+    own = np.ones(rows.rows) if rows.weights is None else rows.weights
+    sums: dict[Metric, _Sums] = {"log_loss": _Sums.of(rows.clusters, losses, own, clusters)}
     sums |= _ranking_sums(rows)
     by_score = SortedScores(rows)
     aucs, values = np.empty(rounds), {name: np.empty(rounds) for name in sums}
@@ -86,7 +91,7 @@ def resample(rows: ScoredRows, rounds: int, seed: int) -> dict[Metric, Resampled
         for name, one in sums.items():
             values[name][number] = one.mean(weights)
     _check_resamples(aucs, rows)
-    found: dict[Metric, Resampled] = {"auc": Resampled(auc(rows.labels, rows.scores), aucs)}
+    found: dict[Metric, Resampled] = {"auc": Resampled(auc(rows.labels, rows.scores, rows.weights), aucs)}
     everybody = np.ones(clusters)
     for metric in METRICS:
         # A resample without a user of two classes has no GAUC: they are too few for an interval.
@@ -162,13 +167,16 @@ class _Sums(NamedTuple):
 
 
 def _ranking_sums(rows: ScoredRows) -> dict[Metric, _Sums]:
-    """Return the sums of GAUC (users weighted by their rows) and of nDCG (the mean of lists), summed by user."""
+    """Return the sums of GAUC (users weighted by their rows) and of nDCG (the mean of lists), summed by user.
+
+    Where rows have weights, a user has the sum and a list the mean of them.
+    """
     users, lists = rows.users, rows.lists
     if users is None or lists is None:
         return {}
     size = int(rows.clusters.max()) + 1
     found: dict[Metric, _Sums] = {}
-    by_user = auc_per_group(rows.labels, rows.scores, users)
+    by_user = auc_per_group(rows.labels, rows.scores, users, rows.weights)
     if by_user.groups.size >= FEWEST_CLUSTERS:
         found["gauc"] = _Sums.of(by_user.groups, by_user.values, by_user.rows, size)
     by_list = ndcg_per_group(rows.labels, rows.scores, lists)
@@ -176,7 +184,13 @@ def _ranking_sums(rows: ScoredRows) -> dict[Metric, _Sums]:
     owners[lists[lists >= 0]] = rows.clusters[lists >= 0]
     owners = owners[by_list.groups]
     if np.unique(owners).size >= FEWEST_CLUSTERS:
-        found["ndcg_at_10"] = _Sums.of(owners, by_list.values, np.ones(owners.size), size)
+        own = np.ones(owners.size)
+        if rows.weights is not None:
+            kept = lists >= 0
+            sums = (np.bincount(lists[kept], one) for one in (rows.weights[kept], None))
+            total, count = (one[by_list.groups] for one in sums)
+            own = total / count
+        found["ndcg_at_10"] = _Sums.of(owners, by_list.values, own, size)
     return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns, Files
@@ -102,8 +103,8 @@ def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: 
         role=role,
         rows=rows.rows,
         positives=rows.positives,
-        mean_score=float(rows.scores.mean()),
-        label_rate=float(rows.labels.mean()),
+        mean_score=float(np.average(rows.scores, weights=rows.weights)),
+        label_rate=float(np.average(rows.labels, weights=rows.weights)),
     )
     try:
         resampled = resample(rows, limits.bootstrap_rounds, seed)

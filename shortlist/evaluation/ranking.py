@@ -27,19 +27,24 @@ class GroupValues(NamedTuple):
     """Groups that are left out because all their labels are equal."""
 
 
-def auc_per_group(labels: Floats, scores: Floats, groups: Groups) -> GroupValues:
+def auc_per_group(
+    labels: Floats, scores: Floats, groups: Groups, weights: Floats | None = None
+) -> GroupValues:  # fmt: skip
     """Return the AUC within every group; ties count half.
 
     Args:
         labels: 0 or 1, shape (rows,).
         scores: Any finite numbers, same shape.
         groups: Same shape.
+        weights: How many impressions each row stands for, same shape; None: all alike. `rows` are then their sums.
 
     >>> scores = np.array([0.9, 0.1, 0.2, 0.3, 0.5])
     >>> found = auc_per_group(np.array([1.0, 0, 1, 0, 0]), scores, np.array([0, 0, 1, 1, 2]))
     >>> found.values.tolist(), found.one_class
     ([1.0, 0.0], 1)
     """
+    if weights is not None:
+        return _weighted_auc_per_group(labels, scores, groups, weights)
     runs = _runs(labels, scores, groups)
     # Mean rank of a run of equal scores, counted from the group's lowest score; all ranks of positives, summed, give
     # the number of pairs in the right order (Mann and Whitney, 1947).
@@ -50,6 +55,29 @@ def auc_per_group(labels: Floats, scores: Floats, groups: Groups) -> GroupValues
     right = ranks[both] - positives[both] * (positives[both] + 1) / 2
     values = right / (positives[both] * negatives[both])
     return GroupValues(np.flatnonzero(both), rows[both].astype(np.float64), values, int(((rows > 0) & ~both).sum()))
+
+
+def _weighted_auc_per_group(labels: Floats, scores: Floats, groups: Groups, weights: Floats) -> GroupValues:
+    kept = np.flatnonzero(groups >= 0)
+    order = kept[np.lexsort((scores[kept], groups[kept]))]
+    if not order.size:
+        return GroupValues(order, np.zeros(0), np.zeros(0), 0)
+    group, score, weight = groups[order], scores[order], weights[order]
+    other_group = np.append(True, group[1:] != group[:-1])
+    begins = np.flatnonzero(other_group | np.append(True, score[1:] != score[:-1]))
+    positive = np.add.reduceat(weight * labels[order], begins)
+    negative = np.add.reduceat(weight * (1 - labels[order]), begins)
+    owner = group[begins]
+    up_to = np.concatenate(([0.0], np.cumsum(negative)))
+    starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+    below = up_to[:-1] - up_to[starts[np.searchsorted(starts, np.arange(owner.size), side="right") - 1]]
+    right = np.bincount(owner, positive * (below + negative / 2))
+    positives, negatives = np.bincount(owner, positive), np.bincount(owner, negative)
+    both = (positives > 0) & (negatives > 0)
+    seen = np.bincount(owner) > 0
+    values = right[both] / (positives[both] * negatives[both])
+    rows = (positives + negatives)[both].astype(np.float64)
+    return GroupValues(np.flatnonzero(both), rows, values, int((seen & ~both).sum()))
 
 
 def ndcg_per_group(labels: Floats, scores: Floats, groups: Groups, at: int = NDCG_AT) -> GroupValues:

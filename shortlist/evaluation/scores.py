@@ -57,6 +57,14 @@ class ScoredRows:
         return np.where((users < 0) | (days < 0), -1, users * (days.max(initial=0) + 1) + days)
 
     @property
+    def weights(self) -> Floats | None:
+        """How many impressions each row stands for; None where all stand for as many, so that nothing changes."""
+        if Columns.WEIGHT not in self.frame.columns:
+            return None
+        weights = self.frame[Columns.WEIGHT].cast(pl.Float64).fill_null(1.0).to_numpy()
+        return None if weights.size == 0 or (weights == weights[0]).all() else weights
+
+    @property
     def learnt(self) -> bool:
         """Whether the model that scored them has learnt some of these rows, so that they cannot judge it."""
         return LEARNT in self.frame.columns and bool(self.frame[LEARNT].any())

@@ -34,6 +34,9 @@ _COMPRESSION: Final = "uncompressed"
 """Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
 and read, in every epoch, in 0.10 s instead of 0.18. Files are 1.6 times as large (206 MB for a text of 493 MB)."""
 
+_OPTIONAL: Final = (Columns.BEST, Columns.WEIGHT)
+"""Columns of a log that has them, copied into the table: of a generated one, and of one with collected rows."""
+
 
 def build_table(  # noqa: PLR0913 - the sections and folders of one step
     data: Data, features: Features, gates: Gates | None, runtime: Runtime, log: Path, fitted: Path, out: Path,
@@ -133,12 +136,12 @@ def _rows(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[p
     planned = transformer.plan
     if planned.slates:
         there = pl.read_parquet_schema(table.folder / day.files[0])
-        wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+        wanted = [*planned.log_columns(planned.read), *(name for name in _OPTIONAL if name in there)]
         yield from whole_slates(table, day, planned.declared.data, wanted)
         return
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
-        wanted = [*planned.log_columns(planned.read), *([Columns.BEST] if Columns.BEST in there else [])]
+        wanted = [*planned.log_columns(planned.read), *(name for name in _OPTIONAL if name in there)]
         # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
         whole = bool(planned.views) or resolve(transformer.engine) == "gpu"
         yield from pieces_of(table.folder / name, wanted, whole=whole)
@@ -154,7 +157,7 @@ def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
             seen = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
             columns.append((seen == 0).alias(f"cold_{name}"))
     columns += [_slice(name, planned) for name in planned.slices]
-    return [*columns, pl.col(Columns.BEST)] if Columns.BEST in rows.columns else columns
+    return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]
 
 
 def _slice(name: str, planned: Plan) -> pl.Expr:

@@ -24,7 +24,8 @@ SPLIT: Final = "split"
 SCORE: Final = "score"
 _SLICE = "slice_"
 _COPIED = (
-    Columns.DAY, Columns.IMPRESSION, Columns.LABEL, Columns.USER, Columns.ITEM, "cold_user", "cold_item", Columns.BEST
+    Columns.DAY, Columns.IMPRESSION, Columns.LABEL, Columns.USER, Columns.ITEM, "cold_user", "cold_item", Columns.BEST,
+    Columns.WEIGHT,
 )  # fmt: skip
 
 
@@ -37,10 +38,10 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
         out: Folder to write; appears whole or not at all.
 
     Returns:
-        Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability and slice_*
-        (those the table has), split ("validation" or "test"), learnt (whether the model that gave the score has
-        learnt the row), score (Float32). Validation rows of a model that was refitted on them have the scores that it
-        gave before, where it kept them.
+        Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability,
+        impression_weight and slice_* (those the table has), split ("validation" or "test"), learnt (whether the model
+        that gave the score has learnt the row), score (Float32). Validation rows of a model that was refitted on them
+        have the scores that it gave before, where it kept them.
 
     Raises:
         DataError: There are no such rows, or the table lacks a feature of the model.

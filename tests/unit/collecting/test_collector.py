@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from served_shop import DECLARED, NOON, Shop, minutes
 
@@ -190,6 +191,51 @@ def test_a_column_that_comes_in_mid_day_is_null_before(shop: Shop) -> None:
     wider.answer({"request_id": "b", "colour": ["red"]}, server="v4-1")
     wider.collect()
     assert wider.rows().sort("colour", "item_id")["colour"].to_list() == [None, None, "red", "red"]
+
+
+def test_a_column_that_changes_its_type_in_mid_day_is_named_and_the_rest_is_collected(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    columns = [{**one, "type": "string"} if one["name"] == "price" else one for one in DECLARED["columns"]]
+    changed = [{name: value for name, value in one.items() if name != "min"} for one in columns]
+    other = Shop(shop.folder, {**DECLARED, "columns": changed})
+    other.answer({"request_id": "b", "price": ["2.50 EUR"]}, server="v4-1")
+    found = shop.collect()
+    assert (found.rows, found.waiting) == (2, 1)
+    assert "v4-1/part-000000.parquet: column 'price': got List(String); wanted List(Float64)" in found.problems[0]
+    assert other.collect().rows == 2  # once it is declared as it is now
+
+
+def test_a_part_of_an_older_version_lacks_columns_and_is_collected(shop: Shop) -> None:
+    path = shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    table = pq.read_table(path)
+    newer = [name for name in table.column_names if name.startswith("served:")]
+    pq.write_table(table.drop_columns([*newer, "sampling", "page", "degraded"]), path)
+    shop.serving = Serving.model_validate({"log": {"sampling": 0.25}})
+    assert shop.collect().rows == 2
+    assert shop.rows().select("page", "price", Columns.WEIGHT).rows() == [(None, 1.0, 4.0), (None, 2.0, 4.0)]
+
+
+def test_a_part_without_what_every_answer_has_waits_and_is_named(shop: Shop) -> None:
+    path = shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    pq.write_table(pq.read_table(path).drop_columns(["scores"]), path)
+    found = shop.collect()
+    assert (found.rows, found.waiting) == (0, 1)
+    assert "part-000000.parquet: got no column 'scores'" in found.problems[0]
+
+
+def test_outcomes_of_a_clock_that_is_behind_stop_the_collecting_and_never_become_negatives(shop: Shop) -> None:
+    times = [NOON + minutes(number / 100) for number in range(30)]
+    shop.answer(*({"request_id": f"a{number}", "time": time} for number, time in enumerate(times)))
+    shop.outcome(*({"request_id": f"a{n}", "row": 0, "time": time - minutes(60)} for n, time in enumerate(times)))
+    wanted = r"30 of 30 outcomes are from more than 5m before their answers .*, up to 60\.0 minutes; the clock of who"
+    with pytest.raises(DataError, match=wanted):
+        shop.collect()
+    assert shop.log.batches() == ()
+    shop.declared = {**DECLARED, "live": {**DECLARED["live"], "max_clock_skew": "2h"}}
+    assert shop.collect(minutes(180)).batches[0].counts.positives == 30
 
 
 def test_a_long_log_becomes_several_batches_none_much_larger_than_wanted(shop: Shop) -> None:

@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.csv"
 
 
-def publish(stores: str, *times: datetime, bad: int = 0) -> str:
+def publish(stores: str, *times: datetime, bad: int = 0, price: Any = 2.0) -> str:
     """Publish a batch of rows at these times, and so many quarantined ones; return what a training is told."""
     collected, count = CollectedLog.open(stores, "shop"), len(times)
     rows = pl.DataFrame(
@@ -44,7 +44,7 @@ def publish(stores: str, *times: datetime, bad: int = 0) -> str:
             Columns.SOURCE_FILE: ["v1/part-000000.parquet"] * count, Columns.SOURCE_LINE: list(range(count)),
             Columns.TIME: list(times), Columns.DAY: [time.date() for time in times],
             Columns.IMPRESSION: [2**62 + int(time.timestamp()) for time in times], Columns.LABEL: [1] * count,
-            "user_id": [7] * count, "price": [2.0] * count, Columns.SERVED_VERSION: [3] * count,
+            "user_id": [7] * count, "price": [price] * count, Columns.SERVED_VERSION: [3] * count,
             Columns.SERVED_TRACK: ["canary"] * count, Columns.WEIGHT: [4.0] * count,
         },
         schema_overrides={Columns.LABEL: pl.Int8, Columns.WEIGHT: pl.Float32, Columns.TIME: pl.Datetime("us", "UTC")},
@@ -100,6 +100,14 @@ def test_rows_that_overlap_the_log_stop_the_run_with_the_counts(log: Path, decla
         r"overlap: 1 collected rows, the first of 2024-01-01 12:04:00 UTC, are not later than the newest row of the"
         r" log, of 2024-01-01 12:05:00 UTC; at least 2 rows of the log are as late, 0 of them with the same impression"
     )
+    with pytest.raises(DataError, match=message):
+        read(declare(**LIVE), log, collected)
+
+
+def test_a_column_whose_type_was_changed_since_is_named_with_a_value(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    collected = publish(stores, NOON + timedelta(hours=1), price="2.50 EUR")
+    message = r"column 'price': 1 of 1 collected rows, e.g. of v1/part-000000.parquet, hold String values .* '2.50 EUR'"
     with pytest.raises(DataError, match=message):
         read(declare(**LIVE), log, collected)
 

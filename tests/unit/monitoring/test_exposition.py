@@ -262,11 +262,11 @@ def test_served_features_are_told_by_column_with_their_limit(tmp_path: Path) -> 
     for name, labels, value in (
         ("served_equal", ',column="by_user:rows"', "80.0"), ("served_unequal_ratio", ',column="by_user:rows"', "0.15"),
         ("served_largest_difference", ',column="by_user:rows"', "3.0"), ("served_stale", ',column="price"', "0.0"),
-        ("served_max_unequal_ratio", "", "0.1"), ("served_rows", "", "100.0"),
+        ("served_max_unequal_ratio", ',column="price"', "0.1"), ("served_rows", "", "100.0"),
     ):  # fmt: skip
         assert f'shortlist_monitoring_{name}{{{labels.lstrip(",")}{"," if labels else ""}spec="demo"}} {value}' in text
     assert 'served_largest_difference{column="users:city"' not in text
     book.set_served_features(served(None))  # no limit is never passed
-    assert 'shortlist_monitoring_served_max_unequal_ratio{spec="demo"} +Inf' in metrics_text(book)
+    assert 'shortlist_monitoring_served_max_unequal_ratio{column="price",spec="demo"} +Inf' in metrics_text(book)
     assert served(None).blocker == "" and "it differs" in served(0.1).blocker
     assert served(0.1).model_copy(update={"min_rows": 101}).blocker == ""  # too few rows to say

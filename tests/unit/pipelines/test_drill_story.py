@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +12,7 @@ import pytest
 
 from monitoring.pages.drill_page import Drill
 from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
-from shortlist.drill.drill_report import Day, told
+from shortlist.drill.drill_report import ChangeOfChampion, Day, told
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift, GeneratedSource
 
@@ -39,7 +41,9 @@ def day(number: int, action: Any = "hold", columns: tuple[str, ...] = (), *, kpi
 
 def world() -> DrillWorld:
     source = GeneratedSource(kind="generated", days=10, start=date(2026, 1, 5), drifts=DRIFTS)
-    made = SimpleNamespace(source=source, drifts=DRIFTS, begin=lambda number: BEGIN + timedelta(days=number))
+    made = SimpleNamespace(source=source, drifts=DRIFTS, begin=lambda number: BEGIN + timedelta(days=number),
+        day=lambda number: date(2026, 1, 5) + timedelta(days=number),
+    )  # fmt: skip
     return cast(DrillWorld, made)
 
 
@@ -63,6 +67,22 @@ def test_a_loop_that_closes_passes() -> None:
     assert (broken.alarm_at, broken.kpi.before) == (BEGIN + timedelta(days=4), 0.5)
     assert (new.kpi.before, new.kpi.during, new.kpi.after) == (0.5, 0.3, pytest.approx(0.45))
     assert new.hours_to_alarm == 48
+
+
+def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
+    change = ChangeOfChampion(2, Path("fit-of-day-7"), 1, Path("fit-of-day-2"))
+    promoted = replace(GOOD[7], collected_rows=700, change=change)
+    asked = []
+
+    def compare(change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
+        asked.append((change, days))
+        return 0.8, 0.7
+
+    drill = told(world(), [(GOOD | {7: promoted})[number] for number in sorted(GOOD)], 12.0, compare)
+    broken, new = drill.scenarios
+    assert (new.auc_promoted, new.auc_frozen, new.collected_rows_trained_on) == (0.8, 0.7, 700)
+    assert (broken.auc_promoted, broken.auc_frozen, broken.collected_rows_trained_on) == (None, None, None)
+    assert asked == [(change, frozenset({date(2026, 1, 13), date(2026, 1, 14)}))]  # the days after the promotion
 
 
 def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:

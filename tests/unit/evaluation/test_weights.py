@@ -1,0 +1,97 @@
+"""A sampled log with its weights gives the metrics of the whole one; without them, those of another log."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import log_loss as log_loss_of_sklearn
+from sklearn.metrics import roc_auc_score
+
+from shortlist.contracts import Columns
+from shortlist.evaluation.intervals import SortedScores, bootstrap
+from shortlist.evaluation.measure import measure_rows
+from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.evaluation.ranking import auc_per_group
+from shortlist.evaluation.scores import ScoredRows
+from shortlist.spec.gates import Gates
+
+USERS, ROWS = 300, 60
+
+
+def log() -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
+    """Users of odd numbers click more, and their scores say less."""
+    random = np.random.default_rng(7)
+    user = np.repeat(np.arange(USERS), ROWS)
+    odd = user % 2 == 1
+    chance = np.where(odd, 0.5, random.beta(0.5, 2.0, user.size))
+    labels = (random.random(user.size) < chance).astype(float)
+    scores = np.clip(np.where(odd, random.random(user.size), chance), 0.01, 0.99)
+    frame = pl.DataFrame({Columns.IMPRESSION: np.arange(user.size), Columns.USER: user, "request_id": user})
+    return frame, labels, scores
+
+
+def rows(frame: pl.DataFrame, labels: np.ndarray, scores: np.ndarray) -> ScoredRows:
+    users = np.unique(frame[Columns.USER].to_numpy(), return_inverse=True)[1]
+    return ScoredRows(frame.with_columns(pl.Series(Columns.LABEL, labels)), labels, scores, users)
+
+
+def sampled(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows are logged, and the weights of all: of odd users one in two."""
+    odd = log()[0][Columns.USER].to_numpy() % 2 == 1
+    share = np.where(odd, 0.5, 1.0)
+    return np.random.default_rng(seed).random(share.size) < share, 1 / share
+
+
+def test_a_weighted_sample_has_the_metrics_of_the_whole_log() -> None:
+    frame, labels, scores = log()
+    kept, weights = sampled(1)
+    whole = bootstrap(rows(frame, labels, scores), 0.95, 200, seed=1)
+    own = frame.with_columns(pl.Series(Columns.WEIGHT, weights)).filter(kept)
+    weighted = bootstrap(rows(own, labels[kept], scores[kept]), 0.95, 200, seed=1)
+    plain = bootstrap(rows(frame.filter(kept), labels[kept], scores[kept]), 0.95, 200, seed=1)
+    assert set(whole) == {"auc", "log_loss", "gauc", "ndcg_at_10"}
+    for metric in ("auc", "log_loss", "gauc"):
+        interval = whole[metric]  # type: ignore[index]
+        assert interval.low < weighted[metric].value < interval.high, metric  # type: ignore[index]
+        assert not interval.low < plain[metric].value < interval.high, metric  # type: ignore[index]
+    measures = [
+        measure_rows("m", "candidate", one, Gates(), 1).measures.label_rate
+        for one in (rows(frame, labels, scores), rows(own, labels[kept], scores[kept]))
+    ]
+    assert measures[1] == pytest.approx(measures[0], abs=0.01)
+    assert labels[kept].mean() < measures[0] - 0.03
+
+
+def test_weights_are_those_of_scikit_learn() -> None:
+    random = np.random.default_rng(3)
+    labels, scores = random.integers(0, 2, 500).astype(float), random.integers(1, 9, 500) / 10  # ties
+    weights = random.integers(1, 5, 500).astype(float)
+    assert auc(labels, scores, weights) == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
+    wanted = log_loss_of_sklearn(labels, scores, sample_weight=weights)
+    assert log_loss(labels, scores, weights) == pytest.approx(wanted)
+    users = random.integers(-1, 4, 500)
+    found = auc_per_group(labels, scores, users, weights)
+    for user, rows_, value in zip(found.groups, found.rows, found.values, strict=True):
+        own = users == user
+        assert value == pytest.approx(roc_auc_score(labels[own], scores[own], sample_weight=weights[own]))
+        assert rows_ == weights[own].sum()
+    frame = pl.DataFrame({Columns.USER: users, Columns.WEIGHT: weights})
+    whole = SortedScores(ScoredRows(frame, labels, scores, np.zeros(500, np.intp)))
+    assert whole.auc(np.ones(1)) == pytest.approx(auc(labels, scores, weights))
+
+
+def test_a_row_of_weight_two_counts_as_two_rows() -> None:
+    random = np.random.default_rng(4)
+    labels, scores, users = random.integers(0, 2, 200).astype(float), random.random(200), random.integers(0, 9, 200)
+    weights = random.integers(1, 4, 200)
+    twice = np.repeat(np.arange(200), weights)
+    assert auc(labels, scores, weights.astype(float)) == pytest.approx(auc(labels[twice], scores[twice]))
+    ours = auc_per_group(labels, scores, users, weights.astype(float))
+    theirs = auc_per_group(labels[twice], scores[twice], users[twice])
+    assert ours.values == pytest.approx(theirs.values) and ours.rows.tolist() == theirs.rows.tolist()
+
+
+def test_equal_weights_are_none() -> None:
+    frame, labels, scores = log()
+    assert rows(frame.with_columns(pl.lit(4.0).alias(Columns.WEIGHT)), labels, scores).weights is None
