@@ -32,10 +32,8 @@ def train_ensembles(
 
     Returns what later steps are told of each: name, kind, role and MLflow run, as JSON.
     """
-    import json
     from pathlib import Path
 
-    from models.base import DeclaredModel
     from models.ranker import MemberFiles
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
@@ -55,8 +53,6 @@ def train_ensembles(
         cause = TrainingTrigger.parse(trigger, key, reasons, until)
         origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
         made = Made(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
-        done = train_ensembles(
-            [DeclaredModel.read(one) for one in declared], made, sections, origin, Path(ensembles.path)
-        )
+        done = train_ensembles(declared, made, sections, origin, Path(ensembles.path))
     ensembles.metadata["step"] = this.record
-    return [json.dumps(one) for one in done]
+    return done

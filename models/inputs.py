@@ -184,6 +184,13 @@ class LearningTable:
         one._own = files
         return one
 
+    def for_refit(self) -> Self:
+        """Return the same table with the validation days among the training days."""
+        one = copy(self)
+        one.split = self.split.model_copy(update={"train": (*self.split.train, *self.split.validation)})
+        one.base_rate = one._sum("train", "positives") / one.rows("train")
+        return one
+
     def rows(self, *parts: Part) -> int:
         """Return the rows of some parts."""
         return sum(self._sum(part, "rows") for part in parts)

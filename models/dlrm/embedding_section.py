@@ -24,6 +24,9 @@ class EmbeddingSection(ModelSection):
     """Most passes over the training days."""
     patience: int = Field(default=1, ge=1)
     """Stop when the validation log loss has not improved for this many epochs; the best epoch is kept."""
+    refit: bool = False
+    """After that, train once more, from fresh weights, on training and validation days for as many epochs as were best:
+    the newest days before the test are learnt too, for as much time again."""
     learning_rate: float = Field(default=0.001, gt=0)
     """Step of Adam on the networks."""
     embedding_learning_rate: float = Field(default=0.02, gt=0)
@@ -59,6 +62,8 @@ class EmbeddingSection(ModelSection):
 
     @model_validator(mode="after")
     def _retrains_somehow(self) -> Self:
+        if self.refit and self.retrain == "warm":
+            raise ValueError("refit: true trains from fresh weights, which retrain: warm does not; declare one of both")
         check_continued(self.retrain == "warm", "warm", ("retrain_epochs", self.retrain_epochs), self.retrain_days)
         return self
 
@@ -93,6 +98,11 @@ class EmbeddingSection(ModelSection):
         ]  # fmt: skip
         if self.cached_rows is not None:
             declared.append(f"models.{name} declares cached_rows")
+        if self.refit:
+            raise ValueError(
+                f"runtime.cluster.workers.{name}: models.{name} declares refit, which one process does; declare one or"
+                " the other"
+            )
         if declared:
             raise ValueError(
                 f"runtime.cluster.workers.{name}: {declared[0]}, which needs the embedding table in one process;"

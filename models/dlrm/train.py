@@ -101,6 +101,19 @@ class Training:
         self._restore(so_far)
         return so_far.history, so_far.stopping.best_epoch
 
+    def repeat(self, train: BatchLoader, epochs: int) -> None:
+        """Train for some epochs, whatever the loss; what to learn says itself how long that is worth it.
+
+        Args:
+            train: What to learn.
+            epochs: As many as an earlier training on fewer days was best after.
+
+        Raises:
+            TrainingError: The loss is no number any more; names the step.
+        """
+        for epoch in range(1, epochs + 1):
+            self._pass(epoch, train)
+
     def _restore(self, so_far: TrainingProgress) -> None:
         """Put the best epoch's weights back."""
         if so_far.best:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -37,16 +38,16 @@ class Made(NamedTuple):
 
 
 def train_ensembles(
-    models: Sequence[DeclaredModel],
+    models: Sequence[str],
     made: Made,
     sections: tuple[Gates, Serving, Runtime],
     origin: RunContext,
     out: Path,
-) -> list[dict[str, Any]]:
-    """Train, score, track and validate every model that is made of others; return what later steps are told of them.
+) -> list[str]:
+    """Train, score, track and validate every model that is made of others; return what later steps are told, as JSON.
 
     Args:
-        models: All that are declared; those without members are left out.
+        models: All that are declared, each a text (`models.base.DeclaredModel`); those without members are left out.
         made: What earlier steps left.
         sections: Of the spec.
         origin: Spec, stores, log, code and cause.
@@ -55,7 +56,7 @@ def train_ensembles(
     limits, serving, runtime = sections
     trained = []
     out.mkdir(parents=True, exist_ok=True)
-    for declared in models:
+    for declared in map(DeclaredModel.read, models):
         if not declared.members:
             continue
         folder = out / declared.name
@@ -70,7 +71,7 @@ def train_ensembles(
             }
         )  # fmt: skip
     write_json(out / _INDEX, {"models": trained})
-    return trained
+    return [json.dumps(one) for one in trained]
 
 
 def ensemble_artefacts(ensembles: Path, part: Literal["model", "scores", "proof"]) -> list[EnsembleArtefact]:
