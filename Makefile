@@ -180,6 +180,9 @@ bench-train: $(READY_TEST) ## DLRM samples per second, loader included, against 
 bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, server and Triton, against the same graph in-process and FastAPI
 	@$(BIN)/python -m benchmarks.serve
 
+bench-tiles: $(READY) ## time and memory of statistics by tiles of a day and of ten minutes, of a refresh and of a backfill
+	@$(BIN)/python -m benchmarks.tile_costs
+
 bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
 	@$(BIN)/python -m benchmarks.memory
 
@@ -302,4 +305,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
