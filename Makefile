@@ -192,6 +192,9 @@ bench-two-tower: $(READY) ## two-tower samples per second against a plain torch 
 bench-candidates: $(READY) ## recall and nDCG of the sources on a log with a clock: make bench-candidates DATA=path/to/kuairand
 	@$(BIN)/python -m benchmarks.candidates "$(DATA)"
 
+bench-tiles: $(READY) ## time and memory of statistics by tiles of a day and of ten minutes, of a refresh and of a backfill
+	@$(BIN)/python -m benchmarks.tile_costs
+
 bench-memory: $(READY) ## peak memory of ingest, features and loader at one and at ten times the rows
 	@$(BIN)/python -m benchmarks.memory
 
@@ -317,4 +320,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-two-tower bench-candidates bench-memory bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-index bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

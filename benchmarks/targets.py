@@ -125,6 +125,19 @@ ASKED: Final = (
     Target("refit with the earlier number of trees", "retrain", "retrain", "refit", "ratio", "<=", 0.9),
     Target("trees added to earlier ones", "retrain", "retrain", "continue", "ratio", "<=", 0.5),
     Target("DLRM from earlier weights", "retrain", "retrain", "warm", "ratio", "<=", 0.5),
+    Target(
+        "statistics by 10 minutes, time", "tile_costs", "freshness", "fit by tiles of 10m*, time", "ratio", "<=", 2.0
+    ),
+    Target(
+        "statistics by 10 minutes, memory",
+        "tile_costs",
+        "freshness",
+        "fit by tiles of 10m*, memory",
+        "ratio",
+        "<=",
+        1.3,
+    ),
+    Target("a refresh of one day, time", "tile_costs", "freshness", "refresh of 1 day, time", "ratio", "<=", 0.9),
 )
 
 
