@@ -74,7 +74,7 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs
-	@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4
+	@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo and a drill, with their results checked (minutes)
 	@$(BIN)/pytest -m "full_size and not gpu" -n 0

@@ -29,6 +29,9 @@ _TOGETHER = {
     "rollouts": ("serving/rollouts",),
     "finished": ("graphs", "cluster/test_profile_run.py"),
     "drill": ("serving/test_drill.py",),
+    "validation": ("unit/serving/validation",),
+    "server": ("unit/serving/server",),
+    "export": ("unit/serving/export",),
 }
 """Where several processes share the tests: whose tests one of them runs, because they look at one expensive thing.
 

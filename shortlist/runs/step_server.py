@@ -177,7 +177,7 @@ def unexpected_threads() -> str:
 
     Threads are allowed that register handlers for forks: those of OpenBLAS, and of the allocators of Polars and Arrow.
     """
-    from threadpoolctl import threadpool_info
+    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
     names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     blas = sum(library["num_threads"] - 1 for library in threadpool_info() if library["internal_api"] == "openblas")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -349,4 +350,5 @@ def kill_everything_below(pid: int) -> None:
 
     family = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
     for process in family:
-        os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
+            os.kill(process.pid, signal.SIGKILL)
