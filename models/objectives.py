@@ -10,6 +10,7 @@ import polars as pl
 
 from models.inputs import FeatureColumn, LearningTable, Part
 from models.objective_section import ObjectiveSection
+from models.process_group import current
 from shortlist.contracts import Columns, DataError
 from shortlist.storage.tables import DayTable
 
@@ -41,12 +42,18 @@ def check_lists(learning: LearningTable, section: ObjectiveSection, name: str) -
     """
     parts: tuple[Part, ...] = ("train", "validation")
     for part in parts:
-        if not any(_tells_order(learning.read(path)) for path in learning.paths(part)):
+        if not _anywhere(any(_tells_order(learning.read(path)) for path in learning.paths(part))):
             raise DataError(
                 f"models.{name}.objective: {section.objective}: no user has both a positive and a negative row in one"
                 f" file of the {part} days ({_longest(learning, part)}); there is no order to learn. Declare objective:"
                 " pointwise"
             )
+
+
+def _anywhere(here: bool) -> bool:
+    """Return whether something holds in one of the processes that train together; all must ask."""
+    group = current()
+    return here if group is None else any(bool(there[0]) for there in group.gathered(np.array([here])))
 
 
 def _tells_order(frame: pl.DataFrame) -> bool:

@@ -41,7 +41,7 @@ def quality(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None =
 
 
 class EarlyStopping:
-    """Remembers the best validation log loss, and says when patience ends.
+    """Remembers the best validation loss, and says when patience ends.
 
     >>> stopping = EarlyStopping(patience=2)
     >>> [stopping.improved(epoch, loss) for epoch, loss in enumerate([0.5, 0.4, 0.6, 0.45], start=1)]
@@ -56,12 +56,12 @@ class EarlyStopping:
         self._best = float("inf")
         self.best_epoch = 0
 
-    def improved(self, epoch: int, log_loss: float) -> bool:
-        """Take the log loss of an epoch; return whether it is the best so far."""
+    def improved(self, epoch: int, loss: float) -> bool:
+        """Take the loss of an epoch; return whether it is the best so far."""
         self._epoch = epoch
-        if log_loss >= self._best:
+        if loss >= self._best:
             return False
-        self._best, self.best_epoch = log_loss, epoch
+        self._best, self.best_epoch = loss, epoch
         return True
 
     @property

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from models.dlrm.chunks import Batch, Chunk, Size
 from models.dlrm.file_offsets import FileOffsets, size_of
 from models.dlrm.layout import Layout
-from models.dlrm.pools import Pool, Store, batch_edges, epoch_pools
+from models.dlrm.lists import FileLists
+from models.dlrm.pools import Pool, PoolOrder, Store, batch_edges, epoch_pools, list_edges
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable
+from models.objectives import file_lists
 
 _DECODERS = 2  # files of a pool decoded at once
 _POOL_BYTES = 2**27  # rows shuffled together: 800 000 of Criteo's; some files' worth, so that days mix
@@ -107,8 +110,8 @@ class ChunkStore:
         """Return the rows of a file, as they are."""
         return HostPool([path], self.chunk(path), None)
 
-    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> HostPool:
-        """Return the rows of several files, in random order."""
+    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> HostPool:
+        """Return the rows of several files, in an order."""
         if self._rows is None:
             places = FileOffsets(paths, self._sizes)
             rows = self._buffer(places.total)
@@ -116,9 +119,7 @@ class ChunkStore:
         else:
             places, rows = self._places, self._rows
             list(decoders.map(self.chunk, paths))
-        order = np.concatenate([np.arange(*places.rows(path)) for path in paths])
-        np.random.default_rng(seed).shuffle(order)
-        return HostPool(paths, rows, order)
+        return HostPool(paths, rows, np.concatenate([np.arange(*places.rows(path)) for path in paths])[order])
 
     def leave(self, pool: HostPool) -> None:
         """Let go of a pool: of what was looked at on disk, or of the memory that it was decoded into."""
@@ -134,7 +135,7 @@ class ChunkStore:
         return spare if spare is not None and spare.holds(size) else Chunk.empty(size, self._layout)
 
     def _read(self, path: Path) -> pl.DataFrame:
-        return self._learning.read(path)
+        return file_lists(self._learning, path)
 
     def _room(self, budget_bytes: int, spill: Spill | None) -> Chunk | None:
         total = self._places.total
@@ -156,11 +157,25 @@ class BatchLoader:
     Files are joined in random order into pools of at least `pool_rows` rows; the rows of a pool are shuffled and cut
     into batches that differ in size by at most one row. The order depends on the seed and the epoch alone, never on
     the store's budget or the number of threads. At most two pools are in memory: the one that batches are taken from,
-    and the next.
+    and the next. Where order is learnt, lists are shuffled, not rows, and a batch has as many whole ones as fit.
     """
 
-    def __init__(self, store: Store[Any], paths: list[Path], batch_size: int, pool_rows: int, seed: int) -> None:
+    def __init__(
+        self, store: Store[Any], paths: list[Path], batch_size: int, pool_rows: int, seed: int,
+        lists: FileLists | None = None,
+    ) -> None:  # fmt: skip
+        """Take a store, and the files of one part of its table.
+
+        Args:
+            store: Decodes files.
+            paths: The files.
+            batch_size: Most rows of a batch.
+            pool_rows: Least rows that are shuffled together.
+            seed: Of the order.
+            lists: Of the files; None: every row is learnt by itself.
+        """
         self._store = store
+        self._lists = lists
         self._rows = {path: store.rows(path) for path in paths}
         self._batch_size = batch_size
         self._pool_rows = pool_rows
@@ -176,23 +191,43 @@ class BatchLoader:
         pools = epoch_pools(self._rows, self._pool_rows, self._seed, epoch)
         with ThreadPoolExecutor(_DECODERS, thread_name_prefix="decoder") as decoders:
             reads = [
-                partial(self._store.pool, decoders, paths, [self._seed, epoch, number])
-                for number, paths in enumerate(pools)
+                partial(self._pool, decoders, paths, [self._seed, epoch, number]) for number, paths in enumerate(pools)
             ]
             yield from self._batches(reads)
 
     def in_order(self) -> Iterator[Batch]:
         """Give the batches in the order of the table; they share the store's memory."""
-        return self._batches([partial(self._store.file, path) for path in self._rows])
+        return self._batches([partial(self._file, path) for path in self._rows])
 
-    def _batches(self, reads: Sequence[Callable[[], Pool]]) -> Iterator[Batch]:
+    def lists_in_order(self) -> np.ndarray | None:
+        """Return the number of the list of every row that `in_order` gives; None: there are no lists."""
+        if self._lists is None:
+            return None
+        lengths_L = self._lists.lengths(list(self._rows))
+        return np.repeat(np.arange(len(lengths_L)), lengths_L)
+
+    def _pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> tuple[Pool, np.ndarray | None]:
+        """Return the rows of several files in random order, and where their lists end."""
+        lengths_L = None if self._lists is None else self._lists.lengths(paths)
+        order = PoolOrder.shuffled(sum(self._rows[path] for path in paths), lengths_L, seed)
+        return self._store.pool(decoders, paths, order.rows_N), order.ends_L
+
+    def _file(self, path: Path) -> tuple[Pool, None]:
+        return self._store.file(path), None
+
+    def _batches(self, reads: Sequence[Callable[[], tuple[Pool, np.ndarray | None]]]) -> Iterator[Batch]:
         """Cut pool after pool; the next one is on its way as soon as the first batch of one is asked for."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as thread:
             coming = thread.submit(reads[0])
             for read in (*reads[1:], None):
-                pool = coming.result()
+                pool, ends_L = coming.result()
                 if read is not None:
                     coming = thread.submit(read)
-                for first, last in batch_edges(pool.size, self._batch_size):
-                    yield pool.batch(first, last)
+                if ends_L is None:
+                    for first, last in batch_edges(pool.size, self._batch_size):
+                        yield pool.batch(first, last)
+                else:
+                    for first, last in list_edges(ends_L, self._batch_size):
+                        numbers_B = np.searchsorted(ends_L, np.arange(first, last), side="right")
+                        yield pool.batch(first, last)._replace(lists_B=torch.from_numpy(numbers_B - numbers_B[0]))
                 self._store.leave(pool)

@@ -39,6 +39,8 @@ class Batch(NamedTuple):
     labels_B: torch.Tensor
     dense_BF: torch.Tensor
     lookups: Lookups
+    lists_B: torch.Tensor | None = None
+    """Number of every row's list, int64, from 0, rising; None: every row is learnt by itself."""
 
     @property
     def rows(self) -> int:
@@ -48,7 +50,8 @@ class Batch(NamedTuple):
     def to(self, device: str) -> Batch:
         """Return the batch on a device; a GPU is not waited for."""
         moved = Lookups(*(None if one is None else _sent(one, device) for one in self.lookups))  # type: ignore[arg-type]
-        return Batch(_sent(self.labels_B, device), _sent(self.dense_BF, device), moved)
+        lists_B = None if self.lists_B is None else _sent(self.lists_B, device)
+        return Batch(_sent(self.labels_B, device), _sent(self.dense_BF, device), moved, lists_B)
 
 
 class Size(NamedTuple):

@@ -34,7 +34,7 @@ def pays(section: EmbeddingSection, device: str, visits: int) -> bool:
     Raises:
         ShortlistError: It is declared, and cannot be done here.
     """
-    if section.compile == "off":
+    if section.compile == "off" or section.learns_order:
         return False
     lacking = missing(device)
     if section.compile == "on" and lacking:

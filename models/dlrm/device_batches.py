@@ -123,12 +123,10 @@ class DeviceStore:
         """Give the dense floats of several files to the host, file by file."""
         return (self.chunk(path).dense.cpu().numpy() for path in paths)
 
-    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> DevicePool:
+    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> DevicePool:
         """Return the rows of several files, in the order that `ChunkStore` gives them; they may be on their way."""
         # One after the other: a GPU decodes with all of itself, and the host does so in the first epoch only.
         chunks = list(map(self.chunk, paths))
-        order = np.arange(sum(map(self.rows, paths)))
-        np.random.default_rng(seed).shuffle(order)
         return self._fetched(chunks, order)
 
     def file(self, path: Path) -> DevicePool:

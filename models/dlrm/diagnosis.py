@@ -17,11 +17,13 @@ from models.dlrm.chunks import Batch
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
+from models.dlrm.lists import FileLists
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.spill import Spill
 from models.dlrm.train import Training
 from models.dlrm.weighted_labels import weighted_log_loss
-from models.inputs import LearningTable, chosen
+from models.inputs import chosen
+from models.objectives import learning_lists
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -161,11 +163,12 @@ def diagnose_table(
     Raises:
         ShortlistError: The table does not fit the section, or has too few rows.
     """
-    learning = LearningTable(table, chosen(table, section.features))
+    learning = learning_lists(table, chosen(table, section.features), section)
     layout = Layout.of(learning.features)
     store = ChunkStore(learning, layout, runtime.memory_budget_mib * 2**20, Spill())
     paths: list[Path] = learning.paths("train")
-    loader = BatchLoader(store, paths, section.batch_size, pool_rows(layout, runtime.chunk_rows), runtime.seed)
+    pool, lists = pool_rows(layout, runtime.chunk_rows), FileLists.of(learning)
+    loader = BatchLoader(store, paths, section.batch_size, pool, runtime.seed, lists)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(runtime.seed)
         steps = NetworkSteps(model(layout, section), section, torch_device(runtime.engine))

@@ -20,14 +20,14 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
+from models.dlrm.order_loss import ORDER_LOSSES
 from models.dlrm.precision import matmul_precision
 from models.dlrm.sharded import ShardedAdagrad, ShardedTable
 from models.dlrm.step import StepOptions, make_adam, step_options
-from models.dlrm.train import Loaders, Training, score_batch
-from models.dlrm.weighted_labels import weighted_log_loss, without_weights
+from models.dlrm.train import Loaders, Training, ValidationRows, score_batch
+from models.dlrm.weighted_labels import weighted_log_loss
 from models.inputs import LearningTable
 from models.process_group import ProcessGroup
-from models.validation import quality
 from shortlist.contracts import ShortlistError
 from shortlist.system.progress import progress
 
@@ -89,7 +89,7 @@ class DistributedTrainer(Training):
         """Take a step; return the sum of the losses before it, and the rows, of all processes."""
         pooled = self._model.table(batch.lookups).requires_grad_()
         logits_B = self._model.network(batch.dense_BF, pooled)
-        loss = weighted_log_loss(logits_B, batch.labels_B, "sum")
+        loss = self._summed_loss(logits_B, batch)
         loss.backward()  # type: ignore[no-untyped-call] # torch does not annotate it
         assert pooled.grad is not None
         total, rows = self._summed(loss.detach(), batch.rows)
@@ -98,6 +98,15 @@ class DistributedTrainer(Training):
             self._sharded.step(batch.lookups, pooled.grad.div_(rows))
         self._adam.zero_grad()
         return total, rows
+
+    def _summed_loss(self, logits_B: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the sum of the losses of this process's rows."""
+        order_loss = ORDER_LOSSES.get(self._section.objective)
+        if order_loss is None:
+            return weighted_log_loss(logits_B, batch.labels_B, "sum")
+        # An empty batch of a process that has no rows left has no lists either.
+        lists_B = torch.zeros_like(batch.labels_B, dtype=torch.int64) if batch.lists_B is None else batch.lists_B
+        return order_loss(logits_B, batch.labels_B, lists_B) * batch.rows
 
     @torch.no_grad()
     def _summed(self, loss: torch.Tensor, rows: int) -> tuple[float, int]:
@@ -114,17 +123,19 @@ class DistributedTrainer(Training):
             gradient.copy_(summed.view_as(gradient).div_(max(1, seen)))
         return float(every[-2]), seen
 
-    def _validated(self, epoch: int, validation: BatchLoader) -> dict[str, float | None]:
+    def _scored(self, validation: BatchLoader) -> ValidationRows:
         found = []
         for batch in self._padded_with_empty_batches(validation.in_order()):
             if not self._total_rows(batch):
                 break
             found.append(np.stack([batch.labels_B.cpu().numpy(), score_batch(self._model, batch)]))
-        every = np.concatenate(self._group.gathered(np.concatenate(found, axis=1)), axis=1)
-        if not np.isfinite(every).all():
-            raise self._astray(f"the end of epoch {epoch}", float("nan"))
-        labels, weights = without_weights(every[0])
-        return quality(labels, every[1], weights)
+        labels, scores = np.concatenate(self._group.gathered(np.concatenate(found, axis=1)), axis=1)
+        own = validation.lists_in_order()
+        if own is None:
+            return ValidationRows.of(labels, scores, None)
+        # The lists of other processes are other lists.
+        lists = [numbers * self._group.world + rank for rank, numbers in enumerate(self._group.gathered(own))]
+        return ValidationRows.of(labels, scores, np.concatenate(lists))
 
     def _total_rows(self, batch: Batch) -> int:
         rows = torch.tensor([batch.rows])

@@ -6,12 +6,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.objective_section import ObjectiveSection
 from shortlist.spec.base import Names
 from shortlist.spec.features import Features
-from shortlist.spec.models import Continuation, ModelSection, check_continued
+from shortlist.spec.models import Continuation, check_continued
 
 
-class EmbeddingSection(ModelSection):
+class EmbeddingSection(ObjectiveSection):
     """A network whose ids have rows in one embedding table; a kind adds the widths of its own layers."""
 
     features: Names = Field(min_length=1)
@@ -19,11 +20,12 @@ class EmbeddingSection(ModelSection):
     embedding_dim: int = Field(default=16, ge=4, le=1024, multiple_of=4)
     """Width of an embedding row, in floats; a multiple of 4 keeps rows on 16-byte borders."""
     batch_size: int = Field(default=2048, ge=16)
-    """Rows per step."""
+    """Rows per step; where order is learnt, at least those of the longest list, which is learnt in one step."""
     epochs: int = Field(default=3, ge=1)
     """Most passes over the training days."""
     patience: int = Field(default=1, ge=1)
-    """Stop when the validation log loss has not improved for this many epochs; the best epoch is kept."""
+    """Stop when the validation days have not improved for this many epochs (their log loss, or nDCG@10 where order is
+    learnt); the best epoch is kept."""
     refit: bool = False
     """After that, train once more, from fresh weights, on training and validation days for as many epochs as were best:
     the newest days before the test are learnt too, for as much time again."""
@@ -43,9 +45,11 @@ class EmbeddingSection(ModelSection):
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether `torch.compile` makes machine code for the network. It needs a C++ compiler and some 20 s of processor
     time before the first step; `auto` spends them on the CPU where rows times epochs are 100 million or more, so
-    that they come back. Several workers train without."""
+    that they come back. Several workers train without, and so does a network that learns an order: the number of its
+    pairs differs from batch to batch."""
     cuda_graphs: bool = True
-    """On a GPU: record the whole training step once and replay it, which spares the launch of every kernel."""
+    """On a GPU: record the whole training step once and replay it, which spares the launch of every kernel. Only with
+    objective: pointwise."""
     cached_rows: int | None = Field(default=None, ge=1)
     """Embedding rows kept on the device while training; the others wait in host memory, and results are the same bit by
     bit. At least as many as a batch looks up, distinct ones. null: all when there is room, else as many as there is. On
@@ -65,6 +69,15 @@ class EmbeddingSection(ModelSection):
         if self.refit and self.retrain == "warm":
             raise ValueError("refit: true trains from fresh weights, which retrain: warm does not; declare one of both")
         check_continued(self.retrain == "warm", "warm", ("retrain_epochs", self.retrain_epochs), self.retrain_days)
+        return self
+
+    @model_validator(mode="after")
+    def _order_is_not_compiled(self) -> Self:
+        if self.learns_order and self.compile == "on":
+            raise ValueError(
+                f"compile: on needs steps of one shape, and with objective: {self.objective} the number of pairs and"
+                " lists differs from batch to batch; declare compile: auto or off, or objective: pointwise"
+            )
         return self
 
     distributed: ClassVar[bool] = True

@@ -16,8 +16,10 @@ from models.dlrm.device_batches import DeviceStore, on_default_stream, row_resid
 from models.dlrm.device_chunks import DeviceChunk
 from models.dlrm.file_offsets import FileOffsets, size_of
 from models.dlrm.layout import Layout
+from models.dlrm.lists import FileLists
 from models.dlrm.spill import Spill
 from models.inputs import LearningTable
+from models.objectives import file_lists
 from shortlist.spec.runtime import Runtime
 
 
@@ -35,7 +37,8 @@ class Loading:
         """Choose where decoded rows stay; decode nothing yet.
 
         On a GPU they stay in its memory where they fit, else in pinned host memory within the budget; else cuDF reads
-        the files again in every epoch. On the CPU they stay in memory within the budget, else on disk.
+        the files again in every epoch. On the CPU they stay in memory within the budget, else on disk. Where order is
+        learnt, the host decodes files for a GPU too: it sorts them by list.
 
         Args:
             learning: The table.
@@ -49,7 +52,9 @@ class Loading:
         """
         budget = runtime.memory_budget_mib * 2**20
         self._pool_rows, self._seed = pool_rows(layout, runtime.chunk_rows), runtime.seed
-        on_device = reads_on_device(runtime.engine, device) and not learning.is_weighted
+        self._lists = FileLists.of(learning)
+        plain = self._lists is None and not learning.is_weighted
+        on_device = reads_on_device(runtime.engine, device) and plain
         self._store: ChunkStore | DeviceStore
         if device == "cpu":
             self._store = ChunkStore(learning, layout, budget, Spill())
@@ -61,13 +66,18 @@ class Loading:
         self._store = DeviceStore(decode, sizes, device, where)
 
     @property
+    def lists(self) -> FileLists | None:
+        """The lists of the files; None: every row is learnt by itself."""
+        return self._lists
+
+    @property
     def rows(self) -> Rows:
         """The store."""
         return self._store
 
     def loader(self, paths: list[Path], batch_size: int) -> BatchLoader:
         """Return the batches of some files."""
-        return BatchLoader(self._store, paths, batch_size, self._pool_rows, self._seed)
+        return BatchLoader(self._store, paths, batch_size, self._pool_rows, self._seed, self._lists)
 
 
 def cudf_decoder(learning: LearningTable, layout: Layout, device: str) -> Callable[[Path], DeviceChunk]:
@@ -82,4 +92,4 @@ def cudf_decoder(learning: LearningTable, layout: Layout, device: str) -> Callab
 
 def host_decoder(learning: LearningTable, layout: Layout) -> Callable[[Path], DeviceChunk]:
     """Return a function that decodes a file on the host."""
-    return lambda path: DeviceChunk.of(Chunk.decoded(learning.read(path), layout))
+    return lambda path: DeviceChunk.of(Chunk.decoded(file_lists(learning, path), layout))

@@ -24,12 +24,14 @@ class Padded(NamedTuple):
     """How many of the first rows count, float32, no dimensions; None: all."""
     admitted_L: Tensor | None
     """Which lookups' rows may move; None: all."""
+    lists_B: Tensor | None = None
+    """Number of every row's list; None: every row is learnt by itself."""
 
     @classmethod
     def whole(cls, batch: Batch, admitted_L: Tensor | None = None) -> Padded:
         """Return a batch as it is."""
-        labels_B, dense_BF, lookups = batch
-        return cls(labels_B, dense_BF, lookups, len(lookups.starts) - 1, None, admitted_L)
+        labels_B, dense_BF, lookups, lists_B = batch
+        return cls(labels_B, dense_BF, lookups, len(lookups.starts) - 1, None, admitted_L, lists_B)
 
 
 def padded(batch: Batch, rows: int, singles: int, admitted_L: Tensor | None = None) -> Padded:

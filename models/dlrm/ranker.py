@@ -29,6 +29,7 @@ from models.dlrm.train import Loaders, Training, batch_log_odds
 from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
+from models.objectives import check_lists, learning_lists
 from models.process_group import current
 from models.ranker import OnEpoch, Outcome, Ranker
 from models.record import read_record
@@ -54,7 +55,7 @@ class EmbeddingRanker(Ranker[SectionT]):
     _admission: Admission | None = None
 
     def _learning(self, table: DayTable) -> LearningTable:
-        return LearningTable(table, chosen(table, self.section.features))
+        return learning_lists(table, chosen(table, self.section.features), self.section)
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
         self._layout = Layout.of(learning.features)
@@ -66,6 +67,10 @@ class EmbeddingRanker(Ranker[SectionT]):
         # The host looks after a cache; ids that lay on the device would have to be fetched for every batch.
         reading = self._device if slots is None else "cpu"
         loading = Loading(learning, self._layout, runtime, reading, weights_and_squares)
+        if loading.lists is not None:
+            check_lists(learning, self.section, self.name)
+            workers = 1 if group is None else group.world
+            loading.lists.check_batch_size(learning.paths("train"), batch_size, self.name, workers)
         loaders = Loaders(
             loading.loader(learning.paths("train"), batch_size),
             loading.loader(learning.paths("validation"), _SCORING_ROWS),

@@ -19,6 +19,7 @@ from models.dlrm.compiling import compiled, pays, silenced
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.optimizer import RowWiseAdagrad
+from models.dlrm.order_loss import ORDER_LOSSES
 from models.dlrm.padding import Padded, padded
 from models.dlrm.precision import Precision, matmul_precision, narrow, precision_of
 from models.dlrm.scaling import LossScale
@@ -83,9 +84,8 @@ def step_options(section: EmbeddingSection, device: str, visits: int = 0) -> Ste
     """
     on_gpu = device == "cuda"
     compiling = pays(section, device, visits)
-    return StepOptions(
-        precision_of(section, device), compiling, on_gpu and section.cuda_graphs, on_gpu, 8 if on_gpu else 1
-    )
+    graphs = on_gpu and section.cuda_graphs and not section.learns_order
+    return StepOptions(precision_of(section, device), compiling, graphs, on_gpu, 8 if on_gpu else 1)
 
 
 class Step:
@@ -105,6 +105,8 @@ class Step:
         model.network.narrow, model.network.multiple = narrow(options.precision), options.multiple
         self._compiles = options.compiled
         self._lesson: Callable[..., Tensor] = compiled(batch_loss) if options.compiled else batch_loss
+        self._order_loss = ORDER_LOSSES.get(section.objective)
+        assert self._order_loss is None or not (options.compiled or options.graphs), "pairs have no fixed shape"
         self._adam = make_adam(model, section, device)
         rows = StaticShapeAdagrad if options.fixed_shapes else RowWiseAdagrad
         self._adagrad = rows(
@@ -119,7 +121,7 @@ class Step:
             admitted: Which lookups' rows may move, bool, shape (L,); None: all.
 
         Returns:
-            The mean log loss of its rows before the step, no dimensions, on the device.
+            The mean loss of its rows before the step, no dimensions, on the device.
         """
         with matmul_precision(self.options.precision):
             return self.take(self._fitted(batch, admitted))
@@ -132,7 +134,11 @@ class Step:
                 return self.take(batch)
         table, network = self._model.table, self._model.network
         pooled = table(batch.lookups)[: batch.slots].requires_grad_()
-        loss = self._lesson(network, batch.dense_BF, pooled, batch.labels_B, batch.rows)
+        if self._order_loss is None:
+            loss = self._lesson(network, batch.dense_BF, pooled, batch.labels_B, batch.rows)
+        else:
+            assert batch.lists_B is not None, "the loader was not told of lists"
+            loss = self._order_loss(network(batch.dense_BF, pooled), batch.labels_B, batch.lists_B)
         (loss if self.scale is None else self.scale.scaled(loss)).backward()  # type: ignore[no-untyped-call]
         assert pooled.grad is not None
         astray = None

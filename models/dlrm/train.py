@@ -21,6 +21,7 @@ from models.dlrm.training_progress import TrainingProgress
 from models.dlrm.weighted_labels import without_weights
 from models.ranker import DivergedError, OnEpoch
 from models.validation import probabilities, quality
+from shortlist.evaluation.ranking import mean_ndcg
 from shortlist.system.progress import progress
 
 _LOOK_EVERY: Final = 100
@@ -38,8 +39,38 @@ class Loaders(NamedTuple):
     validation: BatchLoader
 
 
+class ValidationRows(NamedTuple):
+    """The rows of the validation days, scored."""
+
+    labels: np.ndarray
+    scores: np.ndarray
+    lists: np.ndarray | None
+    """Number of every row's list; None: every row is learnt by itself."""
+    weights: np.ndarray | None
+    """How many impressions each row stands for; None: all alike."""
+
+    @classmethod
+    def of(cls, carried: np.ndarray, scores: np.ndarray, lists: np.ndarray | None) -> ValidationRows:
+        """Return the rows of labels that may carry weights, see `weighted_labels`."""
+        labels, weights = without_weights(carried)
+        return cls(labels, scores, lists, weights)
+
+    @property
+    def quality(self) -> dict[str, float | None]:
+        """Log loss and AUC."""
+        return quality(self.labels, self.scores, self.weights)
+
+    @property
+    def says_when_to_stop(self) -> dict[str, float | None]:
+        """What an epoch is judged by: log loss and AUC, or nDCG@10 where order is learnt."""
+        if self.lists is None:
+            return self.quality
+        labels, scores = self.labels.astype(np.float64), self.scores.astype(np.float64)
+        return {"validation_ndcg_at_10": mean_ndcg(labels, scores, self.lists)}
+
+
 class Training:
-    """One training of a DLRM."""
+    """One training of a network."""
 
     def __init__(
         self, model: EmbeddingModel, section: EmbeddingSection, device: str, options: StepOptions | None = None,
@@ -99,7 +130,10 @@ class Training:
             self._restore(so_far)
             raise
         self._restore(so_far)
-        return so_far.history, so_far.stopping.best_epoch
+        best = so_far.stopping.best_epoch
+        if self._section.learns_order:
+            so_far.history[best - 1] |= self._scored(loaders.validation).quality
+        return so_far.history, best
 
     def repeat(self, train: BatchLoader, epochs: int) -> None:
         """Train for some epochs, whatever the loss; what to learn says itself how long that is worth it.
@@ -143,16 +177,17 @@ class Training:
 
     def _epoch(self, epoch: int, loaders: Loaders) -> dict[str, Any]:
         start = time.perf_counter()
-        train_log_loss = self._pass(epoch, loaders.train)
+        loss = self._pass(epoch, loaders.train)
         seconds = time.perf_counter() - start
-        line: dict[str, Any] = {"epoch": epoch, "train_log_loss": train_log_loss}
+        learnt = f"{self._section.objective}_loss" if self._section.learns_order else "log_loss"
+        line: dict[str, Any] = {"epoch": epoch, f"train_{learnt}": loss}
         line |= self._validated(epoch, loaders.validation)
         line |= self._step.scale.line() if self._step.scale is not None else {}
         line |= {"cache_hit_rate": self._cache.hit_rate()} if self._cache is not None else {}
         return line | {"rows_per_s": round(loaders.train.rows / seconds, 1), "seconds": round(seconds, 3)}
 
     def _pass(self, epoch: int, train: BatchLoader) -> float:
-        """Return the mean log loss of an epoch, every batch's taken before its step."""
+        """Return the mean loss of an epoch, every batch's taken before its step."""
         losses = LossMonitor(_LOOK_EVERY if self._device == "cuda" else 1, self._device)
         self._model.train()
         with progress(f"{self._section.kind} epoch {epoch}/{self._section.epochs}", total=train.rows) as advance:
@@ -167,26 +202,29 @@ class Training:
         return losses.mean
 
     def take(self, batch: Batch) -> torch.Tensor:
-        """Learn from a batch of the loader; return its mean log loss before, on the device."""
+        """Learn from a batch of the loader; return its mean loss before, on the device."""
         admitted = None if self._admission is None else self._admission.admitted(batch.lookups)
         if self._cache is not None:
             batch = batch._replace(lookups=self._cache.prepare(batch.lookups))
         return self._step(batch.to(self._device), None if admitted is None else admitted.to(self._device))
 
     def step(self, batch: Batch) -> float:
-        """Learn from a batch; return its mean log loss before, and wait for it."""
+        """Learn from a batch; return its mean loss before, and wait for it."""
         return float(self.take(batch))
 
     def _validated(self, epoch: int, validation: BatchLoader) -> dict[str, float | None]:
+        rows = self._scored(validation)
+        if not np.isfinite(rows.scores).all():
+            raise self._astray(f"the end of epoch {epoch}", float("nan"))
+        return rows.says_when_to_stop
+
+    def _scored(self, validation: BatchLoader) -> ValidationRows:
+        """Return all rows of the validation days with their scores."""
         labels, scores = [], []
         for batch in validation.in_order():
             labels.append(batch.labels_B.cpu().numpy())
             scores.append(score_batch(self._model, batch.to(self._device)))
-        every_score = np.concatenate(scores)
-        if not np.isfinite(every_score).all():
-            raise self._astray(f"the end of epoch {epoch}", float("nan"))
-        truth, weights = without_weights(np.concatenate(labels))
-        return quality(truth, every_score, weights)
+        return ValidationRows.of(np.concatenate(labels), np.concatenate(scores), validation.lists_in_order())
 
     def _astray(self, where: str, loss: float) -> TrainingError:
         kind = self._section.kind

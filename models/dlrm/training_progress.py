@@ -30,7 +30,8 @@ class TrainingProgress:
     def tell(self, line: dict[str, Any]) -> bool:
         """Take the line of an epoch; return whether it is the best."""
         self.history.append(line)
-        return self.stopping.improved(len(self.history), line["validation_log_loss"])
+        ndcg = line.get("validation_ndcg_at_10")  # where order is learnt
+        return self.stopping.improved(len(self.history), line["validation_log_loss"] if ndcg is None else -ndcg)
 
     def take(self, line: dict[str, Any], model: EmbeddingModel) -> None:
         """Take the line and the weights of an epoch."""

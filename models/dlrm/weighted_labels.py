@@ -35,6 +35,11 @@ def without_weights(carried: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]
     return labels, np.where(carried == 0, 1, np.abs(carried))
 
 
+def split_weights(carried_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return labels, 0 or 1, and the weights that they carried, 1 where a row had none."""
+    return (carried_B > 0).to(carried_B.dtype), torch.where(carried_B == 0, 1.0, carried_B.abs())
+
+
 def weighted_log_loss(logits_B: Tensor, carried_B: Tensor, reduction: Literal["none", "mean", "sum"]) -> Tensor:
     """Return the log loss of rows, each times its weight; the mean is over rows.
 
@@ -43,6 +48,5 @@ def weighted_log_loss(logits_B: Tensor, carried_B: Tensor, reduction: Literal["n
         carried_B: Labels, perhaps with weights.
         reduction: As of `torch.nn.functional.binary_cross_entropy_with_logits`.
     """
-    labels_B = (carried_B > 0).to(logits_B.dtype)
-    weights_B = torch.where(carried_B == 0, 1.0, carried_B.abs())
+    labels_B, weights_B = split_weights(carried_B)
     return functional.binary_cross_entropy_with_logits(logits_B, labels_B, weights_B, reduction=reduction)

@@ -21,12 +21,14 @@ import torch
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.layout import Layout
+from models.dlrm.lists import FileLists
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.dlrm.train import Loaders, Training
-from models.inputs import LearningTable, chosen
+from models.inputs import chosen
 from models.moments import standardisation
+from models.objectives import learning_lists
 from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -54,24 +56,30 @@ class Joined:
             looked_up = torch.cat([batch.lookups.rows_L for batch in batches])
             lookups = Lookups(looked_up, torch.arange(len(looked_up) + 1, dtype=torch.int32), None)
             dense = torch.cat([batch.dense_BF for batch in batches])
-            yield Batch(torch.cat([batch.labels_B for batch in batches]), dense, lookups)
+            lists = [batch.lists_B for batch in batches if batch.lists_B is not None]
+            apart = [own + 1_000 * place for place, own in enumerate(lists)]
+            numbers = torch.unique(torch.cat(apart), return_inverse=True)[1] if lists else None
+            yield Batch(torch.cat([batch.labels_B for batch in batches]), dense, lookups, numbers)
 
 
-def one_process(job: Job, table: DayTable, runtime: Runtime) -> tuple[list[float], list[dict[str, float]], DLRM]:
+def one_process(
+    job: Job, table: DayTable, runtime: Runtime, section: DLRMModel
+) -> tuple[list[float], list[dict[str, float]], DLRM]:
     """Train on the batches that the job's processes take together; return losses by step, history, model."""
-    learning = LearningTable(table, chosen(table, SECTION.features))
+    learning = learning_lists(table, chosen(table, section.features), section)
+    lists = FileLists.of(learning)
     layout = Layout.of(learning.features)
     store, pool = ChunkStore(learning, layout, 2**30), pool_rows(layout, runtime.chunk_rows)
     own = [[path for path in learning.paths("train") if path in job.files(rank)] for rank in (0, 1)]
-    halves = [BatchLoader(store, paths, SECTION.batch_size // 2, pool, runtime.seed) for paths in own]
-    validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, runtime.seed)
+    halves = [BatchLoader(store, paths, section.batch_size // 2, pool, runtime.seed, lists) for paths in own]
+    validation = BatchLoader(store, learning.paths("validation"), 8_192, pool, runtime.seed, lists)
     torch.manual_seed(runtime.seed)
-    model = DLRM(layout, SECTION)
+    model = DLRM(layout, section)
     mean, scale = standardisation(store.chunk(path).dense for path in learning.paths("train"))
     model.network.mean_F.copy_(torch.from_numpy(mean))
     model.network.scale_F.copy_(torch.from_numpy(scale))
     model.network.start_from(learning.base_rate)
-    training = Training(model, SECTION, "cpu")
+    training = Training(model, section, "cpu")
     losses: list[float] = []
     take = training.take
 
@@ -91,9 +99,12 @@ def uneven(tmp_path_factory: pytest.TempPathFactory, write_table: Callable[..., 
     return write_table(tmp_path_factory.mktemp("uneven") / "table", rows_per_day=2_300)
 
 
-def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", ["pointwise", "listwise"])
+def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path, objective: str) -> None:
     runtime = Runtime(engine="cpu", seed=3)
-    job = Job.of("dlrm", SECTION, uneven, runtime, None, 2)
+    calibration = "none" if objective == "pointwise" else "platt"
+    section = DLRMModel.model_validate({**SECTION.model_dump(), "objective": objective, "calibration": calibration})
+    job = Job.of("dlrm", section, uneven, runtime, None, 2)
     rows = [sum(pl.scan_parquet(path).select(pl.len()).collect().item() for path in job.files(r)) for r in (0, 1)]
     assert rows[0] != rows[1]  # one process runs out of rows before the other
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(STEPS)]
@@ -103,13 +114,14 @@ def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     together = json.loads((tmp_path / "losses.json").read_text())
-    losses, history, model = one_process(job, uneven, runtime)
+    losses, history, model = one_process(job, uneven, runtime, section)
     np.testing.assert_allclose(together, losses, rtol=0, atol=1e-5)
     ranker = load_ranker(tmp_path / "model")
     assert isinstance(ranker, DLRMRanker)
     for mine, ones in zip(ranker.record.history, history, strict=True):
-        assert mine["train_log_loss"] == pytest.approx(ones["train_log_loss"], abs=1e-5)
-        assert mine["validation_auc"] == pytest.approx(ones["validation_auc"], abs=1e-3)
+        learnt, judged = ("log_loss", "auc") if objective == "pointwise" else ("listwise_loss", "ndcg_at_10")
+        assert mine[f"train_{learnt}"] == pytest.approx(ones[f"train_{learnt}"], abs=1e-5)
+        assert mine[f"validation_{judged}"] == pytest.approx(ones[f"validation_{judged}"], abs=1e-3)
     torch.testing.assert_close(ranker._model.table.weight_RD, model.table.weight_RD, rtol=1e-3, atol=1e-4)
 
 

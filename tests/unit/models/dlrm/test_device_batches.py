@@ -130,10 +130,11 @@ class RecordingStore:
     def rows(self, path: Path) -> int:
         return 2
 
-    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> RecordingPool:
-        self.said.append(f"fetch {seed[-1]}")
-        self.begun[seed[-1]].set()
-        return RecordingPool(seed[-1], self)
+    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> RecordingPool:
+        number = sum(what.startswith("fetch") for what in self.said)
+        self.said.append(f"fetch {number}")
+        self.begun[number].set()
+        return RecordingPool(number, self)
 
     def file(self, path: Path) -> RecordingPool:
         raise AssertionError(path)
