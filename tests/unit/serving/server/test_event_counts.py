@@ -26,7 +26,7 @@ from shortlist.features.tiles import microseconds
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
-from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
 from shortlist.serving.server import event_counts
@@ -292,6 +292,32 @@ def test_a_request_of_next_year_does_not_close_the_tiles_of_today(shop: Shop) ->
         return scores
 
     # The clock of the request from next year counts as five minutes ahead (live.max_clock_skew), and no further.
+    assert asyncio.run(served()) == [pytest.approx(np.log(2))]
+
+
+def test_a_model_that_reads_no_counts_keeps_its_answers_for_those_that_do(shop: Shop, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    (plain / FOLDER).mkdir(parents=True)
+    Signature(model="streamed", kind="plain", codes=("user_id",)).write(plain / FOLDER)
+    (plain / Files.PREPROCESSING).symlink_to(shop.model.parent / "fitted")
+
+    class Constant(Scorer):
+        """Reads nothing."""
+
+        async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
+            assert set(tensors) == {"codes"}
+            return np.zeros(rows, np.float32)
+
+    async def served() -> list[float]:
+        reads = shop.server()
+        settings = shop.settings.model_copy(update={"model_folder": plain})
+        keeps = ServerComponents(settings, Constant(shop.model))  # type: ignore[arg-type]
+        await shop.ask(keeps, (0, 1, ["home"], [0]), "a")
+        scores = await shop.ask(reads, (2, 1, ["other"], [0]), "b")
+        await keeps.close()
+        await shop.close()
+        return scores
+
     assert asyncio.run(served()) == [pytest.approx(np.log(2))]
 
 

@@ -121,6 +121,7 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         inputs.digest,
         1.0,
         False,
+        None,
         1.0,
         [],
         np.zeros(0, np.float32),
