@@ -74,7 +74,18 @@ class Shipped(Shop):
         return folder / "valid"
 
     def publish(self, log: Path, fitted: Path, replaces: str = "") -> None:
-        publish("shop", self.place, RUNTIME, 20, log, fitted, None, fitted.with_name(f"{fitted.name}-skew"), now=NOW, replaces=replaces)
+        publish(
+            "shop",
+            self.place,
+            RUNTIME,
+            20,
+            log,
+            fitted,
+            None,
+            fitted.with_name(f"{fitted.name}-skew"),
+            now=NOW,
+            replaces=replaces,
+        )
 
 
 @pytest.fixture
