@@ -44,7 +44,7 @@ def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
     Raises:
         ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
     """
-    found = []
+    found: list[ReadBy] = []
     for alias in ("champion", "candidate"):
         with TemporaryDirectory(prefix="shortlist-reader-") as files:
             model = origin.tracker.registry.find(alias, Path(files))
