@@ -65,7 +65,8 @@ def listwise_loss(logits_B: Tensor, labels_B: Tensor, lists_B: Tensor) -> Tensor
     # Numbers that no list has would add the logarithm of 0.
     varied_L = (lists.positives_L > 0) & (lists.negatives_L > 0)
     losses_L = torch.log(torch.where(varied_L, total_L, 1.0)) + highest_L - mean_L
-    return torch.where(varied_L, losses_L * torch.zeros_like(highest_L).index_add(0, lists_B, rows_B), 0.0).sum() / max(
+    counted_L = torch.zeros_like(highest_L).index_add(0, lists_B, rows_B)
+    return torch.where(varied_L, losses_L * counted_L, 0.0).sum() / max(1, len(labels_B))
         1, len(labels_B)
     )
 

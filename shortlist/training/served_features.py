@@ -35,7 +35,7 @@ class ServedFeatures(NamedTuple):
 
 
 def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
-    """Return changes with the registered models that read them: the champion, and the candidate if there is one.
+    """Return changes with the registered models that read them: the champion, and the candidate if it is another one.
 
     Args:
         changes: What a backfill changes.
@@ -44,11 +44,11 @@ def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
     Raises:
         ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
     """
-    found = []
+    found: list[ReadBy] = []
     for alias in ("champion", "candidate"):
         with TemporaryDirectory(prefix="shortlist-reader-") as files:
             model = origin.tracker.registry.find(alias, Path(files))
-            if model is None:
+            if model is None or any(model.version == one.version for one in found):
                 continue
             read = {column.name for column in read_record(model.folder).features}
         names = tuple(name for name in changes.features if name in read)
