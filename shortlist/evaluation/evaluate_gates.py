@@ -103,7 +103,8 @@ def _evaluate_candidate(
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof)
-    report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
+    asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
+    report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))
     return _CandidateResult(scored.measures, gain, comparison, best, slices, report)
 
 
