@@ -229,6 +229,7 @@ class Newest(SourceKind):
     """The items with the highest ids: a kind that no product file knows."""
 
     kind: Literal["newest"]
+    """The newest items."""
 
     def fit(self, given: FitData, folder: Path) -> None:
         np.save(folder / "rows.npy", np.arange(given.catalogue.size, dtype=np.int32)[::-1])
