@@ -113,7 +113,8 @@ def _evaluate_candidate(
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof,
                 tuple(compare(scored, one, limits) for one in members))  # fmt: skip
-    report = GateReport.of(model, digest, (gate.judge(case) for gate in GATES.values()))
+    asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
+    report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))
     return _CandidateResult(scored.measures, gain, comparison, best, slices, report)
 
 

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import model_validator
 
 from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.gates import GATES
+from shortlist.evaluation.gates import GATES, required_gates
 from shortlist.evaluation.records import Record
 
 
@@ -31,7 +31,7 @@ class GateReport(Record):
     @property
     def holds(self) -> tuple[str, ...]:
         """Messages of the gates that hold, and of those that never spoke."""
-        silent = set(GATES) - {gate.name for gate in self.gates}
+        silent = required_gates() - {gate.name for gate in self.gates}
         missing = tuple(f"Gate '{name}' holds the candidate: it gave no result." for name in GATES if name in silent)
         return (*(gate.message for gate in self.gates if not gate.passed), *missing)
 
@@ -44,4 +44,4 @@ class GateReport(Record):
 
 def _passed(gates: tuple[GateResult, ...]) -> bool:
     # A gate that was left out is missing data, and missing data is never a success.
-    return {gate.name for gate in gates} >= set(GATES) and all(gate.passed for gate in gates)
+    return {gate.name for gate in gates} >= required_gates() and all(gate.passed for gate in gates)

@@ -373,6 +373,8 @@ class Gate(NamedTuple):
     """Says whether it holds a candidate; the name of its result is the gate's."""
     settings: type[Section] | None = None
     """Section of its own settings, `gates.custom.<name>` in a spec; every field has a default."""
+    declared: Callable[[Case], bool] | None = None
+    """Whether the spec declares what it judges, for a gate that says nothing otherwise; None: it always speaks."""
 
 
 GATES: Final[dict[str, Gate]] = {
@@ -393,11 +395,15 @@ GATES: Final[dict[str, Gate]] = {
     "integrity": Gate(_integrity),
     "parity": Gate(lambda case: parity_gate(case.proof, case.digest, case.test_rows, case.limits)),
     "retrieval": Gate(
-        lambda case: retrieval_gate(
-            case.evidence.retrieval_declared, case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)
-        ),
+        lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
         RetrievalLimits,
+        lambda case: case.evidence.retrieval_declared,
     ),
     "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
 }
-"""Every gate that must have spoken, in the order of reports."""
+"""Every gate, in the order of reports."""
+
+
+def required_gates() -> frozenset[str]:
+    """Return the names of the gates that must have spoken, whatever is declared."""
+    return frozenset(name for name, gate in GATES.items() if gate.declared is None)

@@ -118,16 +118,13 @@ def measure_retrieval(folder: Path | None, confidence: float, rounds: int, seed:
     return RetrievalMeasures(evaluation=evaluation, stages=tuple(stages.values()), best_possible=best)
 
 
-def retrieval_gate(declared: bool, measures: RetrievalMeasures | None, limits: RetrievalLimits) -> GateResult:
+def retrieval_gate(measures: RetrievalMeasures | None, limits: RetrievalLimits) -> GateResult:
     """Hold when candidates miss too much of what users took, or an approximate index too much of the exact answers.
 
     Args:
-        declared: Whether the spec declares `retrieval`.
         measures: What was measured; None when nothing was.
         limits: The floors.
     """
-    if not declared:
-        return GateResult.of("retrieval", (), "no retrieval is declared: clients bring their candidates")
     if measures is None:
         return GateResult.of("retrieval", ["the retrieval was not evaluated"], "")
     union, failures = measures.union, []

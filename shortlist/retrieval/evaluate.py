@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
 from shortlist.data.best_candidates import best_candidates
+from shortlist.data.generate import FIRST_USER
 from shortlist.evaluation.list_metrics import ListMetrics, Relevant, list_metrics
 from shortlist.evaluation.retrieval import ALL, BEST, FILE, PER_USER, EvaluatedList, RetrievalEvaluation
 from shortlist.retrieval.catalogue import Rows
@@ -26,6 +27,8 @@ from shortlist.storage.tables import DayTable
 
 MOST_USERS: Final = 20_000
 """Users that are evaluated; of more, so many are drawn."""
+MOST_PAIRS: Final = 200_000_000
+"""Users times items up to which the best possible list of a generated world is made."""
 _INDEX_QUERIES: Final = 1_000
 _AT_ONCE: Final = 512
 
@@ -61,7 +64,7 @@ def evaluate_retrieval(
         for name, rows in found.items():
             lists[name].append(rows)
     whole = {name: np.concatenate(parts) if parts else np.empty((0, 1), np.int32) for name, parts in lists.items()}
-    if isinstance(data.source, GeneratedSource) and users.queries.size:
+    if isinstance(data.source, GeneratedSource) and _in_world(data.source, users.queries.users):
         ids = best_candidates(data.source, users.queries.users, sorted(test), retriever.section.candidates)
         rows = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1)))
         whole[BEST] = rows.reshape(ids.shape)
@@ -103,6 +106,12 @@ def read_test_users(retriever: Retriever, data: Data, log: DayTable, test: froze
     numbered = taken.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort("query", data.item)
     relevant = Relevant(numbered["query"].cast(pl.Int64).to_numpy(), retriever.catalogue.rows_of(numbered[data.item]))
     return TestUsers(Queries(users, retriever.recent_of(users), asked.select(context)), relevant)
+
+
+def _in_world(source: GeneratedSource, users: pl.Series) -> bool:
+    """Return whether the best list of users is known, and worth its time."""
+    known = users.is_between(FIRST_USER, FIRST_USER + source.users - 1).all()
+    return len(users) > 0 and known and len(users) * source.items <= MOST_PAIRS
 
 
 def context_columns(section: Retrieval) -> list[str]:

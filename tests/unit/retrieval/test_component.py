@@ -48,7 +48,7 @@ def test_with_a_section_it_leaves_a_release_and_what_the_gate_reads(log: Log, tm
     found = read_retrieval(tmp_path / "out", Gates(), 1)["retrieval"]
     # Two of three items are everybody's candidates, and a third of the users takes each.
     assert found.union.recall.value == pytest.approx(2 / 3)
-    assert not retrieval_gate(True, found, RetrievalLimits(min_recall=0.9)).passed
+    assert not retrieval_gate(found, RetrievalLimits(min_recall=0.9)).passed
 
 
 def test_an_evaluation_that_is_missing_holds(tmp_path: Path) -> None:
