@@ -19,6 +19,7 @@ from shortlist.tracking.store_access import tracking_uri
 
 pytestmark = pytest.mark.timeout(3_600)  # two runs of eight models, each on a real Triton
 
+POSITION, SURFACE = ["position_log", "surface_position_rate"], ["duration_log", "surface_rate", "item_rate"]
 CONTEXT = ["*_log", "hour_*", "surface_rate"]
 WARM = {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1}
 CONTINUED = {"retrain": "continue", "retrain_rounds": 5, "retrain_days": 1}
@@ -30,13 +31,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "grown_anew": {
         "kind": "xgboost", "features": [*CONTEXT, "item_rate"], "rounds": 40, "refit": True, "retrain": "refit",
     },
-    "by_user": {"kind": "xgboost", "features": ["user_rate", "user_tags_rate"], "rounds": 30, **CONTINUED},
-    "by_item": {"kind": "lightgbm", "features": [*CONTEXT, "item_rate", "creator_rate"], "rounds": 30, **CONTINUED},
+    "by_position": {"kind": "xgboost", "features": POSITION, "rounds": 100, **CONTINUED},
+    "by_surface": {"kind": "lightgbm", "features": SURFACE, "rounds": 100, **CONTINUED},
     "dlrm": {"kind": "dlrm", **NETWORK},
     "dcn": {"kind": "dcn", **NETWORK},
     "wide_deep": {"kind": "wide_deep", **NETWORK},
     "finalnet": {"kind": "finalnet", **NETWORK},
-    "both": {"kind": "blend", "models": ["by_user", "by_item"]},
+    "both": {"kind": "blend", "models": ["by_position", "by_surface"]},
     "line": {"kind": "logistic", "role": "baseline", "features": ["*"]},
     "popularity": {"kind": "popularity", "role": "baseline"},
 }  # fmt: skip
