@@ -296,7 +296,7 @@ def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
     assert one.code == 0
     models = one.summary["models"]
     best = max(models["xgboost"], models["dlrm"], key=lambda model: model["auc"])
-    assert best["auc"] >= 0.742 and best["log_loss"] <= 0.589
+    assert best["auc"] >= 0.750 and best["log_loss"] <= 0.582
     assert models["dlrm"]["auc"] >= 0.735
     assert one.summary["rows"] | {"raw": 198_895, "quarantined": 5_072} == one.summary["rows"]
 
