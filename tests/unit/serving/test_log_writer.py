@@ -20,6 +20,7 @@ from shortlist.serving.log import log_writer
 from shortlist.serving.log.log_reader import read_log, read_new
 from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
 from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.spec.data import Data
 from shortlist.spec.serving import PredictionLog
@@ -61,7 +62,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
         np.arange(rows),
         scores,
     )
-    return (*answer, None, ["home"])
+    return (*answer, None, ["home"], *NO_FEATURES)
 
 
 def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
@@ -92,7 +93,7 @@ def no_space(folder: Path) -> Iterator[None]:
 def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
-    nothing = (None, np.array([np.nan], np.float32), None, None)
+    nothing = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES)
     assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, 0.5, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()

@@ -16,6 +16,7 @@ from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import logged_inputs, prediction_schema
 from shortlist.serving.server import logged_columns as logged
 from shortlist.serving.server.feature_requirements import FeatureRequirements
+from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.inputs import InputReader
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
@@ -54,7 +55,7 @@ def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[T
         answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
-        assert log.add((*answer, inputs.keys["item_id"], scores, *sent))
+        assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES))
     log.close()
     assert (log.written, log.problem) == (len(requests), None)
     return read_log(folder, prediction_schema(data)).to_dicts()
@@ -126,7 +127,7 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         [],
         np.zeros(0, np.float32),
     )
-    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))))
+    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES))
     log.close()
     (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
     assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])
