@@ -37,7 +37,6 @@ def compare_features(
         found = with_readers(found, RunContext(name=name, stores=stores))
         write_json(Path(changes.path), found.model_dump(mode="json"))
         write_text(Path(page.path), "```\n" + "\n".join(found.lines()) + "\n```\n")
-        for line in found.lines():
-            note(line)
+        note("\n".join(found.lines()))
     changes.metadata["step"] = this.record
     return len(found.changed)

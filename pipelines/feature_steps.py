@@ -11,6 +11,7 @@ from components.fit_features import fit_features
 from components.join_table import join_table
 from components.merge_features import merge_features
 from components.partition_days import partition_days
+from pipelines.steps import add_step
 
 
 class Features(NamedTuple):
@@ -30,8 +31,8 @@ def in_one_pod(declared: dict[str, Any], previous: Any, valid_log: Any) -> Featu
         previous: Path of earlier fitted features.
         valid_log: Artefact.
     """
-    fitted = fit_features(**declared, previous=previous, valid_log=valid_log).outputs["fitted"]
-    table = build_table(**declared, valid_log=valid_log, fitted=fitted)
+    fitted = add_step(fit_features, **declared, previous=previous, valid_log=valid_log).outputs["fitted"]
+    table = add_step(build_table, **declared, valid_log=valid_log, fitted=fitted)
     return Features(fitted, table.outputs["table"])
 
 
@@ -44,12 +45,13 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
         valid_log: Artefact.
         cluster: Says how many groups there may be.
     """
-    grouped = partition_days(**declared, cluster=cluster, previous=previous, valid_log=valid_log)
     # The earlier features that it found may be gone when the same question is asked again.
-    grouped.set_display_name("partition_days").set_caching_options(False)
+    found = {"cluster": cluster, "previous": previous, "valid_log": valid_log}
+    grouped = add_step(partition_days, cached=False, **declared, **found)
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="count") as days:
-        counted = count_days(**declared, days=days, valid_log=valid_log)
-    merged = merge_features(
+        counted = add_step(count_days, **declared, days=days, valid_log=valid_log)
+    merged = add_step(
+        merge_features,
         **declared,
         previous=grouped.outputs["previous"],
         partitions=grouped.outputs["partitions"],
@@ -58,7 +60,7 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
     )
     fitted = merged.outputs["fitted"]
     with dsl.ParallelFor(items=merged.outputs["Output"], name="build") as days:
-        built = build_days(**declared, days=days, valid_log=valid_log, fitted=fitted)
+        built = add_step(build_days, **declared, days=days, valid_log=valid_log, fitted=fitted)
     parts = dsl.Collected(built.outputs["part"])
-    joined = join_table(code=declared["code"], valid_log=valid_log, parts=parts)
+    joined = add_step(join_table, code=declared["code"], valid_log=valid_log, parts=parts)
     return Features(fitted, joined.outputs["table"])

@@ -11,6 +11,7 @@ from components.join_valid_log import join_valid_log
 from components.partition_files import partition_files
 from components.validate import validate
 from components.validate_days import validate_days
+from pipelines.steps import add_step
 
 
 class Log(NamedTuple):
@@ -36,10 +37,10 @@ def log_in_one_pod(
         moments: `now` and `until`.
         after: Task that must have ended before.
     """
-    log = ingest(**common, **files, collected=collected)
+    log = add_step(ingest, **common, **files, collected=collected)
     if after is not None:
         log.after(after)
-    valid = validate(**common, **moments, raw_log=log.outputs["raw_log"])
+    valid = add_step(validate, **common, **moments, raw_log=log.outputs["raw_log"])
     return Log(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
 
 
@@ -56,10 +57,11 @@ def log_over_groups(
         after: Likewise.
         cluster: Says how many groups there may be.
     """
-    grouped = partition_files(**common, **files, cluster=cluster).after(after)
+    grouped = add_step(partition_files, **common, **files, cluster=cluster).after(after)
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="read") as group:
-        read = ingest_files(**common, **files, group=group)
-    log = join_raw_log(
+        read = add_step(ingest_files, **common, **files, group=group)
+    log = add_step(
+        join_raw_log,
         **common,
         collected=collected,
         partitions=grouped.outputs["partitions"],
@@ -67,6 +69,6 @@ def log_over_groups(
     )
     raw_log = log.outputs["raw_log"]
     with dsl.ParallelFor(items=log.outputs["Output"], name="validate") as days:
-        judged = validate_days(**common, until=moments["until"], days=days, raw_log=raw_log)
-    valid = join_valid_log(**common, **moments, raw_log=raw_log, parts=dsl.Collected(judged.outputs["part"]))
+        judged = add_step(validate_days, **common, until=moments["until"], days=days, raw_log=raw_log)
+    valid = add_step(join_valid_log, **common, **moments, raw_log=raw_log, parts=dsl.Collected(judged.outputs["part"]))
     return Log(raw_log, valid.outputs["valid_log"], valid.outputs["quarantine"])

@@ -8,6 +8,7 @@ from kfp import dsl
 from components.check_live_traffic import check_live_traffic
 from components.claim_moment import claim_moment
 from components.collect import collect
+from pipelines.steps import add_step
 from pipelines.training import training, training_wide
 
 
@@ -51,34 +52,32 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
 
         Args:
             name: Name of the spec.
-            monitoring: The spec's section, as canonical JSON.
-            data: As for the training graph; so are all that follow.
-            features: Likewise.
-            models: Likewise.
-            gates: Likewise.
-            slices: Likewise.
-            skew_rows: Likewise.
-            serving: Likewise.
-            runtime: Likewise.
-            cluster: Likewise.
-            location: Likewise.
-            input_digest: Likewise.
-            stores: Likewise.
-            code: Likewise.
-            now: Likewise.
-            previous: Likewise.
-            cron: Expression of the schedule, five fields; of the graph that the clock starts.
-            retrieval: As for the training graph.
+            monitoring: Section `monitoring` of the spec, as canonical JSON.
+            data: Section `data` of the spec, as canonical JSON.
+            features: Section `features` of the spec, as canonical JSON.
+            models: The declared models, each as a JSON text.
+            gates: Section `gates` of the spec, as canonical JSON, with the name of the baseline.
+            slices: Columns by which the gates slice scores: a part of `gates` that the feature table needs too.
+            skew_rows: Rows that are compared with Feast: a part of `gates` that no gate reads.
+            serving: Section `serving` of the spec, as canonical JSON.
+            runtime: Section `runtime` of the spec, as canonical JSON, without its part `cluster`.
+            cluster: Part `cluster` of section `runtime`, as canonical JSON.
+            location: Where the user's files are; empty for a generated log.
+            input_digest: Digest of those files; empty when only the run looks at them.
+            stores: Where MLflow, Feast and the records of monitoring are kept.
+            code: Digest of the source code: results of other code are not reused.
+            now: Moment (ISO 8601) against which freshness is judged; empty for the validating step's own clock.
+            previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
+            cron: Expression of the schedule, five fields; only of the graph that the clock starts.
+            retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
         """
-        collected = collect(name=name, data=data, serving=serving, runtime=runtime, stores=stores, code=code)
-        collected.set_display_name("collect").set_caching_options(False)
+        where = {"name": name, "stores": stores, "code": code}
+        collected = add_step(collect, cached=False, **where, data=data, serving=serving, runtime=runtime)
         if by_clock:
-            seen = claim_moment(name=name, monitoring=monitoring, cron=cron, stores=stores, code=code)
+            seen = add_step(claim_moment, cached=False, **where, monitoring=monitoring, cron=cron)
         else:
-            seen = check_live_traffic(
-                name=name, monitoring=monitoring, slices=slices, serving=serving, stores=stores, code=code
-            )
-        seen.set_display_name("claim_moment" if by_clock else "check_live_traffic").set_caching_options(False)
+            looked_at = {"monitoring": monitoring, "slices": slices, "serving": serving}
+            seen = add_step(check_live_traffic, cached=False, **where, **looked_at)
         seen.after(collected)
         with dsl.If(seen.outputs["Output"] == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
             train(

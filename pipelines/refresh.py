@@ -1,12 +1,14 @@
 """Newer statistics for the features of the champion, without a training."""
 
+from typing import Any
+
 from kfp import dsl
 
 from components.find_served_features import find_served_features
 from components.fit_features import fit_features
-from components.ingest import ingest
 from components.publish_features import publish_features
-from components.validate import validate
+from pipelines.log_steps import log_in_one_pod
+from pipelines.steps import add_step
 
 
 @dsl.pipeline(name="shortlist-refresh", description="Newer statistics for the features of the champion")
@@ -27,40 +29,41 @@ def refresh(
     """Count what is new in the log and publish it: Feast's online store, and the snapshot of every server.
 
     Args:
-        name: As for the training graph; so are all that follow.
-        data: Likewise.
-        features: Likewise; where the champion was trained with others, these are refreshed.
-        slices: Likewise.
-        skew_rows: Likewise.
-        runtime: Likewise.
-        location: Likewise.
-        input_digest: Likewise.
-        stores: Likewise.
-        code: Likewise.
-        now: Likewise.
-        until: Likewise.
+        name: Name of the spec.
+        data: Section `data` of the spec, as canonical JSON.
+        features: Section `features` of the spec, as canonical JSON.
+        slices: Columns by which the gates slice scores: a part of `gates` that the feature table needs too.
+        skew_rows: Rows that are compared with Feast: a part of `gates` that no gate reads.
+        runtime: Section `runtime` of the spec, as canonical JSON, without its part `cluster`.
+        location: Where the user's files are; empty for a generated log.
+        input_digest: Digest of those files; empty when only the run looks at them.
+        stores: Where MLflow, Feast and the records of monitoring are kept.
+        code: Digest of the source code: results of other code are not reused.
+        now: Moment (ISO 8601) against which freshness is judged; empty for the validating step's own clock.
+        until: Moment (ISO 8601) from which on no row is read; empty for none.
     """
-    served = find_served_features(name=name, data=data, features=features, stores=stores, code=code)
-    served.set_display_name("find_served_features").set_caching_options(False)
-    common = {"runtime": runtime, "code": code}
-    log = ingest(
-        data=data, **common, location=location, input_digest=input_digest, collected=served.outputs["collected"]
-    )
-    valid = validate(data=data, **common, now=now, until=until, raw_log=log.outputs["raw_log"])
-    fitted = fit_features(
+    wanted: dict[str, Any] = {"name": name, "data": data, "features": features, "stores": stores, "code": code}
+    served = add_step(find_served_features, cached=False, **wanted)
+    common: dict[str, Any] = {"runtime": runtime, "code": code}
+    files, moments = {"location": location, "input_digest": input_digest}, {"now": now, "until": until}
+    log = log_in_one_pod({"data": data, **common}, files, served.outputs["collected"], moments)
+    fitted = add_step(
+        fit_features,
         data=served.outputs["data"],
         features=served.outputs["features"],
         slices=slices,
         previous=served.outputs["previous"],
         **common,
-        valid_log=valid.outputs["valid_log"],
+        valid_log=log.valid_log,
     )
-    publish_features(
+    add_step(
+        publish_features,
+        cached=False,
         name=name,
         skew_rows=skew_rows,
         stores=stores,
         version=served.outputs["version"],
         **common,
-        valid_log=valid.outputs["valid_log"],
+        valid_log=log.valid_log,
         fitted=fitted.outputs["fitted"],
-    ).set_display_name("publish_features").set_caching_options(False)
+    )

@@ -6,6 +6,7 @@ from typing import Any
 from kfp import dsl
 
 from components.claim_training import claim_training
+from pipelines.steps import add_step
 from pipelines.training import training, training_wide
 
 
@@ -43,34 +44,36 @@ def submitted_graph(*, wide: bool) -> Callable[..., Any]:
         key: str = "",
         until: str = "",
         previous: str = "",
+        retrieval: str = "",
     ) -> None:
         """Note that the training begins, and run the training graph; end at once where another one is running.
 
         Args:
-            name: As for the training graph; so are all that follow.
-            data: Likewise.
-            features: Likewise.
-            models: Likewise.
-            gates: Likewise.
-            slices: Likewise.
-            skew_rows: Likewise.
-            monitoring: Likewise.
-            serving: Likewise.
-            runtime: Likewise.
-            cluster: Likewise.
-            location: Likewise.
-            input_digest: Likewise.
-            stores: Likewise.
-            code: Likewise.
-            now: Likewise.
-            trigger: Likewise; what a decision started was claimed before.
-            reasons: Likewise.
-            key: Of the decision, or of a person's submission.
-            until: Likewise.
-            previous: Likewise.
+            name: Name of the spec.
+            data: Section `data` of the spec, as canonical JSON.
+            features: Section `features` of the spec, as canonical JSON.
+            models: The declared models, each as a JSON text.
+            gates: Section `gates` of the spec, as canonical JSON, with the name of the baseline.
+            slices: Columns by which the gates slice scores: a part of `gates` that the feature table needs too.
+            skew_rows: Rows that are compared with Feast: a part of `gates` that no gate reads.
+            monitoring: Section `monitoring` of the spec, as canonical JSON.
+            serving: Section `serving` of the spec, as canonical JSON.
+            runtime: Section `runtime` of the spec, as canonical JSON, without its part `cluster`.
+            cluster: Part `cluster` of section `runtime`, as canonical JSON.
+            location: Where the user's files are; empty for a generated log.
+            input_digest: Digest of those files; empty when only the run looks at them.
+            stores: Where MLflow, Feast and the records of monitoring are kept.
+            code: Digest of the source code: results of other code are not reused.
+            now: Moment (ISO 8601) against which freshness is judged; empty for the validating step's own clock.
+            trigger: What started the run: `manual`, `schedule` or `drift`.
+            reasons: Reasons of the decision that started the run.
+            key: Key of the decision, or of a person's submission.
+            until: Moment (ISO 8601) from which on no row is read; empty for none.
+            previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
+            retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
         """
-        claimed = claim_training(name=name, trigger=trigger, key=key, until=until, stores=stores, code=code)
-        claimed.set_display_name("claim_training").set_caching_options(False)
+        where = {"name": name, "stores": stores, "code": code}
+        claimed = add_step(claim_training, cached=False, **where, trigger=trigger, key=key, until=until)
         with dsl.If(claimed.outputs["Output"] == True, name="train"):  # noqa: E712 - Kubeflow builds the condition from it
             train(
                 name=name,
@@ -94,6 +97,7 @@ def submitted_graph(*, wide: bool) -> Callable[..., Any]:
                 key=claimed.outputs["key"],
                 until=until,
                 previous=previous,
+                retrieval=retrieval,
             )
 
     graph: Callable[..., Any] = submitted

@@ -21,6 +21,7 @@ from components.train_ensembles import train_ensembles
 from components.validate_export import validate_export
 from pipelines.feature_steps import in_one_pod, over_groups_of_days
 from pipelines.log_steps import log_in_one_pod, log_over_groups
+from pipelines.steps import add_step
 
 
 def training_graph(*, wide: bool) -> Callable[..., Any]:
@@ -63,38 +64,36 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
 
         Args:
             name: Name of the spec.
-            data: The spec's section, as canonical JSON.
-            features: Likewise.
-            models: The models, each a text (`models.base.DeclaredModel`): numbers in a list would come back as floats.
-            gates: The spec's section, with the name of the baseline.
-            slices: Columns the gates slice by (part of gates; on its own because the feature table carries them).
-            skew_rows: Rows compared with Feast (part of gates).
-            monitoring: The spec's section.
-            serving: Likewise.
-            runtime: Likewise, but for its `cluster`, which is told to nobody whom it does not concern.
-            cluster: That part.
-            location: Where the user's files are.
-            input_digest: Digest of those files.
-            stores: Where MLflow and Feast keep theirs.
-            code: Digest of this package.
-            now: ISO 8601 moment against which freshness is judged; empty: the validating step's own clock.
-            trigger: What started the run: `manual`, `schedule` or `drift`. This and the next two are lineage: no step
-                that makes data sees them.
-            reasons: Of the decision that started it.
-            key: Of that decision.
-            until: ISO 8601 moment from which on no step after validation has a row; empty: there is none.
-            previous: Path of earlier fitted features, whose days need not be counted again; `newest` for those that the
-                store was last filled from; empty: every day is counted.
-            retrieval: The spec's section; empty: there is none.
+            data: Section `data` of the spec, as canonical JSON.
+            features: Section `features` of the spec, as canonical JSON.
+            models: The declared models, each as a JSON text.
+            gates: Section `gates` of the spec, as canonical JSON, with the name of the baseline.
+            slices: Columns by which the gates slice scores: a part of `gates` that the feature table needs too.
+            skew_rows: Rows that are compared with Feast: a part of `gates` that no gate reads.
+            monitoring: Section `monitoring` of the spec, as canonical JSON.
+            serving: Section `serving` of the spec, as canonical JSON.
+            runtime: Section `runtime` of the spec, as canonical JSON, without its part `cluster`.
+            cluster: Part `cluster` of section `runtime`, as canonical JSON.
+            location: Where the user's files are; empty for a generated log.
+            input_digest: Digest of those files; empty when only the run looks at them.
+            stores: Where MLflow, Feast and the records of monitoring are kept.
+            code: Digest of the source code: results of other code are not reused.
+            now: Moment (ISO 8601) against which freshness is judged; empty for the validating step's own clock.
+            trigger: What started the run: `manual`, `schedule` or `drift`.
+            reasons: Reasons of the decision that started the run.
+            key: Key of the decision that started the run.
+            until: Moment (ISO 8601) from which on no row is read; empty for none.
+            previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
+            retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
         """
-        closing = (
-            finalize_run(name=name, stores=stores, key=key).set_display_name("finalize_run").set_caching_options(False)
-        )
+        closing = add_step(finalize_run, cached=False, name=name, stores=stores, key=key)
         with dsl.ExitHandler(closing):
-            cause = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
+            cause: dict[str, Any] = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
             # Told what leads to the verdict; slices and rows compared with Feast are parts of `gates`. What is left out
             # can change the candidates' files alone, and on them score_champion hangs.
-            found = find_champion(
+            found = add_step(
+                find_champion,
+                cached=False,
                 name=name,
                 data=data,
                 features=features,
@@ -110,7 +109,6 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 previous=previous,
                 **cause,
             )
-            found.set_display_name("find_champion").set_caching_options(False)
             common = {"data": data, "runtime": runtime, "code": code}
             collected = found.outputs["collected"]
             files, moments = {"location": location, "input_digest": input_digest}, {"now": now, "until": until}
@@ -118,15 +116,16 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 log = log_over_groups(common, files, collected, moments, found, cluster)
             else:
                 log = log_in_one_pod(common, files, collected, moments, found)
-            declared = {**common, "features": features, "slices": slices}
+            declared: dict[str, Any] = {**common, "features": features, "slices": slices}
             rows = {"previous": found.outputs["previous"], "valid_log": log.valid_log}
             made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
-            features_of = {"valid_log": log.valid_log, "fitted": made.fitted}
+            features_of: dict[str, Any] = {"valid_log": log.valid_log, "fitted": made.fitted}
 
-            candidates = build_retrieval(
-                declared=retrieval, data=data, runtime=runtime, code=code, valid_log=log.valid_log
+            candidates = add_step(
+                build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=log.valid_log
             )
-            skew = materialize_features(
+            skew = add_step(
+                materialize_features,
                 name=name,
                 runtime=runtime,
                 skew_rows=skew_rows,
@@ -137,7 +136,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             )
             # One after another where this runs here; on a cluster all at once (`shortlist.kubeflow.cluster_graph`).
             with dsl.ParallelFor(items=found.outputs["Output"], name="models", parallelism=1) as declared_model:
-                trained = train(
+                trained = add_step(
+                    train,
                     declared=declared_model,
                     name=name,
                     runtime=runtime,
@@ -148,7 +148,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     fitted=made.fitted,
                     table=made.table,
                 )
-                proven = validate_export(
+                proven = add_step(
+                    validate_export,
                     gates=gates,
                     serving=serving,
                     runtime=runtime,
@@ -164,7 +165,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             def all_of(*names: str) -> dict[str, Any]:
                 return {name: dsl.Collected(lists[name]) for name in names}
 
-            combined = train_ensembles(
+            combined = add_step(
+                train_ensembles,
                 declared=models,
                 name=name,
                 gates=gates,
@@ -179,7 +181,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models", "scores"),
             )
             ensembles = combined.outputs["ensembles"]
-            champion = score_champion(
+            champion = add_step(
+                score_champion,
                 version=found.outputs["version"],
                 name=name,
                 stores=stores,
@@ -188,7 +191,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models"),
                 ensembles=ensembles,
             )
-            judged = evaluate_gates(
+            judged = add_step(
+                evaluate_gates,
                 gates=gates,
                 runtime=runtime,
                 code=code,
@@ -199,7 +203,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models", "scores", "proofs"),
                 ensembles=ensembles,
             )
-            frozen = build_reference_profile(
+            frozen = add_step(
+                build_reference_profile,
                 name=name,
                 data=data,
                 features=features,
@@ -213,7 +218,8 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             books["ensembles"] = combined.outputs["Output"]
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
                 standing = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
-                registered = register(
+                registered = add_step(
+                    register,
                     **books,
                     **standing,
                     trained=dsl.Collected(trained.outputs["Output"]),
@@ -221,42 +227,42 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     retrieval=candidates.outputs["retrieval"],
                 )
             with dsl.Else(name="held"):
-                held = record_gate_failures(**books, trained=dsl.Collected(trained.outputs["Output"]))
+                held = add_step(record_gate_failures, **books, trained=dsl.Collected(trained.outputs["Output"]))
             version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
-            page = (
-                report(
-                    name=name,
-                    gates=gates,
-                    runtime=runtime,
-                    stores=stores,
-                    lineage={
-                        "input_digest": input_digest,
-                        "code": code,
-                        "log": location,
-                        "trigger": trigger,
-                        "decision": key,
-                        "until": until,
-                    },
-                    version=version,
-                    started=found.outputs["started"],
-                    found=found.outputs["step"],
-                    registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
-                    raw_log=log.raw_log,
-                    valid_log=log.valid_log,
-                    quarantine=log.quarantine,
-                    fitted=made.fitted,
-                    table=made.table,
-                    skew=skew.outputs["skew"],
-                    retrieval=candidates.outputs["retrieval"],
-                    champion=champion.outputs["champion"],
-                    verdict=judged.outputs["verdict"],
-                    **all_of("models", "scores", "proofs"),
-                    ensembles=ensembles,
-                )
-                .set_display_name("report")
-                .set_caching_options(False)
+            page = add_step(
+                report,
+                cached=False,
+                name=name,
+                gates=gates,
+                runtime=runtime,
+                stores=stores,
+                lineage={
+                    "input_digest": input_digest,
+                    "code": code,
+                    "log": location,
+                    "trigger": trigger,
+                    "decision": key,
+                    "until": until,
+                },
+                version=version,
+                started=found.outputs["started"],
+                found=found.outputs["step"],
+                registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
+                raw_log=log.raw_log,
+                valid_log=log.valid_log,
+                quarantine=log.quarantine,
+                fitted=made.fitted,
+                table=made.table,
+                skew=skew.outputs["skew"],
+                retrieval=candidates.outputs["retrieval"],
+                champion=champion.outputs["champion"],
+                verdict=judged.outputs["verdict"],
+                **all_of("models", "scores", "proofs"),
+                ensembles=ensembles,
             )
-            rolled = roll_out(
+            rolled = add_step(
+                roll_out,
+                cached=False,
                 version=version,
                 name=name,
                 serving=serving,
@@ -267,7 +273,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 key=key,
                 code=code,
             )
-            rolled.set_display_name("roll_out").set_caching_options(False).after(page)
+            rolled.after(page)
 
     graph: Callable[..., Any] = training
     return graph

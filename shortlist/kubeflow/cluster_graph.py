@@ -39,23 +39,15 @@ class Step:
     """Its `PipelineTaskSpec`."""
     executor: str
     """Label of its container."""
-    title: str
-    """Display name, such as `find_champion`."""
     function: str
-    """Name of its component, such as `train`."""
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """What `runtime.cluster.tasks` may call it, the narrower name first."""
-        return self.title, self.function
+    """Name of its component, such as `train`: what `runtime.cluster.tasks` calls it."""
 
     def settings(self, cluster: Cluster, models: Sequence[str] = ()) -> Task:
         """Return what its pod gets.
 
         A step that is made for every model has one pod template: it gets the most that is declared for any of them.
         """
-        named = next((name for name in self.names if name in cluster.tasks), "default")
-        usual = cluster.task(named)
+        usual = cluster.task(self.function)
         if self.function not in PER_MODEL:
             return usual
         own = [cluster.tasks.get(f"{self.function}_{model}", usual) for model in models]
@@ -112,8 +104,7 @@ def steps_of(spec: Any) -> Iterator[Step]:
         for task in component.dag.tasks.values():
             label = spec.components[task.component_ref.name].executor_label
             if label:
-                title = task.task_info.name.replace("-", "_")
-                yield Step(task, label, title, _function(executors[label]["container"]["args"]))
+                yield Step(task, label, _function(executors[label]["container"]["args"]))
 
 
 def largest(tasks: Sequence[Task]) -> Task:
@@ -169,7 +160,7 @@ def check_step_names(cluster: Cluster, graphs: Mapping[str, Any], models: Sequen
     Raises:
         ShortlistError: A name is not.
     """
-    known = {name for spec in graphs.values() for step in steps_of(spec) for name in step.names}
+    known = {step.function for spec in graphs.values() for step in steps_of(spec)}
     known |= {f"{step}_{model}" for step in PER_MODEL if step in known for model in models}
     for name in cluster.tasks:
         if name not in known | {"default"}:

@@ -40,6 +40,17 @@ TITLES: Final = {
     "roll_out": "Roll out",
 }
 """What every step does, in the order of reports."""
+_OTHER_TITLES: Final = {
+    "claim_moment": "Claim the scheduled training",
+    "claim_training": "Claim the submitted training",
+    "find_collected": "Look up the collected rows",
+    "record_gate_failures": "Record why nothing is blessed",
+    "finalize_run": "Finish the run",
+    "plan_trials": "Plan the trials",
+    "run_trials": "Run a batch of trials",
+    "choose_settings": "Choose the best settings",
+}
+"""Steps that only graphs show."""
 PER_MODEL: Final = ("train", "validate_export")
 """Steps that are made once for every declared model; each is then called `<step>_<model>`."""
 
@@ -61,6 +72,15 @@ def title_of(name: str) -> str:
     """
     step = step_of(name)
     return f"{TITLES[step]} {name.removeprefix(f'{step}_')}" if step != name else TITLES[name]
+
+
+def graph_title(step: str) -> str:
+    """Return what a graph calls a step.
+
+    >>> graph_title("validate_export"), graph_title("finalize_run")
+    ('Validate on a real Triton', 'Finish the run')
+    """
+    return ({**TITLES, **_OTHER_TITLES})[step].removesuffix(":")
 
 
 def in_order(names: Collection[str]) -> list[str]:

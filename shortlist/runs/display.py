@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from shortlist.runs.runner import task_titles
+from shortlist.runs.runner import task_steps
 from shortlist.contracts import Files
 from shortlist.report.titles import TITLES, step_of, steps_of, title_of
 
@@ -48,7 +48,7 @@ class Display:
         self._events = events
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
-        self._steps = steps_of(set(task_titles(pipeline).values()), models or {})
+        self._steps = steps_of(set(task_steps(pipeline).values()), models or {})
         self._said = 0
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=False)

@@ -150,7 +150,8 @@ class Cluster(Section):
     ttl_hours: int = Field(default=72, ge=1)
     """A finished run's pods are removed after this time."""
     partitions: int = Field(default=1, ge=1, le=64)
-    """Groups of days whose statistics and features are made by pods of their own; 1: one pod does it all."""
+    """Groups of files that are read, and of days that are validated, counted and turned into features, by pods of their
+    own; 1: one pod does it all."""
     workers: dict[str, Workers] = Field(default_factory=dict)
     """Name of a model -> the processes that train it together (Kubeflow Trainer)."""
     gateway: str = "shortlist"

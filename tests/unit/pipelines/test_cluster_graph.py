@@ -41,6 +41,11 @@ def work(text: str) -> str:
     return text
 
 
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def train_dlrm(text: str) -> str:
+    return text
+
+
 def threads(task: Any, cores: str) -> None:
     task.set_env_variable("OMP_NUM_THREADS", cores).set_env_variable("POLARS_MAX_THREADS", cores)
     task.set_env_variable("OMP_WAIT_POLICY", "PASSIVE")
@@ -53,6 +58,10 @@ def with_setters() -> Any:
     def work(text: str) -> str:
         return text
 
+    @dsl.component(base_image=CPU, install_kfp_package=False)
+    def train_dlrm(text: str) -> str:
+        return text
+
     @dsl.pipeline(name="g", pipeline_config=dsl.PipelineConfig(ttl_seconds_after_finished=7_200))
     def graph() -> None:
         first = work(text="a").set_cpu_request("500m").set_cpu_limit("500m")
@@ -60,7 +69,7 @@ def with_setters() -> Any:
         threads(first, "1")
         k8s.set_image_pull_policy(k8s.set_timeout(first, 1_800), "IfNotPresent")
         with dsl.ParallelFor(["x", "y"]) as item:
-            second = work(text=item).set_display_name("train_dlrm").set_cpu_request("8").set_cpu_limit("8")
+            second = train_dlrm(text=item).set_cpu_request("8").set_cpu_limit("8")
             second.set_memory_request("64Gi").set_memory_limit("64Gi").set_retry(3, "30s", 2.0, "600s")
             second.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(2).set_container_image(GPU)
             threads(second, "8")
@@ -79,7 +88,7 @@ def plain() -> Any:
     def graph() -> None:
         work(text="a")
         with dsl.ParallelFor(["x", "y"]) as item:
-            work(text=item).set_display_name("train_dlrm")
+            train_dlrm(text=item)
 
     return graph
 
@@ -131,7 +140,7 @@ def test_every_step_of_our_graphs_gets_its_settings(name: str) -> None:
     assert {label for label, limit in cpu.items() if limit == "7"} == {
         label for label in cpu if label.startswith("exec-train") and "ensembles" not in label
     }
-    titles = {step.title for step in steps_of(graph.pipeline_spec)}
+    titles = {step.function for step in steps_of(graph.pipeline_spec)}
     assert {"train", "ingest", "finalize_run", "roll_out"} <= titles
 
 

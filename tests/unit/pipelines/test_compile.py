@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from pipelines.compile import (
     training_pipeline,
 )
 from shortlist.report.titles import TITLES
-from shortlist.runs.runner import task_titles
+from shortlist.runs.runner import task_steps
 from shortlist.spec.load import load_spec
 
 GRAPHS = ("training", "monitoring", "scheduled_retraining")
@@ -43,7 +44,7 @@ def test_a_changed_file_is_found(tmp_path: Path) -> None:
 
 
 def test_every_step_that_a_person_sees_is_a_task() -> None:
-    tasks = {name: set(task_titles(COMPILED / f"{name}.yaml").values()) for name in NAMES}
+    tasks = {name: set(task_steps(COMPILED / f"{name}.yaml").values()) for name in NAMES}
     assert set(TITLES) - tasks["monitoring"] == OF_GROUPS | OF_REFRESH
     assert set(TITLES) - tasks["monitoring_wide"] == IN_ONE_POD | OF_REFRESH
     published = {"ingest", "validate", "find_served_features", "publish_features"}
@@ -66,6 +67,22 @@ def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
     assert (training_pipeline(one), monitoring_pipeline(one)) == ("training", "monitoring")
     assert (training_pipeline(four), monitoring_pipeline(four)) == ("training_wide", "monitoring_wide")
     assert (scheduled_pipeline(one), scheduled_pipeline(four)) == ("scheduled_retraining", "scheduled_retraining_wide")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "tuning"])
+def test_steps_and_parameters_read_well_in_kubeflows_ui(name: str) -> None:
+    """The UI shows a task under its display name, and in the form of a new run the description of every parameter."""
+    pipeline = yaml.safe_load((COMPILED / f"{name}.yaml").read_text())
+    components = pipeline["components"]
+    dags = [one["dag"]["tasks"] for one in (pipeline["root"], *components.values()) if "dag" in one]
+    tasks = {name: task for dag in dags for name, task in dag.items()}
+    steps = {n: t for n, t in tasks.items() if "executorLabel" in components[t["componentRef"]["name"]]}
+    titles = {task["taskInfo"]["name"] for task in steps.values()}
+    assert len(titles) == len(steps)
+    assert all(re.fullmatch(r"[A-Z][A-Za-z:, ]+[a-zL]", title) for title in titles), titles
+    parameters = pipeline["root"]["inputDefinitions"]["parameters"].values()
+    described = [" ".join(one["description"].split()) for one in parameters]
+    assert all(len(text) > 15 and text.endswith(".") and "Likewise" not in text for text in described)
 
 
 @pytest.mark.parametrize("name", NAMES)
