@@ -67,8 +67,6 @@ def listwise_loss(logits_B: Tensor, labels_B: Tensor, lists_B: Tensor) -> Tensor
     losses_L = torch.log(torch.where(varied_L, total_L, 1.0)) + highest_L - mean_L
     counted_L = torch.zeros_like(highest_L).index_add(0, lists_B, rows_B)
     return torch.where(varied_L, losses_L * counted_L, 0.0).sum() / max(1, len(labels_B))
-        1, len(labels_B)
-    )
 
 
 ORDER_LOSSES: Final[dict[Objective, OrderLoss]] = {"pairwise": pairwise_loss, "listwise": listwise_loss}
