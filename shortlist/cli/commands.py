@@ -94,7 +94,8 @@ def run_(
     from shortlist.runs.submit import run_locally
     from shortlist.spec.load import load_spec
 
-    raise typer.Exit(run_locally(load_spec(find_spec(spec), changes_of(profile, objects, change)), data, runs))
+    declared = load_spec(find_spec(spec), changes_of(profile, objects, change))
+    raise typer.Exit(run_locally(declared, data, runs, asked=spec))
 
 
 @app.command(name="compile")

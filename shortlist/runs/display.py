@@ -25,13 +25,16 @@ _REFRESH_SECONDS = 0.1
 class Display:
     """Follows the events of a run's steps; draws when the output is a terminal, prints a line per step otherwise."""
 
-    def __init__(self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, asked: str = ""
+    ) -> None:
         """Begin to follow.
 
         Args:
             events: File of events.
             pipeline: The compiled graph.
             models: Name of every declared model -> its role.
+            asked: What the user calls the spec, a name or a path; the spec's name by default.
         """
         self.finished: dict[str, dict[str, Any]] = {}
         """Step records by name; a step from the cache has {"cached": True}."""
@@ -46,6 +49,7 @@ class Display:
         self.interrupted = False
         """Whether the user stopped the run."""
         self._events = events
+        self._asked = asked
         self._offset = 0
         self._running: dict[str, dict[str, Any]] = {}
         self._steps = steps_of(set(task_steps(pipeline).values()), models or {})
@@ -144,7 +148,7 @@ class Display:
             for note in self.notes:
                 self._console.print(note, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
-            self._console.print(_ending(run), markup=False, soft_wrap=True)
+            self._console.print(_ending(run, self._asked), markup=False, soft_wrap=True)
 
 
 def _measures(record: dict[str, Any]) -> str:
@@ -228,12 +232,12 @@ def _between(model: dict[str, Any], metric: str) -> str:
     return "" if None in ends else "\N{EN DASH}".join(f"{end:.3f}" for end in ends)
 
 
-def _ending(run: Path) -> str:
+def _ending(run: Path, asked: str) -> str:
     """Return what was made, how good it is against the baseline, and three commands to go on with."""
     summary = json.loads((run / Files.SUMMARY).read_text())
     arguments = run / "arguments.json"
     told = json.loads(arguments.read_text()) if arguments.is_file() else {}
-    spec, blessed, models = summary["spec"], summary["blessed"], summary["models"]
+    spec, blessed, models = asked or summary["spec"], summary["blessed"], summary["models"]
     measured = {name: model for name, model in models.items() if model["auc"] is not None}
     candidates = [name for name, model in measured.items() if model.get("role", "candidate") == "candidate"]
     best = blessed["model"] if blessed else max(candidates, key=lambda name: measured[name]["auc"], default="")

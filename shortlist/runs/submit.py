@@ -121,6 +121,7 @@ def run_locally(
     *,
     until: datetime | None = None,
     decision: RetrainDecision | None = None,
+    asked: str = "",
 ) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
@@ -135,6 +136,7 @@ def run_locally(
         runs: Folder of runs and stores.
         until: See `training_arguments`.
         decision: Likewise.
+        asked: What the user calls the spec, a name or a path, for the commands shown at the end; its name by default.
 
     Raises:
         ShortlistError: The data are not given, or not there, or `until` has no timezone; or the engine is not there.
@@ -155,7 +157,7 @@ def run_locally(
             sys.stdout.write(f"Nothing is trained: {own.reasons[0]}.\n")
             return 0
     try:
-        code = _run_training(spec, run, runs, state, arguments)
+        code = _run_training(spec, run, runs, state, arguments, asked or spec.name)
     except BaseException as error:
         if own is not None:
             book.mark_failed(own.key, str(error) or type(error).__name__)
@@ -165,10 +167,12 @@ def run_locally(
     return code
 
 
-def _run_training(spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any]) -> int:
+def _run_training(
+    spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], asked: str
+) -> int:
     started = datetime.now(UTC)
     graph = COMPILED / f"{training_pipeline(spec)}.yaml"
-    with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
+    with Display(run / "events.jsonl", graph, roles_of(arguments), asked) as display:
         code = run_child(graph, run, state, display)
     return finish(spec, run, runs, display, code, started)
 

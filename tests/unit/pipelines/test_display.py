@@ -13,8 +13,8 @@ from pipelines.compile import COMPILED
 from shortlist.runs.display import Display
 
 
-def display_of(folder: Path, *events: dict[str, Any]) -> Display:
-    display = Display(folder / "events.jsonl", COMPILED / "training.yaml")
+def display_of(folder: Path, *events: dict[str, Any], asked: str = "") -> Display:
+    display = Display(folder / "events.jsonl", COMPILED / "training.yaml", asked=asked)
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     display.refresh()
     return display
@@ -138,3 +138,12 @@ def test_the_last_screen_says_what_was_made_how_good_it_is_and_what_to_try(
     assert ("make serve SPEC=mine " in shown) == bool(blessed)
     assert "make run SPEC=mine DATA=/logs SET=models.trees.learning_rate=0.05 " in shown
     assert "make ui " in shown
+
+
+def test_commands_name_the_spec_as_the_user_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"spec": "mine", "rows": {"test": 2}, "best_possible": None, "gates": [], "blessed": None, "models": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    display_of(tmp_path, asked="specs/mine.yaml").conclude(tmp_path, 0, Path("runs"))
+    shown = capsys.readouterr().out
+    assert "shortlist check specs/mine.yaml" in shown
+    assert "make run SPEC=specs/mine.yaml" in shown
