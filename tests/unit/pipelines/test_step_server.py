@@ -54,7 +54,7 @@ def server(*modules: str) -> Iterator[psutil.Process]:
 
 def ended(step: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit code, output and errors of a step."""
-    output, errors = step.communicate(timeout=120)
+    output, errors = step.communicate(timeout=500)
     return step.returncode, output, errors
 
 
