@@ -15,9 +15,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from shortlist.runs.runner import task_steps
 from shortlist.contracts import Files
 from shortlist.report.titles import TITLES, step_of, steps_of, title_of
+from shortlist.runs.runner import task_steps
 
 _REFRESH_SECONDS = 0.1
 
@@ -25,9 +25,7 @@ _REFRESH_SECONDS = 0.1
 class Display:
     """Follows the events of a run's steps; draws when the output is a terminal, prints a line per step otherwise."""
 
-    def __init__(
-        self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, asked: str = ""
-    ) -> None:
+    def __init__(self, events: Path, pipeline: Path, models: Mapping[str, str] | None = None, asked: str = "") -> None:
         """Begin to follow.
 
         Args:
@@ -243,7 +241,9 @@ def _ending(run: Path, asked: str) -> str:
     best = blessed["model"] if blessed else max(candidates, key=lambda name: measured[name]["auc"], default="")
     declared = json.loads(told["gates"]).get("baseline") if told.get("gates") else None
     trained = [name for name, model in models.items() if model.get("role") != "champion"]
-    lines = [f"Made: {len(trained)} models ({', '.join(sorted(trained))}), their features in Feast, all of it in MLflow."]
+    lines = [
+        f"Made: {len(trained)} models ({', '.join(sorted(trained))}), their features in Feast, all of it in MLflow."
+    ]
     if best and declared in measured:
         ours, theirs = measured[best]["auc"], measured[declared]["auc"]
         word = f"version {blessed['version']}" if blessed else "held"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shortlist.runs.display import Display
 from shortlist.contracts import Files
 from shortlist.report.assembly import page_steps, summary_of
 from shortlist.report.page import RunPage
 from shortlist.report.report import write_report
 from shortlist.report.summary import Failure, write_summary
+from shortlist.runs.display import Display
 
 
 def write_failure(spec: str, run: Path, display: Display, started: datetime) -> None:

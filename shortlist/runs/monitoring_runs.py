@@ -12,19 +12,19 @@ from typing import Any, Final
 from rich.console import Console
 
 from monitoring.exposition import serve_metrics
-from monitoring.retraining.moments import begin_moment, newest_moment
-from monitoring.records import RetrainDecision
 from monitoring.monitoring_job import MonitoringJob
+from monitoring.records import RetrainDecision
+from monitoring.retraining.moments import begin_moment, newest_moment
 from pipelines.compile import COMPILED, monitoring_pipeline
 from shortlist.collecting.collector import Collected, Collector
+from shortlist.contracts import Files, ShortlistError
 from shortlist.runs.display import Display
 from shortlist.runs.refresh_runs import refresh_is_due, run_refresh_locally
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder, existing
 from shortlist.runs.submit import finish, location_of, run_child, run_locally, training_arguments
-from shortlist.storage.artefacts import read_json, write_json
 from shortlist.spec.spec import Spec
-from shortlist.contracts import Files, ShortlistError
+from shortlist.storage.artefacts import read_json, write_json
 
 _INTERRUPTED: Final = 130
 """Exit code of what the user stopped."""

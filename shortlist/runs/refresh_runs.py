@@ -1,4 +1,4 @@
-"""Runs a spec's refresh and backfill pipelines on this machine: other statistics for what serves, without a training."""
+"""Runs a spec's refresh and backfill pipelines on this machine: other statistics without a training."""
 
 from __future__ import annotations
 

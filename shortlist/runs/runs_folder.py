@@ -13,9 +13,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from shortlist.storage.artefacts import write_text
-from shortlist.spec.runtime import BucketObjects, PostgresDatabase, Runtime, ServerTracking
 from shortlist.contracts import ShortlistError
+from shortlist.spec.runtime import BucketObjects, PostgresDatabase, Runtime, ServerTracking
+from shortlist.storage.artefacts import write_text
 from shortlist.storage.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 

@@ -18,17 +18,17 @@ from monitoring.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.records import RetrainDecision
 from monitoring.retraining.moments import begin_by_hand
 from pipelines.compile import COMPILED, training_pipeline
+from shortlist.contracts import Files, ShortlistError
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.storage.artefacts import read_json, write_json
 from shortlist.spec.cluster import Cluster
 from shortlist.spec.data import GeneratedSource
 from shortlist.spec.load import canonical_json
 from shortlist.spec.spec import Spec
-from shortlist.contracts import Files, ShortlistError
-from shortlist.system.query_engine import prepare
+from shortlist.storage.artefacts import read_json, write_json
 from shortlist.system.progress import EVENTS_VARIABLE
+from shortlist.system.query_engine import prepare
 from shortlist.tracking.pipeline_run import RUN_VARIABLE
 from shortlist.training.training import RunContext
 
@@ -167,9 +167,7 @@ def run_locally(
     return code
 
 
-def _run_training(
-    spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], asked: str
-) -> int:
+def _run_training(spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], asked: str) -> int:
     started = datetime.now(UTC)
     graph = COMPILED / f"{training_pipeline(spec)}.yaml"
     with Display(run / "events.jsonl", graph, roles_of(arguments), asked) as display:
