@@ -60,7 +60,7 @@ class PoolOrder(NamedTuple):
             lengths_L: Rows of every list, as they follow each other in the files; None: every row by itself.
             seed: Of the draw.
 
-        >>> PoolOrder.shuffled(5, np.array([2, 3]), [1]).rows_N.tolist()
+        >>> PoolOrder.shuffled(5, np.array([2, 3]), [3]).rows_N.tolist()
         [2, 3, 4, 0, 1]
         """
         random, places_N = np.random.default_rng(seed), np.arange(rows)

@@ -114,7 +114,12 @@ def save_fit(
         "split": split.notes(),
         "counting": planned.counting(),
         "days": {day.isoformat(): record.saved() for day, record in records.items()},
-        "quarantined": fitting.log.notes.get(QUARANTINED_BY_DAY, {}),
+        # Later days are no part of what was counted: nothing of a fit may depend on them.
+        "quarantined": {
+            day: rows
+            for day, rows in fitting.log.notes.get(QUARANTINED_BY_DAY, {}).items()
+            if day <= max(days).isoformat()
+        },
     }
     write_json(fitting.out / Files.FEATURES, saved)
 

@@ -89,6 +89,7 @@ class OddItems(Filter):
     """A filter of a user's own."""
 
     kind: str = Field(default="odd", pattern="^odd$")
+    """Odd numbers only."""
     name: str = "odd"
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:

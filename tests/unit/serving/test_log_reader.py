@@ -56,7 +56,7 @@ def without(*names: str) -> pa.Schema:
 
 def test_the_log_holds_what_is_known_before_and_never_an_outcome() -> None:
     assert list(logged_inputs(DATA)) == ["user_id", "page", "words", "made", "status"]
-    inputs = {field.name: field.type.value_type for field in list(SCHEMA)[15 : -len(FEATURE_COLUMNS)]}
+    inputs = {field.name: field.type.value_type for field in list(SCHEMA)[16 : -len(FEATURE_COLUMNS)]}
     assert inputs == {
         "event_time": pa.timestamp("us", "UTC"),
         "user_id": pa.int64(),

@@ -58,6 +58,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
         "0" * 16,
         1.5,
         False,
+        None,
         1.0,
         np.arange(rows),
         scores,
@@ -94,7 +95,7 @@ def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
     nothing = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES)
-    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, 0.5, *nothing))
+    assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()
     assert first["time"] == NOW

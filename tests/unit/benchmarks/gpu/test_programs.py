@@ -218,7 +218,9 @@ def test_programs_of_a_lent_machine_import_little() -> None:
 
 def test_a_store_that_gives_rows_in_another_order_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     right = loading.DeviceStore.pool
-    monkeypatch.setattr(loading.DeviceStore, "pool", lambda self, on, paths, seed: right(self, on, paths, [*seed, 1]))
+    monkeypatch.setattr(
+        loading.DeviceStore, "pool", lambda self, on, paths, order: right(self, on, paths, np.roll(order, 1))
+    )
     failed = loading.run(TOY).failed
     assert len(failed) == 3
     assert all(said.endswith("the host's batches: batch 0 differs") for said in failed)
