@@ -76,6 +76,16 @@ def test_only_differences_within_a_list_count(objective: Any) -> None:
     assert float(loss(moved, labels, lists)) == pytest.approx(float(loss(logits, labels, lists)), abs=1e-4)
 
 
+@pytest.mark.parametrize("objective", ORDER_LOSSES)
+def test_a_list_counts_by_the_weight_that_its_labels_carry(objective: Any) -> None:
+    logits, lists = torch.tensor([0.5, 0.1, 0.3, -0.2]), torch.tensor([0, 0, 1, 1])
+    loss = ORDER_LOSSES[objective]
+    first, second = (loss(logits, torch.tensor(labels), lists) for labels in ([1.0, 0, 0, 0], [0.0, 0, 0, 1]))
+    # A list of one class has no loss: the two lists are looked at one by one, then together, the second 4 times.
+    together = loss(logits, torch.tensor([1.0, -1, -4, 4]), lists)
+    assert float(together) == pytest.approx(float(first) + 4 * float(second))
+
+
 def test_losses_of_equal_scores() -> None:
     labels, lists = torch.tensor([1.0, 0, 0]), torch.zeros(3, dtype=torch.int64)
     assert float(pairwise_loss(torch.zeros(3), labels, lists)) == pytest.approx(math.log(2))
