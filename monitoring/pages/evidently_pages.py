@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DRIFT: Final = "drift.html"
 QUALITY: Final = "quality.html"
-_HEADING: Final = '<p style="margin:0;padding:12px 24px;background:#fff;color:#111;font:16px sans-serif">{}</p>'
+_HEADING: Final = '<h1 style="margin:0;padding:12px 24px;background:#fff;color:#111;font:16px sans-serif">{}</h1>'
 
 
 def write_pages(
@@ -149,7 +149,10 @@ def _write(path: Path, title: str, draw: Callable[[], str]) -> Path:
             " numbers; install the pinned version (requirements/run.txt) and look again for the page."
         ) from error
     heading = _HEADING.format(escape(title))
-    html = html.replace("<head>", f"<head><title>{escape(title)}</title>", 1).replace("<body>", f"<body>{heading}", 1)
+    html = html.replace("<head>", f"<head><title>{escape(title)}</title>", 1)
+    # Screen readers jump to a page's main part and to its heading; Evidently writes neither.
+    before, _, after = html.replace("<body>", f"<body><main>{heading}", 1).rpartition("</body>")
+    html = f"{before}</main></body>{after}"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)
     return path

@@ -105,7 +105,8 @@ def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
     for kind, html in (("Drift", pages["drift.html"]), ("Quality", pages["quality.html"])):
         title = f"{kind}: demo, 2026-01-19 00:00 to 2026-01-20 00:00, xgboost"
         assert f"<title>{title}</title>" in html
-        assert f">{title}</p>" in html
+        assert f">{title}</h1>" in html
+        assert html.index("<main>") < html.index(f">{title}</h1>") < html.rindex("</main>") < html.rindex("</body>")
     assert "ROC AUC" in pages["quality.html"]
 
 
