@@ -93,7 +93,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert summary["rows"]["valid"] + summary["rows"]["quarantined"] == summary["rows"]["raw"]
     assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
-        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra",
+        "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra", "retrieval",
     }  # fmt: skip
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
@@ -137,7 +137,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_is_judged_against_t
     changed = small_demo()
     changed["models"]["dlrm"] |= {"epochs": 2}
     other = run(changed, demo_runs)
-    again = {"find_champion", "score_champion", "evaluate_gates", "register", "report", "roll_out"}
+    again = {"find_champion", "train_ensembles", "score_champion", "evaluate_gates", "register", "report", "roll_out"}
     assert executed(other) - again == {"train_dlrm", "validate_export_dlrm"}
     assert {"score_champion", "evaluate_gates"} <= executed(other)
     assert other.summary["models"]["champion"]["auc"] == pytest.approx(
