@@ -7,7 +7,7 @@ from copy import copy
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,10 @@ from shortlist.spec.spec import select
 from shortlist.storage.tables import DayTable
 
 Part = Literal["train", "validation"]
+
+
+MEAN_WEIGHT: Final = "mean_weight"
+"""Note of a feature table that says what `mean_weight` found, for processes that do not have all of its files."""
 
 
 class FeatureColumn(BaseModel):
@@ -161,7 +165,9 @@ class LearningTable:
             )
         self.base_rate = positives / rows
         self._own: frozenset[Path] | None = None
-        self._mean_weight = self._weights_mean()
+        # A process among several has files of its own only, and is told.
+        known = MEAN_WEIGHT in table.notes
+        self._mean_weight: float | None = table.notes[MEAN_WEIGHT] if known else mean_weight(table, self.split)
         if self._mean_weight is not None:
             self._columns.append(Columns.WEIGHT)
 
@@ -215,22 +221,6 @@ class LearningTable:
             return frame
         return frame.with_columns((pl.col(Columns.WEIGHT) / self._mean_weight).cast(pl.Float32))
 
-    def _weights_mean(self) -> float | None:
-        """Return the mean weight of the training rows; None where all rows that are learnt weigh the same."""
-        paths = self.paths("train", "validation")
-        if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in paths):
-            return None
-        weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
-        least, most = (
-            (pl.scan_parquet(paths, hive_partitioning=False).select(weight.min(), weight.max().alias("most")))
-            .collect()
-            .row(0)
-        )
-        if least == most:
-            return None
-        train = pl.scan_parquet(self.paths("train"), hive_partitioning=False)
-        return float(train.select(weight.mean()).collect().item())
-
     def _days(self, part: str) -> tuple[date, ...]:
         if part not in ("train", "validation"):
             raise ShortlistError(f"a ranker learns from train and validation days; it may not read '{part}'")
@@ -242,6 +232,19 @@ class LearningTable:
 
     def _named(self, part: str) -> str:
         return ", ".join(str(day) for day in self._days(part)) or "(none declared)"
+
+
+def mean_weight(table: DayTable, split: Split) -> float | None:
+    """Return the mean weight of the training rows; None where all rows that are learnt weigh the same."""
+    train, validation = table.paths(set(split.train)), table.paths(set(split.validation))
+    if any(Columns.WEIGHT not in pl.read_parquet_schema(path) for path in (*train, *validation)):
+        return None
+    weight = pl.col(Columns.WEIGHT).cast(pl.Float64)
+    every = pl.scan_parquet([*train, *validation], hive_partitioning=False)
+    least, most = every.select(weight.min(), weight.max().alias("most")).collect().row(0)
+    if least == most:
+        return None
+    return float(pl.scan_parquet(train, hive_partitioning=False).select(weight.mean()).collect().item())
 
 
 def weights_of(frame: pl.DataFrame) -> np.ndarray | None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from models.inputs import chosen, days_learnt
+from models.inputs import MEAN_WEIGHT, chosen, days_learnt, mean_weight
 from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
 from shortlist.spec.base import Section
@@ -87,9 +87,11 @@ class Job(BaseModel):
         for days in (split.train, split.validation):
             for rank in range(world):
                 own[rank] += [str(path.relative_to(table.folder)) for path in share_of(table, rank, world, set(days))]
+        index = table.model_dump(mode="json")
+        index["notes"][MEAN_WEIGHT] = mean_weight(table, split)
         return cls(
             kind=kind, name=name, section=section.model_dump(mode="json"), runtime=runtime, table=str(table.folder),
-            index=table.model_dump(mode="json"), shares=tuple(map(tuple, own)),
+            index=index, shares=tuple(map(tuple, own)),
             champion=str(champion) if champion else "",
         )  # fmt: skip
 

@@ -379,8 +379,8 @@ def test_a_create_whose_answer_was_lost_still_knows_that_it_won(
         ("postgresql://shortlist:s3cr3t-word@{host}", "not a PostgreSQL address"),
         ("postgresql://shortlist:s3cr3t@word@{host}/{database}", "not a PostgreSQL address"),
         ("postgresql://shortlist:s3cr3t-word@{host}x/{database}", "not a PostgreSQL address"),
-        ("mysql://shortlist:s3cr3t-word@{host}/{database}", "not a PostgreSQL address"),
-        ("s3cr3t-word", "not a PostgreSQL address"),
+        ("mysql://shortlist:s3cr3t-word@{host}/{database}", "no record store is known for this address"),
+        ("s3cr3t-word", "no record store is known for this address"),
     ],
 )
 def test_a_wrong_address_is_told_at_once_without_its_password(

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 from models.dlrm.section import DLRMModel
-from models.inputs import LearningTable, chosen
+from models.inputs import MEAN_WEIGHT, LearningTable, chosen, days_learnt
 from models.moments import merged, moments, scaling, standardisation
 from models.process_group import current
 from models.ranker import IncompatibleModelError
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Columns, ShortlistError
 from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
@@ -56,7 +56,22 @@ def test_a_job_is_read_as_it_was_written(table: DayTable, runtime: Runtime, tmp_
     job = Job.of("dlrm", SECTION, table, runtime, tmp_path / "champion", 2)
     read = Job.read(job.write(tmp_path))
     assert read == job
-    assert read.opened == table
+    assert (read.opened.days, read.opened.notes) == (table.days, {**table.notes, MEAN_WEIGHT: None})
+
+
+def test_a_job_says_what_no_process_could_learn_from_its_own_files(
+    table: DayTable, runtime: Runtime, tmp_path: Path
+) -> None:
+    heavy = table.model_copy(update={"folder": tmp_path / "table"})
+    for number, path in enumerate(table.paths()):
+        to = heavy.folder / path.relative_to(table.folder)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        weight = pl.lit(1.0 + number % 2, pl.Float32).alias(Columns.WEIGHT)
+        pl.read_parquet(path, hive_partitioning=False).with_columns(weight).write_parquet(to)
+    job = Job.of("dlrm", SECTION, heavy, runtime, None, 2)
+    files = heavy.paths(set(days_learnt(heavy, chosen(heavy, SECTION.features)).train))
+    rows = pl.concat([pl.read_parquet(path, columns=[Columns.WEIGHT], hive_partitioning=False) for path in files])
+    assert job.opened.notes[MEAN_WEIGHT] == pytest.approx(rows[Columns.WEIGHT].mean())
 
 
 def test_the_first_failure_is_told_with_its_kind(tmp_path: Path) -> None:
