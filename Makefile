@@ -77,7 +77,7 @@ test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the 
 	@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo and a drill, with their results checked (minutes)
-	@$(BIN)/pytest -m "full_size and not gpu" -n 0
+	@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs

@@ -65,5 +65,5 @@ def test_ci_leaves_them_out_by_name() -> None:
 
 def test_ci_runs_the_tests_of_full_size_too() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "full_size and not gpu" -n 0\n' in makefile
+    assert '\t@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2\n' in makefile
     assert (TESTS.parent / ".ci/run").read_text().splitlines()[-2:] == ["make test", "make test-full-size"]
