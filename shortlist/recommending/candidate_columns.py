@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import polars as pl
@@ -66,8 +66,7 @@ def type_of(column: Column) -> pl.DataType:
     return _TYPES[column.type]
 
 
-def _placed(where: str, check: object, types: Mapping[str, pl.DataType]) -> None:
-    assert callable(check)
+def _placed(where: str, check: Callable[[Mapping[str, pl.DataType]], None], types: Mapping[str, pl.DataType]) -> None:
     try:
         check(types)
     except ShortlistError as problem:

@@ -16,6 +16,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from real_cluster import Gate, PlayedControllers, RealCluster, eventually
 from structural import definitions
+from yaml import YAMLError
 
 VARIABLE = "SHORTLIST_TEST_KUBECONFIG"
 _FOUND: list[RealCluster] = []
@@ -36,7 +37,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     if not file:
         pytest.skip("no cluster is named: make test-cluster KUBECONFIG=path")
     configuration = client.Configuration()
-    config.load_kube_config(config_file=file, client_configuration=configuration)
+    try:
+        config.load_kube_config(config_file=file, client_configuration=configuration)
+    # The loader takes a file for what it should be: whatever is wrong in it comes out as one of these.
+    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        said = str(error).partition("\n")[0]
+        pytest.exit(f"KUBECONFIG={file}: no kubeconfig ({said}); name the file of a cluster", returncode=2)
     configuration.retries = False
     found = RealCluster(client.ApiClient(configuration), f"shortlist-test-{uuid.uuid4().hex[:8]}")
     labels = {"app.kubernetes.io/managed-by": "shortlist-tests"}

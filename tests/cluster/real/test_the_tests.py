@@ -58,3 +58,17 @@ def test_without_a_cluster_they_are_skipped_with_the_reason(request: pytest.Fixt
         pytest.skip("a cluster is named")
     with pytest.raises(pytest.skip.Exception, match="no cluster is named: make test-cluster KUBECONFIG=path"):
         request.getfixturevalue("cluster")
+
+
+@pytest.mark.parametrize("content", [None, "- no kubeconfig"])
+def test_a_file_that_is_no_kubeconfig_ends_them_with_a_sentence(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "kubeconfig"
+    if content is not None:
+        file.write_text(content)
+    environment = {**os.environ, "SHORTLIST_TEST_KUBECONFIG": str(file)}
+    environment.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", str(FILE), "-q", "-n", "0", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 2
+    assert f"KUBECONFIG={file}: no kubeconfig" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
