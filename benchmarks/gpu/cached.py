@@ -21,7 +21,7 @@ from benchmarks.gpu.variants import declared, sustained
 from benchmarks.gpu.world import SEED, World
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.network import DLRM
 from models.dlrm.train import Training
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.hash_collisions import HashCollisions
 from models.inputs import FeatureColumn, LearningTable

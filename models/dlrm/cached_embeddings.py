@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.dlrm.cache_policy import CacheError, CacheState
 from models.dlrm.chunks import Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.row_transfer import RowTransfer, sent
 

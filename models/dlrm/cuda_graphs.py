@@ -81,7 +81,7 @@ class CudaGraphStep(Step):
     """Replays the step; records it anew when a batch has more lookups than there is room for."""
 
     def __init__(self, model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> None:
-        """See `models.dlrm.step.make_step`."""
+        """See `make_step`."""
         assert options.fixed_shapes, "what depends on a batch's ids cannot be recorded"
         super().__init__(model, section, options, device)
         self._batch_rows = section.batch_size
@@ -131,3 +131,17 @@ def _copy(to: Tensor, part: Tensor) -> None:
     """Copy into the first places, and zero those behind."""
     to[: len(part)].copy_(part, non_blocking=True)
     to[len(part) :].zero_()
+
+
+def make_step(model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> Step:
+    """Return the step that trains a model.
+
+    Args:
+        model: On the device; its weights are changed in place.
+        section: Rates, decays, and the rows of a batch.
+        options: How steps are computed; see `options_of`.
+        device: "cpu" or "cuda".
+    """
+    if options.graphs:
+        return CudaGraphStep(model, section, options, device)
+    return Step(model, section, options, device)

@@ -16,8 +16,9 @@ from models.dlrm.admission import Admission, begun
 from models.dlrm.chunks import Chunk
 from models.dlrm.diagnosis import Diagnosis, diagnose_table
 from models.dlrm.distributed_trainer import DistributedTrainer, gather_to_rank_zero
-from models.dlrm.embedding_model import EmbeddingModel, FusedTable
+from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading, Rows
 from models.dlrm.network import DLRM

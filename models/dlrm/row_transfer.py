@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 
 
 class _PendingTransfer(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.dlrm.chunks import Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.optimizer import RowWiseAdagrad, summed_by_row
 

@@ -182,19 +182,3 @@ def make_adam(model: EmbeddingModel, section: EmbeddingSection, device: str) -> 
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
         capturable=device == "cuda",
     )  # fmt: skip
-
-
-def make_step(model: EmbeddingModel, section: EmbeddingSection, options: StepOptions, device: str) -> Step:
-    """Return the step that trains a model.
-
-    Args:
-        model: On the device; its weights are changed in place.
-        section: Rates, decays, and the rows of a batch.
-        options: How steps are computed; see `options_of`.
-        device: "cpu" or "cuda".
-    """
-    if options.graphs:
-        from models.dlrm.cuda_graphs import CudaGraphStep
-
-        return CudaGraphStep(model, section, options, device)
-    return Step(model, section, options, device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from models.dlrm.cached_embeddings import CachedTable
-from models.dlrm.embedding_model import FusedTable
 from models.dlrm.embedding_section import EmbeddingSection
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.memory import free_memory
 from models.dlrm.placement import cached_rows, memory_demand

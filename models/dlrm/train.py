@@ -12,11 +12,12 @@ from models.dlrm.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import WORTH_S, Checkpoint, CheckpointStorage, random_states, restore_random_states
 from models.dlrm.chunks import Batch
+from models.dlrm.cuda_graphs import make_step
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.gpu_failure import gpu_failure
 from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
-from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, make_step, step_options
+from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, step_options
 from models.dlrm.training_progress import TrainingProgress
 from models.dlrm.weighted_labels import without_weights
 from models.ranker import DivergedError, OnEpoch

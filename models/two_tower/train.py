@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.two_tower.entities import Entities, looked_up, standardised
 from shortlist.contracts import DataError

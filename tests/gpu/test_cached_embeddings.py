@@ -10,12 +10,13 @@ import torch
 from models.dlrm.admission import Admission
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.cuda_graphs import make_step
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.memory import free_memory
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import make_step, step_options
+from models.dlrm.step import step_options
 from models.inputs import FeatureColumn
 
 pytestmark = pytest.mark.gpu

@@ -138,7 +138,7 @@ class Rules:
         if old.phase in REVERTING_PHASES:
             ends = {Phase.ROLLING_BACK: Phase.ROLLED_BACK, Phase.ABORTING: Phase.ABORTED}[old.phase]
             kept = new.phase in {old.phase, ends} and new.reason == old.reason
-            self.expect(kept, "a way back is never called off", f"from {old.phase} to {new.phase}")
+            self.expect(kept, "rollbacks are not cancelled", f"from {old.phase} to {new.phase}")
         if old.phase is Phase.DRAINING and new.phase is Phase.ROLLING_BACK:
             raise BrokenRuleError("a promotion stays", "a failure after it undoes it")
 

@@ -13,7 +13,7 @@ import torch
 from models.dlrm.batches import ChunkStore
 from models.dlrm.chunks import Batch
 from models.dlrm.distributed_trainer import DistributedTrainer
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.ranker import DLRMRanker

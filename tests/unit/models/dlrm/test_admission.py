@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.dlrm.admission import Admission
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad

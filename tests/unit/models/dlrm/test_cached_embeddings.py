@@ -10,7 +10,7 @@ from torch.nn import functional
 from models.dlrm.cache_policy import CacheError
 from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.embedding_model import FusedTable
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.optimizer import RowWiseAdagrad

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.dlrm.batches import BatchLoader, ChunkStore
+from models.dlrm.cuda_graphs import make_step
 from models.dlrm.device_batches import DeviceStore
 from models.dlrm.file_offsets import size_of
 from models.dlrm.layout import Layout
@@ -22,7 +23,7 @@ from models.dlrm.loading import host_decoder
 from models.dlrm.network import DLRM
 from models.dlrm.order_loss import ORDER_LOSSES, listwise_loss, pairwise_loss
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import StepOptions, make_step, step_options
+from models.dlrm.step import StepOptions, step_options
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import Columns, DataError
 from shortlist.storage.tables import DayTable

@@ -12,14 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.dlrm import compiling, step
 from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.compiling import PAYS_FROM, pays
-from models.dlrm.cuda_graphs import Buffers
+from models.dlrm.cuda_graphs import Buffers, make_step
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.padding import padded
 from models.dlrm.precision import matmul_precision, precision_of
 from models.dlrm.scaling import LossScale
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import Step, StepOptions, make_step, step_options
+from models.dlrm.step import Step, StepOptions, step_options
 from models.inputs import FeatureColumn
 from shortlist.contracts import ShortlistError
 
