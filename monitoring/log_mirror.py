@@ -25,7 +25,7 @@ def live_logs(stores: StorageConfig, name: str, newest: WindowReport | None = No
         newest: Of the windows that were judged; what was written long before it is not fetched.
 
     Raises:
-        ShortlistError: The object store is away or refuses.
+        ShortlistError: The object store is unavailable or refuses.
     """
     places = ServingPaths.of(stores.runs, name)
     if not stores.has_remote_log:

@@ -30,7 +30,7 @@ _LOOK_EVERY: Final = 100
 
 
 class TrainingError(DivergedError):
-    """Training went astray; the weights of the best epoch so far are back in the model."""
+    """Training diverged; the weights of the best epoch so far are back in the model."""
 
 
 class Loaders(NamedTuple):

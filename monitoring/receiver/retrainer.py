@@ -71,7 +71,7 @@ class Retrainer:
         """Decide from the book, as a look at live traffic does, and start a training where that is the decision.
 
         Raises:
-            RetryLaterError: Kubeflow is away, or another process has claimed the training and not begun yet.
+            RetryLaterError: Kubeflow is unavailable, or another process has claimed the training and not begun yet.
             ShortlistError: The book cannot be read.
         """
         self.book.recover()

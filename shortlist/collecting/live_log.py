@@ -48,7 +48,7 @@ def live_folders(stores: str, spec: str, batches: Sequence[Batch]) -> ServingPat
     """Return where a spec's logs can be read, after fetching what is new of those in an object store.
 
     Raises:
-        ShortlistError: The object store is away or refuses.
+        ShortlistError: The object store is unavailable or refuses.
     """
     storage = StorageConfig.parse(stores)
     places = ServingPaths.of(storage.runs, spec)

@@ -141,7 +141,7 @@ class CollectedLog:
             files: Folder with its files.
 
         Raises:
-            ShortlistError: The store is away, refuses or is full; nothing is published.
+            ShortlistError: The store is unavailable, refuses or is full; nothing is published.
         """
         self._objects.put_folder(files, batch.folder)
         return self._objects.create(self._key(batch.number), batch.model_dump_json(indent=2).encode())
@@ -200,7 +200,7 @@ class CollectedRows(BaseModel):
         """Return the batches that there are now, as text; empty where the spec collects nothing.
 
         Raises:
-            ShortlistError: The store is away, or a batch is missing.
+            ShortlistError: The store is unavailable, or a batch is missing.
         """
         if not data.live.collect:
             return ""

@@ -24,7 +24,7 @@ def input_digest(data: Data, location: Path | str) -> str:
 
     Raises:
         DataError: A file is missing, empty, or of unknown format.
-        ShortlistError: The object store is away or refuses.
+        ShortlistError: The object store is unavailable or refuses.
     """
     if isinstance(data.source, GeneratedSource):
         return hashlib.sha256(canonical_json(data.source).encode()).hexdigest()[:16]

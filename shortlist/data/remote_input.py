@@ -21,7 +21,7 @@ def fetch_input(location: str, needed: Callable[[Path], Collection[Path]] | None
 
     Raises:
         DataError: Nothing is there, or it changed while it was copied.
-        ShortlistError: The store is away or refuses.
+        ShortlistError: The store is unavailable or refuses.
     """
     if not is_remote(location):
         yield Path(location)

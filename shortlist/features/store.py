@@ -56,7 +56,7 @@ def apply(
         address: Where the views were published, if anywhere.
 
     Raises:
-        ShortlistError: The environment variable that holds the online store's address is not set, or a server is away.
+        ShortlistError: The environment variable with the online store's address is not set, or a server is down.
     """
     place = feast_store_location(store)
     with place.alone(), environment(variables(views, place, project, online, user, address)), quiet():

@@ -1,1 +1,1 @@
-"""A canary, its judge, and the way back."""
+"""Canary rollouts: state machine, analysis, controller and the two fleets."""

@@ -81,7 +81,7 @@ class ActionExecutor:
         self._retry(way) if isinstance(action, _QUICK) else way()
 
     def execute_with_retries(self, action: RolloutAction) -> None:
-        """Perform an action of the way back: nothing cuts it short, and it is tried again.
+        """Perform an action of a rollback: it cannot be interrupted, and it is retried.
 
         Raises:
             RolloutError: It failed every time.

@@ -41,7 +41,7 @@ class RolloutCommands:
             The rollout, which is over.
 
         Raises:
-            ShortlistError: It cannot begin, and nothing was changed; or its way back failed.
+            ShortlistError: It cannot begin, and nothing was changed; or its rollback failed.
         """
         with self._rollouts.held():
             unfinished = self._rollouts.unfinished()

@@ -48,7 +48,7 @@ class Controller:
         """Bring the rollout to its end, and return it.
 
         Raises:
-            RolloutError: Its way back or its draining failed; it stays unfinished, and the next controller goes on.
+            RolloutError: Its rollback or its draining failed; the next controller continues it.
         """
         try:
             with self._interruption.handle_signals():
@@ -79,7 +79,7 @@ class Controller:
         return self._execute_or_fail(actions(state)) or self._analyze() or done
 
     def _execute_required(self, asked: tuple[RolloutAction, ...]) -> Event | None:
-        """Do things that have to be done; return what somebody wants instead (never during a way back)."""
+        """Do things that have to be done; return what an operator asks for instead (never during a rollback)."""
         for action in asked:
             if wish := self._pending_command():
                 return wish
@@ -164,7 +164,7 @@ class Controller:
     def _unfinished_error(self, error: OSError | RecordStoreError) -> RolloutError:
         state = self._record.state
         there = "nobody's route was changed"
-        # A way back that could not be written down is one that nobody has begun.
+        # A rollback that could not be recorded has not begun.
         leaving = state.phase in WAITING_PHASES | REVERTING_PHASES and state.reached not in _UNTOUCHED
         if state.former is not None and leaving:
             if state.reached is Phase.DRAINING:  # its servers may be stopped already; else users go first

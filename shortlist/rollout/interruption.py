@@ -63,5 +63,5 @@ class Interruption:
         """
         self.reason = reason
         if self._waiting:
-            self._waiting = False  # once: what follows is the way back, which nothing cuts short
+            self._waiting = False  # once: what follows is the rollback, which cannot be interrupted
             raise Interrupted

@@ -64,7 +64,7 @@ class RolloutState(Record):
     percent: int = 0
     """Share of the users that get the candidate."""
     reached: Phase = Phase.VERIFYING
-    """The last phase on the way forward: what a way back has to undo."""
+    """The last phase before a rollback: what the rollback has to undo."""
     reason: str = ""
     """Why it went where it is going."""
 

@@ -27,7 +27,7 @@ class ObjectStore(Protocol):
 
         Raises:
             IntegrityError: Something else is there.
-            ShortlistError: The store is away, refuses, or its bucket is gone; nothing then looks whole.
+            ShortlistError: The store is unavailable, refuses, or its bucket is gone; nothing then looks whole.
         """
 
     def fetch_folder(self, key: str, to: Path, part: str = "") -> Path:
@@ -40,7 +40,7 @@ class ObjectStore(Protocol):
 
         Raises:
             IntegrityError: It is not whole.
-            ShortlistError: The store is away or refuses.
+            ShortlistError: The store is unavailable or refuses.
         """
 
     def put_file(self, file: Path, key: str) -> None:

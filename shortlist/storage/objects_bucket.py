@@ -56,7 +56,7 @@ class BucketObjectStore:
 
         Raises:
             IntegrityError: Something else is there, or the folder changed meanwhile.
-            ShortlistError: The store is away, refuses, or its bucket is gone; nothing then looks whole.
+            ShortlistError: The store is unavailable, refuses, or its bucket is gone; nothing then looks whole.
         """
         where, digests = self.url(key), digests_below(folder)
         known = self.read(f"{key}/{RECORD}")
@@ -80,7 +80,7 @@ class BucketObjectStore:
 
         Raises:
             IntegrityError: It is not whole.
-            ShortlistError: The store is away or refuses.
+            ShortlistError: The store is unavailable or refuses.
         """
         where, content = self.url(key), self.read(f"{key}/{RECORD}")
         if content is None:

@@ -54,7 +54,7 @@ class SourceFiles(BucketObjectStore):
 
         Raises:
             DataError: There are none.
-            ShortlistError: The store is away or refuses, or its bucket is gone.
+            ShortlistError: The store is unavailable or refuses, or its bucket is gone.
         """
         root = self.root.partition("://")[2]
         with self._explained():
@@ -80,7 +80,7 @@ class SourceFiles(BucketObjectStore):
 
         Raises:
             DataError: There are none, or they changed meanwhile.
-            ShortlistError: The store is away or refuses, or its bucket is gone.
+            ShortlistError: The store is unavailable or refuses, or its bucket is gone.
         """
         files = self.listing()
         root = self.root.partition("://")[2]

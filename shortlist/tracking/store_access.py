@@ -21,7 +21,7 @@ _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgresql+psycopg://")
 _SERVER: Final = ("http://", "https://")
 _FOREIGN: Final = ("mlflow.", "sqlalchemy.", "requests.", "boto3.", "botocore.")
-"""Packages whose errors mean that the store is away or refuses."""
+"""Packages whose errors mean that the store is unavailable or refuses."""
 
 
 class TrackingError(ShortlistError):
@@ -92,7 +92,7 @@ def alone(uri: str) -> Iterator[None]:
     if uri.startswith(_POSTGRES):
         from shortlist.storage.records.postgres import open_postgres  # loads the driver
 
-        # MLflow alone would try for minutes to reach a database that is away; the lock says so soon.
+        # MLflow alone would try for minutes to reach a database that is unavailable; the lock says so soon.
         with open_postgres(uri, "", "tracking", "").lock("migration"):
             yield
         return

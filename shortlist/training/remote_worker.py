@@ -27,7 +27,7 @@ def work_remotely(objects: ObjectStore, key: str, rank: int, folder: Path) -> No
         folder: Scratch space.
 
     Raises:
-        ShortlistError: The store is away, the shares do not fit together, or training went astray.
+        ShortlistError: The store is unavailable, the shares do not fit together, or training diverged.
     """
     job = Job.read(objects.fetch_folder(f"{key}/job", folder / "job") / FILE)
     table = objects.fetch_folder(f"{key}/share-{rank}", folder / "table")

@@ -72,7 +72,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         members: The models that it is made of, by name.
 
     Raises:
-        ShortlistError: The table, the section and the champion do not go together, or training went astray.
+        ShortlistError: The table, the section and the champion do not go together, or training diverged.
     """
     found = ranker_class(kind)
     section = section or found.section_type(kind=kind)

@@ -18,7 +18,7 @@ def work(path: Path, rank: int) -> None:
     """Train a job's model with the others; rank 0 writes it, whole, beside the job.
 
     Raises:
-        ShortlistError: The table, the section and the champion do not go together, or training went astray.
+        ShortlistError: The table, the section and the champion do not go together, or training diverged.
     """
     job = Job.read(path)
     # The processes of a machine share its memory.

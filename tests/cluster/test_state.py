@@ -391,7 +391,7 @@ def test_a_wrong_address_is_told_at_once_without_its_password(
     began = time.monotonic()
     with pytest.raises(ShortlistError, match=said) as caught:
         open_record_store(StorageConfig(database_variable="RECORDS"), "monitoring", "demo").read("a")
-    assert time.monotonic() - began < 20  # patience is for servers that are away, and lasts a minute
+    assert time.monotonic() - began < 20  # patience is for servers that are unavailable, and lasts a minute
     assert "s3cr3t" not in str(caught.value)
     assert "@word" not in str(caught.value)
     assert caught.value.__cause__ is None

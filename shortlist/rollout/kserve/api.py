@@ -22,7 +22,7 @@ from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.rollout.kserve.owner import Object
 
 PATIENCE_SECONDS: Final = 120.0
-"""How long an API that is away, overloaded or restarting is waited for, by each call."""
+"""How long an API that is unavailable, overloaded or restarting is waited for, by each call."""
 TOKEN_VARIABLE: Final = "SHORTLIST_KUBERNETES_TOKEN"  # noqa: S105 - the variable's name
 """Environment variable with the file of a token to use in place of the pod's own."""
 SETTLING_SECONDS: Final = 20.0

@@ -20,7 +20,7 @@ def fetch(objects: ObjectStore, key: str, digest: str, to: Path) -> Path:
 
     Raises:
         IntegrityError: The files are others, whatever the store's record says.
-        ShortlistError: The store is away or refuses.
+        ShortlistError: The store is unavailable or refuses.
     """
     folder = objects.fetch_folder(key, to)
     if (got := folder_digest(folder)) != digest:

@@ -74,7 +74,7 @@ class KubeFleet:
         """See that a version is published and its InferenceService is there; one that is there is never changed.
 
         Raises:
-            ClusterError: An image is not named by digest, a quota is used up, or the API refuses or is away.
+            ClusterError: An image is not named by digest, a quota is used up, or the API refuses or is unavailable.
             IntegrityError: Files, or the version that is there, are not those that were judged.
         """
         if self._kept(deployment):

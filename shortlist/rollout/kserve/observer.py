@@ -70,7 +70,9 @@ class KubeObserver:
         checks: list[Check] = []
         try:
             self._read()
-        except ShortlistError as error:  # a store that is away holds the rollout; it is not the candidate's fault
+        except (
+            ShortlistError
+        ) as error:  # a store that is unavailable holds the rollout; it is not the candidate's fault
             checks.append(Check("logs", "wait", f"the logs cannot be read: {error}"))
         evidence = self._reader.snapshot()
         blind, served = "", evidence.at(step)

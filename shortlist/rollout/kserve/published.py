@@ -40,7 +40,7 @@ def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, se
     Raises:
         IntegrityError: The model folder is not the one that was verified, or other files are there already.
         ForeignError: Another cluster published that version there.
-        ShortlistError: The store is away or refuses.
+        ShortlistError: The store is unavailable or refuses.
     """
     verify_manifest(deployment.model_folder)
     if (got := folder_digest(deployment.model_folder)) != deployment.digest:

@@ -240,7 +240,7 @@ def _no_stack() -> Exception:
 
 
 def _no_mlflow() -> Exception:
-    return ShortlistError("MLflow is away")
+    return ShortlistError("MLflow is unavailable")
 
 
 def _blind() -> Exception:

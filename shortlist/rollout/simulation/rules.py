@@ -97,7 +97,7 @@ class Rules:
         self.expect(there, "servers", f"{route}: version {route.stable} is not deployed")
         changes = now is not None and now != route
         forward = changes and state.phase not in REVERTING_PHASES and not self._world.store_failed
-        self.expect(not forward, "sticky users", f"{route} on the way forward, in {state.phase}")
+        self.expect(not forward, "sticky users", f"{route} outside a rollback, in {state.phase}")
 
     def naming(self, version: int | None) -> None:
         """Check an alias that is about to be moved."""
@@ -161,7 +161,7 @@ class Rules:
             wrong = (bad and record.id not in world.by_hand) or (world.history.slow and not record.returning)
             self.expect(not wrong, "no promotion without evidence", "a bad candidate was promoted")
             return
-        self.expect(state.percent == 0, "record", f"{state.percent} % of the users after a way back")
+        self.expect(state.percent == 0, "record", f"{state.percent} % of the users after a rollback")
         untouched = state.reached is Phase.VERIFYING
         wanted = None if state.former is None else Route(stable=state.former)
         self.expect(route == (world.route_before if untouched else wanted), "alias and route", f"{route} after {state}")
@@ -169,7 +169,7 @@ class Rules:
         champion = None if gone else state.champion
         self.expect(alias == champion, "alias and route", f"champion {alias}, not {champion}, after {state.phase}")
         stays = untouched or state.candidate not in world.servers.deployed
-        self.expect(stays, "one champion", f"version {state.candidate} runs on after a way back")
+        self.expect(stays, "one champion", f"version {state.candidate} runs on after a rollback")
         well = world.history.bad_from is None and not world.history.slow and not world.disturbed
         self.expect(not well, "a good candidate is promoted", f"{state.phase}: {state.reason}")
 

@@ -31,7 +31,7 @@ def mirror(objects: ObjectStore, key: str, folder: Path, since: date | None = No
         since: Only parts written on this day (UTC) or later; None: all there are.
 
     Raises:
-        ShortlistError: The store is away or refuses; what was fetched stays.
+        ShortlistError: The store is unavailable or refuses; what was fetched stays.
     """
     known = {name: key for key, name in _listed(objects, key, since)}
     missing = {name: key for name, key in known.items() if not (folder / name).exists()}

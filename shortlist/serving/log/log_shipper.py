@@ -73,7 +73,7 @@ class LogShipper:
         """Ship what waits, each writer's parts in their order; return how many.
 
         Raises:
-            ShortlistError: The store is away or refuses; what was shipped is marked.
+            ShortlistError: The store is unavailable or refuses; what was shipped is marked.
         """
         before = self.shipped
         for path in self.waiting():
@@ -95,7 +95,7 @@ class LogShipper:
                 mark.unlink(missing_ok=True)
 
     def run(self, stop: threading.Event, poll_seconds: float) -> None:
-        """Ship and tidy until somebody sets `stop`; while the store is away, less and less often."""
+        """Ship and tidy until somebody sets `stop`; while the store is unavailable, less and less often."""
         again = Retrying(
             retry=retry_if_exception_type(ShortlistError),
             stop=stop_when_event_set(stop),

@@ -161,7 +161,7 @@ def measure(job: TrialJob, on_line: Callable[[dict[str, Any]], None]) -> dict[st
         `auc`, `log_loss`, and `gauc` where users have rows of both classes.
 
     Raises:
-        ShortlistError: The table and the section do not go together, training went astray, or the job's metric cannot
+        ShortlistError: The table and the section do not go together, training diverged, or the job's metric cannot
             be measured.
     """
     kind = kind_of(job.kind)

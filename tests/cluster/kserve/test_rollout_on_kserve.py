@@ -120,7 +120,7 @@ def errors(world: World, kube: KubeServer) -> None:
 
 
 def down_a_while(world: World, kube: KubeServer) -> None:
-    """The API is away for a tenth of the patience, right when the first users are to be sent."""
+    """The API is unavailable for a tenth of the patience, right when the first users are to be sent."""
     when(kube, "PUT", lambda: kube.down(0.5))
 
 
@@ -146,7 +146,7 @@ def going(world: World, kube: KubeServer) -> None:
 
 
 def restarted(world: World, kube: KubeServer) -> None:
-    """The API server restarts when the first users are to be sent: it is away, answers 403, then 503."""
+    """The API server restarts when the first users are to be sent: it is unavailable, answers 403, then 503."""
     when(kube, "PUT", lambda: kube.restart(away=0.3, starting=0.5))
 
 

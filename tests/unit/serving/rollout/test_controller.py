@@ -430,7 +430,7 @@ def test_a_candidate_that_is_too_slow_gets_no_user(world: World) -> None:
 
 def test_a_hiccup_of_envoy_or_mlflow_is_not_the_candidates_fault(world: World) -> None:
     world.fleet.faults = {"route": [StackError("busy")], "retire": [StackError("busy")]}
-    world.models.faults = [ShortlistError("MLflow is away")]
+    world.models.faults = [ShortlistError("MLflow is unavailable")]
     world.roll_out().canary()
     assert world.is_promoted()
 
@@ -443,8 +443,10 @@ def test_a_blind_judge_promotes_nothing(world: World) -> None:
 
 
 def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:
-    world.models.faults = [ShortlistError("MLflow is away")] * 8  # four tries forward, four on the way back
-    with pytest.raises(RolloutError, match=r"Alias failed 4 times \(MLflow is away\)\. Nothing is forgotten.*rollback"):
+    world.models.faults = [ShortlistError("MLflow is unavailable")] * 8  # four tries forward, four on the way back
+    with pytest.raises(
+        RolloutError, match=r"Alias failed 4 times \(MLflow is unavailable\)\. Nothing is forgotten.*rollback"
+    ):
         world.roll_out().canary()
     assert world.fleet.route_now == Route(stable=1)  # users first
     assert world.roll_out().canary().state.phase is Phase.ROLLED_BACK
