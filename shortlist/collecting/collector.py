@@ -103,7 +103,7 @@ class Collector:
             now: The present moment; the clock's by default.
 
         Raises:
-            ShortlistError: A store is unavailable, the disk is full, the outcome log is missing or of another spec: nothing
+            ShortlistError: A store is unavailable, the disk is full, the outcome log is missing or foreign: nothing
                 of what is due then is collected, and the next collector finds it.
         """
         now = now or datetime.now(UTC)
