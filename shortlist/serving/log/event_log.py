@@ -70,6 +70,8 @@ class EventWriter:
     def append(self, event: Impressions) -> Future[None]:
         """Take an event; the result is there when it is on disk, or says why it is not (`EventLogError`)."""
         done: Future[None] = Future()
+        # Who waits may hang up. The event is kept then all the same, and others' must be: this cannot be cancelled.
+        done.set_running_or_notify_cancel()
         with self._closing:
             if self._closed:
                 done.set_exception(EventLogError("the event log is closed; ask another server"))

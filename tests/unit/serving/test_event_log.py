@@ -1,7 +1,9 @@
 """The event log: what was acknowledged is read again, whatever became of the process that wrote it."""
 
+import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,31 @@ def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: E
     assert list(reader.new()) == []
     copy.write_bytes(whole)
     assert list(reader.new()) == [event(0)]
+
+
+def test_who_hangs_up_while_its_event_is_written_keeps_nobody_else_waiting(
+    writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, hung_up = os.fdatasync, threading.Event()
+
+    def slow(file: int) -> None:
+        assert hung_up.wait(10)
+        sync(file)
+
+    async def two_clients() -> None:
+        first = asyncio.ensure_future(asyncio.wrap_future(writer.append(event(0))))
+        second = asyncio.wrap_future(writer.append(event(1)))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        hung_up.set()
+        await asyncio.wait_for(second, 10)
+        await asyncio.wait_for(asyncio.wrap_future(writer.append(event(2))), 10)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    asyncio.run(two_clients())
+    assert read(tmp_path / "events") == [event(0), event(1), event(2)]
 
 
 def test_what_a_full_disk_did_not_take_is_not_acknowledged(
