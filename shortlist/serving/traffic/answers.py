@@ -28,7 +28,9 @@ class ClientResponse:
     """`stable`, `canary`, or empty when the answer names none."""
     error: str = ""
     retries: int = 0
-    """Fresh connections tried because one could not be made; the request itself went out once at most."""
+    """Fresh connections tried because one could not be made."""
+    resent: bool = False
+    """Whether the request was sent a second time; see `Endpoint.resend`."""
 
     @property
     def failed(self) -> bool:

@@ -1,4 +1,4 @@
-"""A client of any server of the V2 inference protocol; it never sends a request twice."""
+"""A client of any server of the V2 inference protocol; it sends a request once, or as declared a second time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,19 @@ class Endpoint(BaseModel):
     """A request without an answer by then has failed."""
     patience_seconds: float = 5
     """How long a connection is tried for, before the request counts as failed without having been sent."""
+    resend: bool = False
+    """Whether a request whose connection broke before its answer is sent once more. It keeps its id, and requests of
+    one id count once in windows, KPIs and collected rows."""
     connections: int = 1
     """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
 
 
 class ConnectionNotMadeError(Exception):
     """No connection could be made, so that the request can be tried again without being sent twice."""
+
+
+class BrokenConnectionError(Exception):
+    """The connection broke after the request was sent; nobody knows whether it was scored."""
 
 
 class Client(ABC):
@@ -60,17 +67,21 @@ class Client(ABC):
         """
         headers = {REQUEST_ID: request_id} if user is None else {REQUEST_ID: request_id, USER_HEADER: user}
         loop = asyncio.get_running_loop()
-        give_up, retries = loop.time() + self.endpoint.patience_seconds, 0
+        give_up, retries, resent = loop.time() + self.endpoint.patience_seconds, 0, False
         while True:
             try:
                 answer = await self._send(request, headers)
             except ConnectionNotMadeError as error:
                 if loop.time() >= give_up:
-                    return ClientResponse(0, error=f"not sent: {error}", retries=retries)
+                    return ClientResponse(0, error=f"not sent: {error}", retries=retries, resent=resent)
                 retries += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
+            except BrokenConnectionError as error:
+                if resent or not self.endpoint.resend:
+                    return ClientResponse(0, error=str(error), retries=retries, resent=resent)
+                resent = True
             else:
-                return _checked(answer, request, retries)
+                return replace(_checked(answer, request), retries=retries, resent=resent)
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -88,6 +99,7 @@ class Client(ABC):
 
         Raises:
             ConnectionNotMadeError: There was no connection to send it over.
+            BrokenConnectionError: The connection broke before the answer was whole.
         """
 
 
@@ -123,6 +135,8 @@ class HttpClient(Client):
                 body = await got.read()
         except aiohttp.ClientConnectorError as error:
             raise ConnectionNotMadeError(str(error)) from None
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError) as error:
+            raise BrokenConnectionError(f"{type(error).__name__}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return ClientResponse(0, error=f"{type(error).__name__}: {error}")
         track = got.headers.get(TRACK_HEADER, "")
@@ -181,6 +195,8 @@ class GrpcClient(Client):
             code, details = error.code(), error.details() or ""
             if code == grpc.StatusCode.UNAVAILABLE and self._never_left(details):
                 raise ConnectionNotMadeError(details) from None
+            if code == grpc.StatusCode.UNAVAILABLE and not error.initial_metadata():  # no server has answered
+                raise BrokenConnectionError(details) from None
             return ClientResponse(http_status(code.value[0]), track=_track(error.initial_metadata()), error=details)
         track = _track(await call.initial_metadata())
         try:
@@ -200,11 +216,11 @@ def connect(endpoint: Endpoint) -> Client:
     return GrpcClient(endpoint) if endpoint.protocol == "grpc" else HttpClient(endpoint)
 
 
-def _checked(answer: ClientResponse, request: Prepared, retries: int) -> ClientResponse:
+def _checked(answer: ClientResponse, request: Prepared) -> ClientResponse:
     if answer.scores is not None and answer.scores.size != request.rows:
         error = f"{answer.scores.size} scores for {request.rows} rows"
-        return replace(answer, status=0, scores=None, error=error, retries=retries)
-    return replace(answer, retries=retries) if retries else answer
+        return replace(answer, status=0, scores=None, error=error)
+    return answer
 
 
 def _track(metadata: Any) -> str:

@@ -37,12 +37,14 @@ class Entry:
     version: str = ""
     track: str = ""
     retries: int = 0
+    resent: bool = False
     error: str = ""
 
     def close(self, answer: ClientResponse, now: float) -> None:
         """Write down what became of the request."""
         self.answered, self.status, self.error = now, answer.status, answer.error
         self.version, self.track, self.retries = answer.version, answer.track, answer.retries
+        self.resent = answer.resent
 
 
 @dataclass

@@ -148,6 +148,30 @@ def test_a_request_that_was_sent_is_never_sent_again() -> None:
     assert (answer.status, answer.retries, connections) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(("breaks", "status", "connections"), [(1, 200, 2), (2, 0, 2)])
+def test_a_request_whose_connection_broke_is_sent_once_more_where_that_is_declared(
+    breaks: int, status: int, connections: int
+) -> None:
+    ids: list[bytes] = []
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        ids.append(next(line for line in head.split(b"\r\n") if line.lower().startswith(b"x-request-id")))
+        if len(ids) > breaks:
+            writer.write(http_answer(b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.5]}]}'))
+            await writer.drain()
+        writer.close()
+
+    async def story() -> ClientResponse:
+        again = {"model": "m", "protocol": "json", "resend": True}
+        async with listening(hang_up) as port, connect(Endpoint.model_validate({"port": port, **again})) as client:
+            return await client.ask(client.prepare({"x": np.zeros(1)}), "request-1")
+
+    answer = asyncio.run(story())
+    assert (answer.status, answer.resent, len(ids)) == (status, True, connections)
+    assert len(set(ids)) == 1
+
+
 def test_id_and_user_travel_as_headers_and_the_track_comes_back() -> None:
     body = b'{"model_version": "7", "outputs": [{"name": "score", "data": [0.25, null]}]}'
     answer, seen = ask_a_server_that_answers(http_answer(body, "x-shortlist-track: canary"), rows=2)
