@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.windows.answered import REQUEST, ROWS
+from monitoring.windows.answered import REQUEST, ROWS, weight
 from monitoring.windows.known_columns import empty_as_null, type_of
 from monitoring.windows.live_rows import Ints, Unfold
 from shortlist.collecting.live_labels import Labels
@@ -94,7 +94,7 @@ class LiveRows:
                     *self._declared(requests, unfold),
                     requests["version"][places].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][places].alias(Columns.SERVED_TRACK),
-                    (1 / requests["sampling"].fill_null(self._sampling))[places].cast(pl.Float32).alias(Columns.WEIGHT),
+                    requests.select(weight(self._sampling)).to_series()[places],
                     answer.alias("answered"),
                     requests[REQUEST][places],
                     pl.Series("row", row, dtype=pl.Int32),
