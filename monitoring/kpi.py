@@ -13,6 +13,7 @@ from shortlist.contracts import Columns
 from shortlist.evaluation.intervals import FEWEST_CLUSTERS
 from shortlist.evaluation.metrics import Floats, UnmeasurableError
 from shortlist.evaluation.records import Interval
+from shortlist.evaluation.scores import weights_of
 
 Rate = Literal["hit_rate", "label_rate", "mean_score", "rate_error"]
 REQUEST: Final = "request_id"
@@ -33,7 +34,8 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
 
     Args:
         rows: Rows whose outcome is known, columns request_id, score, label (0 or 1). Of equal scores the earlier row
-            comes first: by the column `row` where there is one, else in the order of the frame.
+            comes first: by the column `row` where there is one, else in the order of the frame. With the column
+            impression_weight a request counts as often as its first row does.
         at: Rows of a request that count, at least 1.
 
     Raises:
@@ -45,7 +47,8 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
     >>> hit_rate(rows, at=2)  # a: 0.9 no, the first 0.2 yes: 1/2; b: 1/1
     0.75
     """
-    return float(_request_values(rows, at)["value"].to_numpy().mean())
+    values = _request_values(rows, at)
+    return float(np.average(values["value"].to_numpy(), weights=weights_of(values)))
 
 
 def measure_rates(
@@ -57,7 +60,8 @@ def measure_rates(
     when resamples lie on both sides.
 
     Args:
-        rows: As for `hit_rate`, with the column user, if there is one: rows without a user count by request.
+        rows: As for `hit_rate`, with the column user, if there is one: rows without a user count by request. Every row
+            counts as often as its impression_weight says, if there is one.
         at: As for `hit_rate`.
         confidence: Level of the intervals.
         seed: Of the resamples.
@@ -75,7 +79,7 @@ def measure_rates(
     resampled = np.array([_rates(sums[generator.integers(0, count, count)].sum(axis=0)) for _ in range(rounds)])
     values = _rates(sums.sum(axis=0))
     if not np.isfinite(resampled).all() or not np.isfinite(values).all():
-        raise UnmeasurableError(f"too few positives for an interval: {int(sums[:, 1].sum())} in {rows.height} rows")
+        raise UnmeasurableError(f"too few positives for an interval: {rows[Columns.LABEL].sum()} in {rows.height} rows")
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     bounds = zip(np.minimum(low, values).tolist(), values.tolist(), np.maximum(high, values).tolist(), strict=True)
     hits, labels, scores, error = (Interval(low=low, value=value, high=high) for low, value, high in bounds)
@@ -99,15 +103,25 @@ def _request_values(rows: pl.DataFrame, at: int) -> pl.DataFrame:
 
 
 def _cluster_sums(rows: pl.DataFrame, clusters: Ints, at: int) -> Floats:
-    """Return rows, positives, scores, requests and their values, summed by cluster, shape (clusters, 5)."""
+    """Return rows, positives, scores, requests and their values, weighted and summed by cluster.
+
+    Returns:
+        Shape (clusters, 5).
+    """
+    own = _ones_or_weights(rows)
     narrow = rows.select(name for name in (REQUEST, ROW, SCORE, Columns.LABEL) if name in rows.columns)
-    values = _request_values(narrow.with_columns(cluster=pl.Series(clusters)), at)
+    values = _request_values(narrow.with_columns(pl.Series(Columns.WEIGHT, own), cluster=pl.Series(clusters)), at)
     count = int(clusters.max()) + 1
     labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in (Columns.LABEL, SCORE))
-    by_row = [np.bincount(clusters, weights, count) for weights in (None, labels, scores)]
-    of_request = values["cluster"].to_numpy()
-    by_request = [np.bincount(of_request, weights, count) for weights in (None, values["value"].to_numpy())]
-    return np.column_stack([*by_row, *by_request]).astype(np.float64)
+    by_row = [np.bincount(clusters, one, count) for one in (own, labels * own, scores * own)]
+    of_request, weight = values["cluster"].to_numpy(), values[Columns.WEIGHT].to_numpy()
+    by_request = [np.bincount(of_request, one, count) for one in (weight, values["value"].to_numpy() * weight)]
+    return np.column_stack([*by_row, *by_request])
+
+
+def _ones_or_weights(rows: pl.DataFrame) -> Floats:
+    weights = weights_of(rows)
+    return np.ones(rows.height) if weights is None else weights
 
 
 def _rates(sums: Floats) -> Floats:

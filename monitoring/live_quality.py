@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from monitoring.drift.sampling import clusters_of
@@ -17,7 +18,7 @@ from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.intervals import bootstrap
 from shortlist.evaluation.metrics import UnmeasurableError, check_classes, check_scores
 from shortlist.evaluation.records import Interval
-from shortlist.evaluation.scores import ScoredRows
+from shortlist.evaluation.scores import ScoredRows, weights_of
 from shortlist.spec.monitoring import QualityLimits
 
 if TYPE_CHECKING:
@@ -85,11 +86,10 @@ def warnings(window: LiveWindow, references: Mapping[int, ModelReference], limit
     """
     sentences: list[str] = []
     for (version,), rows in window.scored.group_by(VERSION, maintain_order=True):
-        scores = rows[SCORE].cast(pl.Float64)
-        finite = scores.filter(scores.is_finite())  # null is not finite
-        if finite.len() < scores.len():
+        finite = rows.filter(pl.col(SCORE).cast(pl.Float64).is_finite())  # null is not finite
+        if finite.height < rows.height:
             sentences.append(
-                f"Version {version}: {scores.len() - finite.len()} of {scores.len()} scores are no numbers."
+                f"Version {version}: {rows.height - finite.height} of {rows.height} scores are no numbers."
             )
         reference = references.get(version) if isinstance(version, int) else None
         requests = window.requests * rows.height / window.scored.height
@@ -98,19 +98,32 @@ def warnings(window: LiveWindow, references: Mapping[int, ModelReference], limit
     return tuple(sorted(sentences))
 
 
-def _shift(who: str, scores: pl.Series, requests: float, usual: float, limits: QualityLimits) -> tuple[str, ...]:
-    if scores.len() < 2 or usual <= 0:
+def _shift(who: str, rows: pl.DataFrame, requests: float, usual: float, limits: QualityLimits) -> tuple[str, ...]:
+    if rows.height < 2 or usual <= 0:
         return ()
-    mean, spread = float(scores.mean()), float(scores.std())  # type: ignore[arg-type]  # numbers, as there are rows
+    mean, spread, counting = _spread(rows)
     shift = mean / usual - 1
-    chance = NormalDist().inv_cdf((1 + limits.confidence) / 2) * spread / usual / max(requests, 1.0) ** 0.5
+    chance = NormalDist().inv_cdf((1 + limits.confidence) / 2) * spread / usual / max(requests * counting, 1.0) ** 0.5
     if abs(shift) - chance <= limits.max_expected_shift:
         return ()
     return (
         f"{who}: its scores expect a label rate of {mean:.4f}, {abs(shift):.0%} {'above' if shift > 0 else 'below'} the"
-        f" {usual:.4f} of its test days (limit {limits.max_expected_shift:.0%}, {scores.len()} rows). Labels will tell"
+        f" {usual:.4f} of its test days (limit {limits.max_expected_shift:.0%}, {rows.height} rows). Labels will tell"
         " whether users or inputs changed.",
     )
+
+
+def _spread(rows: pl.DataFrame) -> tuple[float, float, float]:
+    """Return mean and standard deviation of the scores, and the share of the rows that the mean is as sure as.
+
+    That is 1 where all weigh the same, else less (Kish, 1965): (sum of weights)^2 / (rows x sum of their squares).
+    """
+    scores, weights = rows[SCORE].cast(pl.Float64).to_numpy(), weights_of(rows)
+    if weights is None:
+        return float(scores.mean()), float(scores.std(ddof=1)), 1.0
+    mean = float(np.average(scores, weights=weights))
+    variance = float(np.average((scores - mean) ** 2, weights=weights))
+    return mean, variance**0.5, float(weights.sum() ** 2 / (weights.size * (weights**2).sum()))
 
 
 @dataclass(frozen=True)

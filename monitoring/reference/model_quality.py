@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from monitoring.drift.distributions import bins_of
@@ -16,7 +17,7 @@ from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss
 from shortlist.evaluation.ranking import gauc, mean_ndcg
-from shortlist.evaluation.scores import ScoredRows, read_scores
+from shortlist.evaluation.scores import ScoredRows, read_scores, weights_of
 from shortlist.serving.traffic.sessions import in_session_order, session_bounds
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
@@ -57,19 +58,20 @@ def scores_by_impression(path: Path) -> pl.DataFrame:
 
 
 def _measured(model: str, test: ScoredRows, path: Path, lists: pl.DataFrame, settings: Monitoring) -> ModelReference:
-    scored = test.frame.select(Columns.IMPRESSION, Columns.LABEL).with_columns(pl.Series(SCORE, test.scores))
-    listed = lists.join(scored, on=Columns.IMPRESSION)
+    weights = test.weights
+    kept = [name for name in (Columns.IMPRESSION, Columns.LABEL, Columns.WEIGHT) if name in test.frame.columns]
+    listed = lists.join(test.frame.select(kept).with_columns(pl.Series(SCORE, test.scores)), on=Columns.IMPRESSION)
     found = listed.select(pl.col(Columns.LABEL, SCORE).cast(pl.Float64), pl.col(REQUEST)).to_dict(as_series=True)
     labels, scores, requests = (found[name].to_numpy() for name in (Columns.LABEL, SCORE, REQUEST))
     return ModelReference(
         model=model,
         scores=_distribution(scores_by_impression(path), settings),
-        mean_score=float(test.scores.mean()),
-        label_rate=float(test.labels.mean()),
-        auc=auc(test.labels, test.scores),
-        log_loss=log_loss(test.labels, test.scores),
-        gauc=None if test.users is None else gauc(test.labels, test.scores, test.users),
-        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests),
+        mean_score=float(np.average(test.scores, weights=weights)),
+        label_rate=float(np.average(test.labels, weights=weights)),
+        auc=auc(test.labels, test.scores, weights),
+        log_loss=log_loss(test.labels, test.scores, weights),
+        gauc=None if test.users is None else gauc(test.labels, test.scores, test.users, weights),
+        ndcg_at_10=None if test.users is None else mean_ndcg(labels, scores, requests, weights_of(listed)),
         hit_rate=hit_rate(listed, settings.quality.hit_rate_at),
         rows=test.rows,
     )

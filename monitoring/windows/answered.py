@@ -47,6 +47,15 @@ def hashed() -> pl.Expr:
     return pl.col("request_id").hash(seed=0).alias(REQUEST)
 
 
+def weight(sampling: float) -> pl.Expr:
+    """Return for how many impressions a row of an answer stands: the inverse of the share that was logged.
+
+    Args:
+        sampling: That share for answers that do not say it.
+    """
+    return (1 / pl.col("sampling").fill_null(sampling)).cast(pl.Float32).alias(Columns.WEIGHT)
+
+
 def summary_of_answers(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
     """Return what a part of the prediction log is about; see `answered` and `part_index.SUMMARY`."""
     return _summary(answered(log, max_age_hours), pl.col(MOMENT), pl.col(ROWS).sum())

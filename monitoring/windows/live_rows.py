@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from monitoring.windows.answered import REQUEST, ROWS
+from monitoring.windows.answered import REQUEST, ROWS, weight
 from monitoring.windows.known_columns import log_columns, type_of
 from shortlist.contracts import Columns
 from shortlist.serving.log.logs import logged_name
@@ -23,10 +23,11 @@ class RowExploder:
     Args:
         data: The log's declaration.
         skew_minutes: Rows later than their own answer by more than this are left out.
+        sampling: Share of the answers that the log takes, for answers that do not say it.
     """
 
-    def __init__(self, data: Data, skew_minutes: float) -> None:
-        self._data = data
+    def __init__(self, data: Data, skew_minutes: float, sampling: float) -> None:
+        self._data, self._sampling = data, sampling
         self._skew = pl.duration(microseconds=round(skew_minutes * 60e6))
 
     def rows(self, requests: pl.DataFrame, shown: pl.DataFrame) -> pl.DataFrame:
@@ -39,7 +40,7 @@ class RowExploder:
         picked = requests.select(REQUEST, ROWS).with_row_index("place").join(shown, on=REQUEST).sort("place", "row")
         places = picked["place"].cast(pl.Int64).to_numpy()
         unfold = Unfold(places, picked["row"].cast(pl.Int64).to_numpy(), picked[ROWS].to_numpy())
-        own = requests.select("request_id", "user", "version", "track", "time")[places]
+        own = requests.select("request_id", "user", "version", "track", "time", weight(self._sampling))[places]
         said = dict(self._said(requests, unfold))
         rows = own.with_columns(
             picked["row"].cast(pl.Int32),
@@ -51,7 +52,8 @@ class RowExploder:
         user = said.get(self._data.user or "")
         if user is not None:  # of a header, or where every row has one of its own, as an input
             rows = rows.with_columns(pl.coalesce(Columns.USER, user.cast(pl.String)).alias(Columns.USER))
-        first = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL, Columns.TIME)
+        of_row = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
+        first = (*of_row, Columns.TIME, Columns.WEIGHT)
         return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(*first, *said)
 
     def _said(self, requests: pl.DataFrame, unfold: Unfold) -> Iterator[tuple[str, pl.Series]]:

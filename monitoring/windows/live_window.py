@@ -20,9 +20,9 @@ class LiveWindow:
     """Shown rows whose outcome is known, at most `window.max_rows`: of more, a sample of whole requests.
 
     request_id, row (Int32, its place in the request), user (String), version (Int64), track (String), score (Float32),
-    label (Int8), event_time (Datetime us UTC), and every declared column known before the impression but vectors, with
-    the types of the valid log: the log's own as sent, null where they were not, and the side tables' by their key. A
-    declared column that has the name of one of the first seven is left out.
+    label (Int8), event_time (Datetime us UTC), impression_weight (Float32), and every declared column known before the
+    impression but vectors, with the types of the valid log: the log's own as sent, null where they were not, and the
+    side tables' by their key. A declared column that has the name of one of the first seven is left out.
     """
     coverage: float
     """Share of the answered requests with an outcome; requests without rows do not count. 0 without requests."""
@@ -35,6 +35,6 @@ class LiveWindow:
     future: int
     """Rows that lie in the future of their own answer; they are left out."""
     scored: pl.DataFrame
-    """version (Int64) and score (Float32) of answered rows, with outcomes or not; sampled as `rows` are."""
+    """version (Int64), impression_weight, score (Float32) of answered rows, with outcomes or not; sampled as `rows`."""
     unreadable: tuple[str, ...] = ()
     """Files of the logs that cannot be read, each with the reason and what to do; what they held is missing above."""

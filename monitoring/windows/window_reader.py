@@ -41,7 +41,7 @@ class WindowReader:
     predictions: PartIndex
     outcomes: PartIndex
     sampling: float
-    """Share of the answers that the prediction log takes."""
+    """Share of the answers that the prediction log takes, for answers that do not say it."""
 
     def read(self, span: Span) -> LiveWindow:
         """Return what is in a stretch of time.
@@ -87,7 +87,7 @@ class WindowReader:
         return ordered.filter(pl.col(ROWS).cum_sum() <= self.settings.window.max_rows)[REQUEST]
 
     def _rows(self, span: Span, shown: pl.DataFrame, sample: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-        unfolder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes)
+        unfolder = RowExploder(self.data, self.settings.checks.max_clock_skew_minutes, self.sampling)
         rows, scored, seen = [], [], pl.Series(REQUEST, dtype=pl.UInt64)
         for piece in (answered(self.predictions.empty()), *self._answered(span, None)):
             # A request that broke off and was sent to another replica may be in the logs of both.
@@ -96,7 +96,8 @@ class WindowReader:
             seen = pl.concat([seen, requests[REQUEST]])
             rows.append(unfolder.rows(requests, shown))
             some = requests.filter(pl.col(REQUEST).is_in(sample.implode()))
-            scored.append(some.select("version", score="scores").explode("score", empty_as_null=False))
+            shares = some.select("version", log.weight(self.sampling), score="scores")
+            scored.append(shares.explode("score", empty_as_null=False))
         every = pl.concat(rows).unique(["request_id", "row"], keep="first").sort(Columns.TIME, "request_id", "row")
         return empty_as_null(with_side_columns(every, self.data, self.log)), pl.concat(scored)
 

@@ -22,8 +22,10 @@ from shortlist.collecting.live_labels import Labels, read_labels
 from shortlist.collecting.live_log import MatureParts, covered_parts, live_folders, mature_parts
 from shortlist.collecting.live_rows import LiveRows, span_of_times
 from shortlist.contracts import Columns, DataError, ShortlistError
-from shortlist.data.collected import QUARANTINE, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog
-from shortlist.data.quarantine import QUARANTINE_SCHEMA
+from shortlist.data.base_rows import clock_failures
+from shortlist.data.collected import REQUESTS, ROWS, Batch, BatchCounts, CollectedLog
+from shortlist.data.failures import flagged
+from shortlist.data.rules import broken_checks, log_checks
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
@@ -132,16 +134,13 @@ class Collector:
         self, found: MatureParts, folders: ServingPaths, published: Sequence[Batch], out: Path, now: datetime
     ) -> Batch:
         requests, repeated = self._requests(found, published)
-        rows = LiveRows(self._data, self._sampling)
+        rows, labels, every = LiveRows(self._data, self._sampling), None, pl.DataFrame()
         if requests.height:
             labels = read_labels(folders.outcomes, requests, self._data)
             self._check_outcomes(labels, requests, folders)
-            good, bad = rows.rows(requests, labels)
-        else:
-            labels, good, bad = None, pl.DataFrame(), pl.DataFrame(schema=QUARANTINE_SCHEMA)
-        good = _sorted(good)
-        good.write_parquet(out / ROWS)
-        bad.write_parquet(out / QUARANTINE)
+            every = _sorted(rows.rows(requests, labels))
+        good = self._good(every)
+        every.write_parquet(out / ROWS)
         (out / REQUESTS).mkdir()
         _fingerprints(requests).to_frame().write_parquet(out / REQUESTS / f"{REQUESTS}.parquet")
         number = len(published) + 1
@@ -153,7 +152,8 @@ class Collector:
             first=first, last=last,
             counts=BatchCounts(
                 requests=requests.height, rows=good.height,
-                positives=int((good[Columns.LABEL] == 1).sum()) if good.height else 0, quarantined=bad.height,
+                positives=int((good[Columns.LABEL] == 1).sum()) if good.height else 0,
+                quarantined=every.height - good.height,
                 without_outcome=rows.without_outcome, repeated_requests=repeated, before_since=rows.before_since,
                 late_outcomes=labels.late if labels else 0, early_outcomes=labels.early if labels else 0,
                 repeated_outcomes=labels.repeated if labels else 0, foreign_outcomes=labels.foreign if labels else 0,
@@ -174,6 +174,13 @@ class Collector:
             if known:
                 once = once.filter(~_fingerprints(once).is_in(pl.concat(known).implode()))
         return once, every.height - once.height
+
+    def _good(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows that keep the rules of the log as it is declared now."""
+        if not rows.height:
+            return rows
+        broken = clock_failures(rows, self._data) + broken_checks(rows, log_checks(self._data))
+        return rows.filter(~flagged(rows.height, broken))
 
     def _check_outcomes(self, labels: Labels, requests: pl.DataFrame, folders: ServingPaths) -> None:
         """Refuse to take silence for negatives where the outcome log is missing, or another spec's."""

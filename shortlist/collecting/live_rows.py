@@ -8,19 +8,17 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.windows.answered import REQUEST, ROWS
+from monitoring.windows.answered import REQUEST, ROWS, weight
 from monitoring.windows.known_columns import empty_as_null, type_of
 from monitoring.windows.live_rows import Ints, Unfold
 from shortlist.collecting.live_labels import Labels
 from shortlist.collecting.live_log import LINE, PART
 from shortlist.contracts import Columns
 from shortlist.data.clock import event_days
-from shortlist.data.failures import failure, split_failures
-from shortlist.data.rules import broken_checks, log_checks
+from shortlist.data.collected import ANSWERED
 from shortlist.features.hashing import codes_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data, EventClock
-from shortlist.spec.durations import length_of
 
 _OWN_IDS: Final = np.uint64(1) << np.uint64(62)
 """Ids of collected impressions begin here, far above those that people number impressions with."""
@@ -38,12 +36,11 @@ class LiveRows:
     def __init__(self, data: Data, sampling: float) -> None:
         assert isinstance(data.clock, EventClock)
         self._data, self._clock, self._sampling = data, data.clock, sampling
-        self._skew = length_of(data.live.max_clock_skew)
         self.without_outcome = 0
         self.before_since = 0
 
-    def rows(self, requests: pl.DataFrame, labels: Labels) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that keep the rules of the log, and the others as quarantine rows.
+    def rows(self, requests: pl.DataFrame, labels: Labels) -> pl.DataFrame:
+        """Return the rows, whether they keep the rules of the log or not.
 
         Args:
             requests: Columns of the prediction log and request, rows, `PART`, `LINE`; each request once.
@@ -60,21 +57,15 @@ class LiveRows:
         if since is not None:
             kept = known.filter(pl.col(Columns.TIME) >= since)
             self.before_since, known = known.height - kept.height, kept
-        latest = known["answered"] + self._skew
-        failures = failure(
-            "clock", known[Columns.TIME] > latest, Columns.TIME, known[Columns.TIME],
-            f"a time at most {self._data.live.max_clock_skew} after the answer (live.max_clock_skew)",
-        )  # fmt: skip
-        rows = known.select(self.columns)
-        return split_failures(rows, failures + broken_checks(rows, log_checks(self._data)))
+        return known.select(self.columns)
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the rows, those of the raw log."""
+        """Columns of the rows: those of the raw log, and `ANSWERED`."""
         own = [Columns.SOURCE_FILE, Columns.SOURCE_LINE, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.LABEL]
         roles = (self._data.label, self._data.impression)
         declared = [column.name for column in self._data.columns if column.name not in roles]
-        return [*own, *declared, Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.WEIGHT]
+        return [*own, *declared, Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.WEIGHT, ANSWERED]
 
     def _unfolded(self, requests: pl.DataFrame) -> pl.DataFrame:
         lengths = requests[ROWS].to_numpy()
@@ -94,8 +85,8 @@ class LiveRows:
                     *self._declared(requests, unfold),
                     requests["version"][places].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][places].alias(Columns.SERVED_TRACK),
-                    (1 / requests["sampling"].fill_null(self._sampling))[places].cast(pl.Float32).alias(Columns.WEIGHT),
-                    answer.alias("answered"),
+                    requests.select(weight(self._sampling)).to_series()[places],
+                    answer.alias(ANSWERED),
                     requests[REQUEST][places],
                     pl.Series("row", row, dtype=pl.Int32),
                 ]

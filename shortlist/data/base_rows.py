@@ -8,9 +8,12 @@ from typing import Final
 import polars as pl
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.collected import CollectedRows
+from shortlist.data.collected import ANSWERED, CollectedRows
+from shortlist.data.failures import Failure, failure, flagged, split_failures
 from shortlist.data.quarantine import QuarantineWriter
+from shortlist.data.rules import broken_checks, log_checks
 from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.durations import length_of
 from shortlist.storage.tables import DayTableWriter
 
 _TAIL: Final = timedelta(days=2)
@@ -20,7 +23,7 @@ class BaseRows:
     """The log's own rows: what collected ones must have in common with them, and come after."""
 
     def __init__(self, data: Data) -> None:
-        self._live, self._generated = data.live, isinstance(data.source, GeneratedSource)
+        self._data, self._live, self._generated = data, data.live, isinstance(data.source, GeneratedSource)
         self.schema: pl.Schema | None = None
         self.tail = pl.DataFrame(schema={Columns.TIME: pl.Datetime("us", "UTC"), Columns.IMPRESSION: pl.Int64})
         """Time and impression of the rows of the newest two days."""
@@ -50,16 +53,32 @@ class BaseRows:
         self.tail = _newest_days(both)
         return rows
 
+    def without_wrong_clocks(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return collected rows without those of `clock_failures`, and these as quarantine rows."""
+        return split_failures(rows, clock_failures(rows, self._data))
+
+    def as_declared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return collected rows with the columns and types that the log has now.
+
+        Raises:
+            DataError: A column was of another type when they were collected, and a value is not one of the present one.
+        """
+        assert self.schema is not None
+        # What a generated log knows beyond its columns, nobody knows of live traffic; a column declared since is null.
+        new = [pl.lit(None, kind).alias(name) for name, kind in self.schema.items() if name not in rows.columns]
+        return _as_declared(rows.with_columns(new).select(self.schema.names()), self.schema)
+
     def add_tail(self, tail: pl.DataFrame) -> None:
         """Take the tail of later files that were read on their own."""
         self.tail = _newest_days(pl.concat([self.tail, tail]))
 
     def check_later(self, rows: pl.DataFrame) -> None:
-        """Refuse collected rows that are not later than every row of the log itself.
+        """Refuse collected rows that are not later than every row of the log itself; those that break a rule may be.
 
         Raises:
             DataError: With how many rows overlap.
         """
+        rows = rows.filter(~flagged(rows.height, broken_checks(rows, log_checks(self._data))))
         first, newest = rows[Columns.TIME].min(), self.tail[Columns.TIME].max()
         if not isinstance(first, datetime) or not isinstance(newest, datetime) or first > newest:
             return
@@ -78,25 +97,38 @@ class BaseRows:
 def append_collected(
     collected: CollectedRows, base: BaseRows, writer: DayTableWriter, rejected: QuarantineWriter
 ) -> tuple[int, int]:
-    """Append collected rows; return how many there are, and how many of their batches are quarantined.
+    """Append collected rows, which validation judges like all others; return how many, and how many cannot be rows.
 
     Raises:
         DataError: They are not later than every row of the log itself, or a batch is missing or changed.
     """
     good = bad = 0
-    for rows, refused in collected.frames():
-        rejected.append(refused)
-        bad += refused.height
+    for every, lost in collected.frames():
+        rows, refused = base.without_wrong_clocks(every)
+        for each in (lost, refused):
+            rejected.append(each)
+            bad += each.height
         if not rows.height:
             continue
-        base.check_later(rows)
-        assert base.schema is not None
-        known = {name: kind for name, kind in base.schema.items() if name in rows.columns}
-        # What a generated log knows beyond its columns, nobody knows of live traffic; a column declared since is null.
-        others = [pl.lit(None, kind).alias(name) for name, kind in base.schema.items() if name not in known]
-        writer.append(_as_declared(rows.with_columns(others).select(base.schema.names()), base.schema))
+        declared = base.as_declared(rows)
+        base.check_later(declared)
+        writer.append(declared)
         good += rows.height
     return good, bad
+
+
+def clock_failures(rows: pl.DataFrame, data: Data) -> list[Failure]:
+    """Return the rows that are later than their own answer by more than clocks may differ.
+
+    Args:
+        rows: Collected rows; in batches of earlier versions without `ANSWERED`, they were judged before.
+        data: The log's declaration.
+    """
+    if ANSWERED not in rows.columns:
+        return []
+    wanted = f"a time at most {data.live.max_clock_skew} after the answer (live.max_clock_skew)"
+    late = rows[Columns.TIME] > rows[ANSWERED] + length_of(data.live.max_clock_skew)
+    return failure("clock", late, Columns.TIME, rows[Columns.TIME], wanted)
 
 
 def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:
@@ -105,11 +137,6 @@ def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _as_declared(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """Return collected rows with the types that the log has now.
-
-    Raises:
-        DataError: A column was of another type when they were collected, and a value is not one of the present type.
-    """
     try:
         return rows.cast(schema)
     except pl.exceptions.PolarsError:

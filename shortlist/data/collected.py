@@ -3,7 +3,11 @@
 Below `collected/<spec>/` of the object store:
 
 - `batches/00000001.json`: a `Batch`; whoever creates the next number has published a batch
-- `rows/<...>/`: the files of a batch: `rows.parquet`, `quarantine.parquet`, `requests/requests.parquet`
+- `rows/<...>/`: the files of a batch: `rows.parquet`, `requests/requests.parquet`
+
+A batch holds every row as it was served, those that break a rule of the log too: whoever reads it judges them by the
+rules of that day, so that a rule that was too strict has lost nothing.
+
 
 A collector that is killed, or that another one overtakes, leaves files below `rows/` which no batch names; nobody reads
 them.
@@ -23,12 +27,16 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shortlist.contracts import DataError, ShortlistError
+from shortlist.data.quarantine import QUARANTINE_SCHEMA
 from shortlist.spec.data import Data
 from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 
 ROWS: Final = "rows.parquet"
-QUARANTINE: Final = "quarantine.parquet"
+ANSWERED: Final = ":answered"
+"""Column of `ROWS`: when the row was answered, by the server's clock."""
+_QUARANTINE: Final = "quarantine.parquet"
+"""Beside `ROWS` in batches of earlier versions, which did not keep the values of such rows."""
 REQUESTS: Final = "requests"
 """Folder with one file: a row per request of the batch, the fingerprint of its id (`request`)."""
 _NUMBER: Final = re.compile(r"(\d{8})\.json")
@@ -53,10 +61,10 @@ class BatchCounts(_Record):
     requests: int = 0
     """Answered requests of users, each once."""
     rows: int = 0
-    """Rows that may be trained on."""
+    """Rows that kept every rule of the log as it was declared then, and may be trained on."""
     positives: int = 0
     quarantined: int = 0
-    """Rows that break a rule; they are in `quarantine.parquet`."""
+    """Rows that broke one."""
     without_outcome: int = 0
     """Rows whose outcome did not come in time: negatives, or left out, as the spec declares."""
     repeated_requests: int = 0
@@ -223,11 +231,15 @@ class CollectedRows(BaseModel):
             raise ShortlistError(f"collected: {error.errors()[0]['msg']} in {text[:200]!r}") from None
 
     def frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        """Give the rows and the quarantined rows of every batch, in order.
+        """Give the rows of every batch, in order, with the quarantined rows of a batch that did not keep them.
 
         Raises:
             DataError: A batch is missing or changed.
         """
         log = CollectedLog.open(self.stores, self.spec)
         for _, files in log.fetched(log.batches(self.batches)):
-            yield pl.read_parquet(files / ROWS), pl.read_parquet(files / QUARANTINE)
+            lost = files / _QUARANTINE
+            yield (
+                pl.read_parquet(files / ROWS),
+                pl.read_parquet(lost) if lost.exists() else pl.DataFrame(schema=QUARANTINE_SCHEMA),
+            )

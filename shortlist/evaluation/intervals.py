@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shortlist.evaluation.metrics import Floats, UnmeasurableError, auc, check_classes, log_losses
-from shortlist.evaluation.ranking import auc_per_group, ndcg_per_group
+from shortlist.evaluation.ranking import auc_per_group, list_weights, ndcg_per_group
 from shortlist.evaluation.records import METRICS, Difference, Interval, Metric
 from shortlist.evaluation.scores import ScoredRows, check_same_rows
 
@@ -184,12 +184,7 @@ def _ranking_sums(rows: ScoredRows) -> dict[Metric, _Sums]:
     owners[lists[lists >= 0]] = rows.clusters[lists >= 0]
     owners = owners[by_list.groups]
     if np.unique(owners).size >= FEWEST_CLUSTERS:
-        own = np.ones(owners.size)
-        if rows.weights is not None:
-            kept = lists >= 0
-            sums = (np.bincount(lists[kept], one) for one in (rows.weights[kept], None))
-            total, count = (one[by_list.groups] for one in sums)
-            own = total / count
+        own = np.ones(owners.size) if rows.weights is None else list_weights(lists, rows.weights, by_list)
         found["ndcg_at_10"] = _Sums.of(owners, by_list.values, own, size)
     return found
 

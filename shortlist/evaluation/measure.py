@@ -93,7 +93,7 @@ def validation_gauc(scores: Path) -> float | None:
         return None
     if rows.users is None or rows.learnt:
         return None
-    return gauc(rows.labels, rows.scores, rows.users)
+    return gauc(rows.labels, rows.scores, rows.users, rows.weights)
 
 
 def measure_rows(model: str, role: Role, rows: ScoredRows, limits: Gates, seed: int) -> Scored:

@@ -106,16 +106,29 @@ def ndcg_per_group(labels: Floats, scores: Floats, groups: Groups, at: int = NDC
     return GroupValues(np.flatnonzero(both), rows[both].astype(np.float64), values, int(((rows > 0) & ~both).sum()))
 
 
-def gauc(labels: Floats, scores: Floats, users: Groups) -> float | None:
+def gauc(labels: Floats, scores: Floats, users: Groups, weights: Floats | None = None) -> float | None:
     """Return the AUC within users, weighted by their rows; None where no user has rows of both classes."""
-    found = auc_per_group(labels, scores, users)
+    found = auc_per_group(labels, scores, users, weights)
     return float(np.average(found.values, weights=found.rows)) if found.groups.size else None
 
 
-def mean_ndcg(labels: Floats, scores: Floats, lists: Groups) -> float | None:
-    """Return the mean nDCG of lists, each counting alike; None where no list has rows of both classes."""
+def mean_ndcg(labels: Floats, scores: Floats, lists: Groups, weights: Floats | None = None) -> float | None:
+    """Return the mean nDCG of lists; None where no list has rows of both classes.
+
+    Each list counts alike, or, where rows have weights, as the mean weight of its rows.
+    """
     found = ndcg_per_group(labels, scores, lists)
-    return float(found.values.mean()) if found.groups.size else None
+    if not found.groups.size:
+        return None
+    return float(np.average(found.values, weights=None if weights is None else list_weights(lists, weights, found)))
+
+
+def list_weights(lists: Groups, weights: Floats, found: GroupValues) -> Floats:
+    """Return the mean weight of the rows of each list that was found, shape (lists found,)."""
+    kept = lists >= 0
+    total, rows = (np.bincount(lists[kept], one)[found.groups] for one in (weights[kept], None))
+    means: Floats = total / rows
+    return means
 
 
 class _Runs(NamedTuple):

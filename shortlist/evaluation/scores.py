@@ -58,11 +58,8 @@ class ScoredRows:
 
     @property
     def weights(self) -> Floats | None:
-        """How many impressions each row stands for; None where all stand for as many, so that nothing changes."""
-        if Columns.WEIGHT not in self.frame.columns:
-            return None
-        weights = self.frame[Columns.WEIGHT].cast(pl.Float64).fill_null(1.0).to_numpy()
-        return None if weights.size == 0 or (weights == weights[0]).all() else weights
+        """See `weights_of`."""
+        return weights_of(self.frame)
 
     @property
     def learnt(self) -> bool:
@@ -83,6 +80,14 @@ class ScoredRows:
         """Return the rows where `kept`, shape (rows,), is true; users are numbered anew."""
         clusters = np.unique(self.clusters[kept], return_inverse=True)[1]
         return ScoredRows(self.frame.filter(kept), self.labels[kept], self.scores[kept], clusters)
+
+
+def weights_of(frame: pl.DataFrame) -> Floats | None:
+    """Return how many impressions each row stands for; None where all stand for as many, so that nothing changes."""
+    if Columns.WEIGHT not in frame.columns:
+        return None
+    weights = frame[Columns.WEIGHT].cast(pl.Float64).fill_null(1.0).to_numpy()
+    return None if weights.size == 0 or (weights == weights[0]).all() else weights
 
 
 def read_scores(path: Path, split: Literal["validation", "test"]) -> ScoredRows:

@@ -13,7 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shortlist.collecting.collector import Collected, Collector
-from shortlist.data.collected import QUARANTINE, ROWS, CollectedLog
+from shortlist.data.base_rows import clock_failures
+from shortlist.data.collected import ANSWERED, ROWS, CollectedLog
+from shortlist.data.failures import split_failures
+from shortlist.data.rules import broken_checks, log_checks
 from shortlist.serving.log.logs import PART, item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -88,12 +91,16 @@ class Shop:
         return self.collector(**options).collect(NOON + after)
 
     def rows(self) -> pl.DataFrame:
-        """Return all collected rows, in the order of their batches."""
-        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetched(self.log.batches())]
-        return pl.concat([each for each in found if each.height])
+        """Return the collected rows that keep the rules as they are declared now, in the order of their batches."""
+        return self._judged()[0].drop(ANSWERED)
 
     def quarantine(self) -> pl.DataFrame:
-        return pl.concat([pl.read_parquet(files / QUARANTINE) for _, files in self.log.fetched(self.log.batches())])
+        return self._judged()[1]
+
+    def _judged(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        found = [pl.read_parquet(files / ROWS) for _, files in self.log.fetched(self.log.batches())]
+        rows = pl.concat([each for each in found if each.height])
+        return split_failures(rows, clock_failures(rows, self.data) + broken_checks(rows, log_checks(self.data)))
 
     def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -83,6 +83,18 @@ def test_rows_that_break_a_rule_of_the_log_are_quarantined_with_where_they_stood
     assert shop.rows()["price"].to_list() == [2.0]
 
 
+def test_rows_that_broke_a_rule_which_was_too_strict_are_there_when_it_is_corrected(shop: Shop) -> None:
+    shop.answer({"request_id": "a", "price": [-1.0, 2.0], Columns.TIME: [NOON, NOON + minutes(6)]})
+    shop.outcome({"request_id": "a", "row": 0})
+    assert shop.collect().batches[0].counts.rows == 0
+    assert sorted(shop.quarantine()[Columns.RULE]) == ["clock", "in_range"]
+    columns = [{name: value for name, value in one.items() if name != "min"} for one in DECLARED["columns"]]
+    shop.declared = {**DECLARED, "columns": columns, "live": {**DECLARED["live"], "max_clock_skew": "10m"}}
+    assert shop.collect(minutes(60)).batches == []  # the batch is as it was
+    assert shop.rows().select("price", Columns.LABEL).rows() == [(-1.0, 1), (2.0, 0)]
+    assert shop.quarantine().is_empty()
+
+
 def test_loads_that_prove_a_version_and_failed_answers_are_no_rows(shop: Shop) -> None:
     shop.answer({"request_id": "a", "track": None}, {"request_id": "b", "status": 500}, {"request_id": "c"})
     shop.outcome({"request_id": "c", "row": 0})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,30 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError, Files, ShortlistError
-from shortlist.data.collected import QUARANTINE, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog, CollectedRows
+from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
 from shortlist.data.validate import validate
+from shortlist.features.backfill import recount
+from shortlist.features.feature_changes import compare_fits
+from shortlist.features.fit import fit
+from shortlist.features.previous_fit import DayRange
 from shortlist.spec.data import Data
+from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+TWO_DAYS = [NOON + timedelta(days=number) for number in (1, 2)]
 LOOSE = {"min_rows": 1, "max_quarantined_share": 0.5, "min_volume_ratio": 0.0, "max_label_rate_change": 1.0}
 LIVE: dict[str, Any] = {
     "outcome_delay": "1h", "live": {"collect": True}, "rules": LOOSE,
     "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
 }  # fmt: skip
+CLICKS: list[dict[str, Any]] = [
+    {"name": "user_id", "type": "integer"}, {"name": "price", "type": "number"}, {"name": "click", "type": "integer"},
+]  # fmt: skip
 Declare = Callable[..., Data]
 
 
@@ -36,8 +46,16 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log.csv"
 
 
-def publish(stores: str, *times: datetime, bad: int = 0, price: Any = 2.0) -> str:
-    """Publish a batch of rows at these times, and so many quarantined ones; return what a training is told."""
+def publish(stores: str, *times: datetime, price: Any = 2.0, lost: int = 0, behind: float = 0.0) -> str:
+    """Publish a batch of rows at these times; return what a training is told.
+
+    Args:
+        stores: Where.
+        times: Of the rows.
+        price: Of all of them.
+        lost: Rows that an earlier version quarantined.
+        behind: By how many minutes the server's clock was.
+    """
     collected, count = CollectedLog.open(stores, "shop"), len(times)
     rows = pl.DataFrame(
         {
@@ -52,11 +70,12 @@ def publish(stores: str, *times: datetime, bad: int = 0, price: Any = 2.0) -> st
     number = len(collected.batches()) + 1
     folder = Path(stores.partition("#")[0]) / f"batch{number}"
     (folder / REQUESTS).mkdir(parents=True)
+    if lost:
+        refused = [["v1/part-000000.parquet", 9, "not_null", "user_id"]] * lost
+        pl.DataFrame(refused, QUARANTINE_SCHEMA, orient="row").write_parquet(folder / "quarantine.parquet")
+    else:
+        rows = rows.with_columns((pl.col(Columns.TIME) - timedelta(minutes=behind)).alias(ANSWERED))
     rows.write_parquet(folder / ROWS)
-    refused = pl.DataFrame(
-        [["v1/part-000000.parquet", 9, "not_null", "user_id"]] * bad, QUARANTINE_SCHEMA, orient="row"
-    )
-    refused.write_parquet(folder / QUARANTINE)
     pl.DataFrame({"request": [number]}).write_parquet(folder / REQUESTS / f"{REQUESTS}.parquet")
     batch = Batch(
         number=number, spec="shop", made=NOON, folder=collected.folder_of(number, "a"), digest=str(times), spans=(),
@@ -76,7 +95,7 @@ def read(data: Data, log: Path, collected: str, until: datetime | None = None) -
 
 def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, declare: Declare) -> None:
     stores = f"{log.parent}/stores#1"
-    publish(stores, NOON + timedelta(hours=1), NOON + timedelta(days=1), bad=1)
+    publish(stores, NOON + timedelta(hours=1), NOON + timedelta(days=1), lost=1)
     collected = publish(stores, NOON + timedelta(hours=2), NOON + timedelta(days=2))
     table, quarantine = read(declare(**LIVE), log, collected)
     rows = table.scan().collect()
@@ -86,6 +105,67 @@ def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, decla
     assert (table.notes["collected_rows"], table.notes["raw_rows"]) == (4, 11)
     assert table.notes["by_rule"] == {"not_null": 1}
     assert quarantine.rows() == [("v1/part-000000.parquet", 9, "not_null", "user_id")]
+
+
+def with_least_price(least: float) -> dict[str, Any]:
+    columns = [{**one, "min": least} if one["name"] == "price" else one for one in CLICKS]
+    return {"columns": columns, **LIVE}
+
+
+def test_collected_rows_are_judged_by_the_rules_of_the_day_on_which_they_are_read(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *TWO_DAYS, price=1.0)
+    collected = publish(stores, NOON + timedelta(days=2, hours=1), price=-1.0)
+    strict, quarantine = read(declare(**with_least_price(0)), log, collected)
+    assert quarantine.select(Columns.RULE, Columns.SOURCE_LINE).rows() == [("in_range", 0)]
+    assert strict.notes["quarantined_by_day"] == {"2024-01-03": 1}
+    loose, quarantine = read(declare(**with_least_price(-2)), log, collected)
+    assert quarantine.is_empty()
+    assert [part.rows for part in loose.days] == [6, 1, 2]
+    days = {day for day in loose.notes["digests"] if loose.notes["digests"][day] != strict.notes["digests"][day]}
+    assert days == {"2024-01-03"}
+
+
+def test_a_backfill_counts_the_rows_that_a_corrected_rule_brings_back(log: Path, declare: Declare) -> None:
+    stores, runtime = f"{log.parent}/stores#1", Runtime(engine="cpu")
+    publish(stores, *(NOON + timedelta(days=number) for number in (2, 3)))
+    collected = publish(stores, NOON + timedelta(days=1), NOON + timedelta(days=1, hours=1), price=-1.0)
+    users = Features.model_validate({"columns": [{"kind": "count", "key": ["user_id"], "name": "n"}]})
+    fits = {least: log.parent / f"fit{least}" for least in (0, -2)}
+    strict = declare(**with_least_price(0))
+    table, _ = read(strict, log, collected)
+    fit(strict, users, None, runtime, table.folder, fits[0])
+    loose = DeclaredSections(declare(**with_least_price(-2)), users, None)
+    table, _ = read(loose.data, log, collected)
+    corrected = DayRange(date(2024, 1, 2), date(2024, 1, 2))
+    recount(loose, runtime, table.folder, fits[-2], str(fits[0]), corrected)
+    changes = compare_fits(fits[0], fits[-2], corrected, NOON + timedelta(days=4))
+    (day,) = changes.days
+    assert (day.rows_before, day.rows_after, day.counted_again) == (None, 2, True)
+    assert (day.quarantined_before, day.quarantined_after) == (2, 0)
+    (changed,) = (one for one in changes.changed if one.column == "rows")
+    assert (changed.changed, changed.largest) == (1, 2.0)  # user 7 alone
+
+
+def test_a_row_later_than_its_own_answer_waits_for_a_larger_skew(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *TWO_DAYS)
+    collected = publish(stores, NOON + timedelta(hours=1), behind=6)
+    table, quarantine = read(declare(**LIVE), log, collected)
+    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 1})
+    assert quarantine[Columns.DETAIL][0].endswith("a time at most 5m after the answer (live.max_clock_skew)")
+    wider: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_clock_skew": "6m"}}
+    assert read(declare(**wider), log, collected)[0].notes["collected_rows"] == 3
+
+
+def test_a_row_that_breaks_a_rule_does_not_overlap_the_log(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *TWO_DAYS)
+    collected = publish(stores, NOON + timedelta(minutes=4), price=-1.0)
+    table, _ = read(declare(**with_least_price(0)), log, collected)
+    assert (table.rows, table.notes["collected_rows"], table.notes["by_rule"]) == (8, 2, {"in_range": 1})
+    with pytest.raises(DataError, match="overlap: 1 collected rows"):
+        read(declare(**with_least_price(-2)), log, collected)
 
 
 def test_rows_at_or_after_until_are_not_read(log: Path, declare: Declare) -> None:

@@ -232,7 +232,7 @@ def test_what_takes_the_rows_before_is_read_by_one_pod(rule: str, tmp_path: Path
 def test_rows_collected_from_live_traffic_follow_those_of_all_groups(csv: Callable[..., Data], tmp_path: Path) -> None:
     live = {"outcome_delay": "1h", "live": {"collect": True}, "impression": "number"}
     late = START + timedelta(days=5)
-    collected = publish(f"{tmp_path}/stores#1", *(late + timedelta(days=day) for day in range(2)), bad=1)
+    collected = publish(f"{tmp_path}/stores#1", *(late + timedelta(days=day) for day in range(2)), lost=1)
     data = csv(**live)
     one = in_one_pod(data, tmp_path / "in", tmp_path / "one", collected)
     assert in_groups(data, tmp_path / "in", tmp_path / "many", 3, collected) == one

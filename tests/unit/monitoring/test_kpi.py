@@ -92,6 +92,30 @@ def test_rates_of_rows_by_hand() -> None:
     assert all(one.low == one.value == one.high for one in rates.values())  # users are alike
 
 
+def sampled_requests() -> pl.DataFrame:
+    """Ten users ask twice each: of one in four requests, logged as one of four, the first item is a hit."""
+    requests = [(f"{name}-{weight}", weight) for name in range(10) for weight in (1, 3)]
+    rows = rows_of(*((request, [0.25, 0.75], [0, int(weight == 1)]) for request, weight in requests))
+    weights = pl.Series("impression_weight", [weight for _, weight in requests for _ in range(2)], dtype=pl.Float32)
+    return rows.with_columns(weights, user=pl.col("request_id").str.split("-").list.first())
+
+
+def test_weighted_rates_of_rows_by_hand() -> None:
+    rows = sampled_requests()
+    assert hit_rate(rows, at=1) == (1 * 1 + 3 * 0) / (1 + 3)
+    assert hit_rate(rows.drop("impression_weight"), at=1) == (1 + 0) / 2
+    rates = measure_rates(rows, at=1, confidence=0.9)
+    assert {name: one.value for name, one in rates.items()} == {
+        "hit_rate": 1 / 4, "label_rate": 1 / (2 * 1 + 2 * 3), "mean_score": 0.5, "rate_error": 0.5 / (1 / 8) - 1,
+    }  # fmt: skip
+    assert all(one.low == one.value == one.high for one in rates.values())  # users are alike
+
+
+def test_equal_weights_change_no_rate() -> None:
+    rows = planted(users=60)
+    assert measure_rates(rows.with_columns(impression_weight=pl.lit(4.0)), 2, 0.9) == measure_rates(rows, 2, 0.9)
+
+
 def test_an_interval_is_as_wide_as_theory_says() -> None:
     rows = planted(users=2_000, of_each=1)
     label = measure_rates(rows, at=1, confidence=0.95)["label_rate"]

@@ -225,6 +225,38 @@ def test_scores_that_expect_other_labels_warn_before_any_came() -> None:
     assert "% below the" in low
 
 
+def test_rows_of_a_sample_count_as_often_as_impressions_that_they_stand_for() -> None:
+    # Of each of ten users a request that stands for itself, and one for three: only the first orders its rows rightly.
+    one = {"version": 3, "score": [0.75, 0.25], "label": [1, 0], "impression_weight": 1.0}
+    three = {"version": 3, "score": [0.25, 0.75], "label": [1, 0], "impression_weight": 3.0}
+    requests = [
+        pl.DataFrame({"request_id": f"{user}-{number}", "row": [0, 1], "user": user, **each})
+        for user in map(str, range(10))
+        for number, each in enumerate((one, three))
+    ]
+    rows = pl.concat(requests)
+    found = by_name(quality_of(rows, min_rows=1))
+    # Pairs (positive, negative) by score: (.75, .25) right 1 x 1, (.75, .75) half 1 x 3, (.25, .25) half 3 x 1.
+    assert found["auc"].value == pytest.approx((1 + 3 / 2 + 3 / 2) / (4 * 4))
+    assert found["log_loss"].value == pytest.approx(-(np.log(0.75) + 3 * np.log(0.25)) / 4)
+    assert found["hit_rate"].value == 1 / 4
+    # nDCG of the request that is in order is 1, of the other 1 / log2(3).
+    assert found["ndcg_at_10"].value == pytest.approx((1 + 3 / np.log2(3)) / 4)
+    unweighted = by_name(quality_of(rows.drop("impression_weight"), min_rows=1))
+    assert (unweighted["auc"].value, unweighted["hit_rate"].value) == (0.5, 0.5)
+
+
+def test_expected_labels_of_a_sample_are_those_of_all_answers() -> None:
+    rows = traffic(4_000).select("version", "score")
+    tripled = rows.with_columns(score=(pl.col("score") * 3).clip(0, 1), impression_weight=pl.lit(0.1))
+    usual = rows.with_columns(impression_weight=pl.lit(10.0))
+    both = pl.concat([tripled.head(400), usual])  # 400 x 0.1 of 40 040 answers score so high
+    assert warnings(window_of(traffic(10), both), {3: REFERENCE}, LIMITS) == ()
+    swapped = both.with_columns(impression_weight=101 / 10 - pl.col("impression_weight"))
+    (sentence,) = warnings(window_of(traffic(10), swapped), {3: REFERENCE}, LIMITS)
+    assert "above the" in sentence
+
+
 def test_scores_as_usual_and_few_odd_ones_do_not_warn() -> None:
     rows = traffic(4_000)
     assert warnings(window_of(rows), {3: REFERENCE}, LIMITS) == ()

@@ -117,7 +117,8 @@ class Training:
         for split, frame, rows in zip(("validation", "test"), self.frames()[-2:], self.days[-2:], strict=True):
             score = pl.Series("score", [row.get("score", 0.5) for row in rows], dtype=pl.Float32)
             own = frame.select(Columns.DAY, Columns.IMPRESSION, Columns.LABEL, user="user_id")
-            frames.append(own.with_columns(pl.lit(split).alias("split"), score))
+            weight = pl.Series(Columns.WEIGHT, [row.get("weight", 1.0) for row in rows], dtype=pl.Float32)
+            frames.append(own.with_columns(pl.lit(split).alias("split"), score, weight))
         (self.folder / kind).mkdir(parents=True, exist_ok=True)
         every = pl.concat(frames).with_columns(**{name: pl.lit(value) for name, value in broken.items()})
         every.write_parquet(self.folder / kind / Files.SCORES)
@@ -230,6 +231,20 @@ def test_models_are_measured_on_the_test_day(tmp_path: Path) -> None:
     assert model.scores.bins.edges == pytest.approx((0.6,))
     assert model.scores.counts == ((0, 1), (2, 2))  # validation and test day; 0.6 lies in the upper bin
     assert (model.scores.rows, model.scores.nulls) == (5, 0)
+
+
+def test_models_are_measured_by_what_their_rows_stand_for(tmp_path: Path) -> None:
+    days = [plain() for _ in DAYS]
+    first = [row(1, label=1, score=0.8), row(1, score=0.4)]
+    days[4] = [*first, row(2, label=1, score=0.2, weight=3), row(2, score=0.6, weight=3)]
+    model = Training(tmp_path, days).build().models["xgboost"]
+    assert model.mean_score == pytest.approx((0.8 + 0.4 + 3 * 0.2 + 3 * 0.6) / 8)
+    # 0.8 beats 0.4 (1 x 1) and 0.6 (1 x 3); 0.2 beats none.
+    assert (model.label_rate, model.auc, model.gauc) == (0.5, (1 + 3) / (4 * 4), (2 * 1 + 6 * 0) / 8)
+    losses = math.log(0.8) + math.log(0.6) + 3 * (math.log(0.2) + math.log(0.4))
+    assert model.log_loss == pytest.approx(-losses / 8)
+    assert model.hit_rate == (1 * 1 + 3 * 0) / 4
+    assert model.ndcg_at_10 == pytest.approx((1 * 1 + 3 / math.log2(3)) / 4)
 
 
 def test_lists_are_those_that_a_replay_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ DECLARED: dict[str, Any] = {
         }
     ],
 }
-OWN = ["request_id", "row", "user", "version", "track", "score", "label", "event_time"]
+OWN = ["request_id", "row", "user", "version", "track", "score", "label", "event_time", "impression_weight"]
 
 
 def with_page(*pages: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
     window = traffic.read()
     assert (window.start, window.end, window.requests, window.coverage) == (*TODAY, 1, 1.0)
     first, second = window.rows.to_dicts()
-    own = {"request_id": "a", "user": "1", "version": 3, "track": "stable"}
+    own = {"request_id": "a", "user": "1", "version": 3, "track": "stable", "impression_weight": 1.0}
     everywhere = {"user_id": 1, "price": 1.5, "made": date(2026, 3, 1), "status": 9}
     assert first == {
         **own, "row": 0, "score": 0.25, "label": 0, "event_time": NOON - minutes(1), **everywhere, "item_id": "i0",
@@ -154,22 +154,32 @@ def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
         **own, "row": 1, "score": 0.5, "label": 1, "event_time": NOON, **everywhere, "item_id": "i1",
         "page": None, "words": None, "maker": 8, "topics": None,
     }  # fmt: skip
-    assert window.scored.rows() == [(3, 0.25), (3, 0.5)]
+    assert window.scored.rows() == [(3, 1.0, 0.25), (3, 1.0, 0.5)]
 
 
 def test_rows_have_the_types_of_the_valid_log(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     wanted = {
         "request_id": pl.String(), "row": pl.Int32(), "user": pl.String(), "version": pl.Int64(), "track": pl.String(),
-        "score": pl.Float32(), "label": pl.Int8(), "event_time": pl.Datetime("us", "UTC"), "user_id": pl.Int64(),
-        "item_id": pl.String(), "page": pl.String(), "price": pl.Float64(), "words": pl.List(pl.String()),
+        "score": pl.Float32(), "label": pl.Int8(), "event_time": pl.Datetime("us", "UTC"),
+        "impression_weight": pl.Float32(), "user_id": pl.Int64(), "item_id": pl.String(), "page": pl.String(),
+        "price": pl.Float64(), "words": pl.List(pl.String()),
         "made": pl.Date(), "status": pl.Int64(), "maker": pl.Int64(), "topics": pl.List(pl.String()),
     }  # fmt: skip
     nothing = traffic.read()  # no outcome
     assert dict(nothing.rows.schema) == wanted
-    assert dict(nothing.scored.schema) == {"version": pl.Int64(), "score": pl.Float32()}
+    scored = {"version": pl.Int64(), "impression_weight": pl.Float32(), "score": pl.Float32()}
+    assert dict(nothing.scored.schema) == scored
     traffic.outcome(("a", 0, 0))
     assert dict(traffic.read().rows.schema) == wanted
+
+
+def test_rows_weigh_the_inverse_of_the_share_that_was_logged_with_their_answer(traffic: Traffic) -> None:
+    traffic.answer({"request_id": "a", "sampling": 0.25}, {"request_id": "b", "sampling": None})
+    traffic.outcome(("a", 0, 0), ("b", 1, 1))
+    window = traffic.read(sampling=0.5)  # now; the log of the second answer does not say it
+    assert window.rows.select("request_id", "impression_weight").rows() == [("a", 4.0), ("b", 2.0)]
+    assert sorted(window.scored.rows()) == [(3, 2.0, 0.25), (3, 2.0, 0.5), (3, 4.0, 0.25), (3, 4.0, 0.5)]
 
 
 def test_what_was_not_sent_is_null(traffic: Traffic) -> None:
@@ -177,6 +187,7 @@ def test_what_was_not_sent_is_null(traffic: Traffic) -> None:
     traffic.outcome(("a", 0, 1))
     (row,) = traffic.read().rows.to_dicts()
     told = {"request_id": "a", "row": 0, "version": 3, "track": "stable", "score": 0.25, "label": 1, "event_time": NOON}
+    told |= {"impression_weight": 1.0}
     assert {name: value for name, value in row.items() if value is not None} == told  # the time is the answer's
 
 
@@ -410,7 +421,7 @@ def test_versions_and_tracks_are_told_apart(traffic: Traffic) -> None:
     window = traffic.read()
     told = window.rows.select("request_id", "version", "track", "score").sort("request_id")
     assert told.rows() == [("a", 3, "stable", 0.25), ("b", 4, "canary", 0.75)]
-    assert sorted(window.scored.rows()) == [(3, 0.25), (4, 0.75)]
+    assert sorted(window.scored.rows()) == [(3, 1.0, 0.25), (4, 1.0, 0.75)]
 
 
 def test_failed_answers_and_requests_without_rows_need_no_outcome(traffic: Traffic) -> None:
