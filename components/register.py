@@ -18,14 +18,14 @@ def register(
     trained: list,
     ensembles: list,
     reference: dsl.Input[dsl.Dataset],
-    retrieval: dsl.Input[dsl.Dataset],
+    release: dsl.Input[dsl.Dataset],
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     import json
     from pathlib import Path
 
     from shortlist.deployment.registration import register_blessed
-    from shortlist.retrieval.step import RELEASE
+    from shortlist.recommending.step import RELEASE
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import ChampionCacheKey
     from shortlist.training.training import RunContext
@@ -33,8 +33,8 @@ def register(
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
-        tags, sources = ChampionCacheKey(against, made_from).tags(), Path(retrieval.path) / RELEASE
+        tags, stages = ChampionCacheKey(against, made_from).tags(), Path(release.path) / RELEASE
         version = register_blessed(
-            RunContext(name=name, stores=stores), *inputs, tags, sources if sources.is_dir() else None
+            RunContext(name=name, stores=stores), *inputs, tags, stages if stages.is_dir() else None
         )
     return (version, this.json)

@@ -25,6 +25,7 @@ def report(
     table: dsl.Input[dsl.Dataset],
     skew: dsl.Input[dsl.Dataset],
     retrieval: dsl.Input[dsl.Dataset],
+    release: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
     verdict: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
@@ -54,7 +55,7 @@ def report(
             lineage,
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [raw_log, fitted, skew, retrieval, champion, ensembles, *proofs],
+            [raw_log, fitted, skew, retrieval, release, champion, ensembles, *proofs],
             {one.metadata["model"]: one for one in models},
             {name: (score, proofs_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),

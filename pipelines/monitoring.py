@@ -47,6 +47,9 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         previous: str = "newest",
         cron: str = "",
         retrieval: str = "",
+        filters: str = "",
+        ordering: str = "",
+        lists: str = "",
     ) -> None:
         """Collect what is due, and decide once; where that is to train, run the whole training graph with its reasons.
 
@@ -70,6 +73,9 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
             previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
             cron: Expression of the schedule, five fields; only of the graph that the clock starts.
             retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
+            filters: Section `filters` of the spec, as canonical JSON; empty for none.
+            ordering: Section `ordering` of the spec, as canonical JSON; empty for none.
+            lists: Digest of the files that filters read; empty for none.
         """
         where = {"name": name, "stores": stores, "code": code}
         collected = add_step(collect, cached=False, **where, data=data, serving=serving, runtime=runtime)
@@ -103,6 +109,9 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
                 until=seen.outputs["until"],
                 previous=previous,
                 retrieval=retrieval,
+                filters=filters,
+                ordering=ordering,
+                lists=lists,
             )
 
     graph: Callable[..., Any] = monitoring

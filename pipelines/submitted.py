@@ -45,6 +45,9 @@ def submitted_graph(*, wide: bool) -> Callable[..., Any]:
         until: str = "",
         previous: str = "",
         retrieval: str = "",
+        filters: str = "",
+        ordering: str = "",
+        lists: str = "",
     ) -> None:
         """Note that the training begins, and run the training graph; end at once where another one is running.
 
@@ -71,6 +74,9 @@ def submitted_graph(*, wide: bool) -> Callable[..., Any]:
             until: Moment (ISO 8601) from which on no row is read; empty for none.
             previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
             retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
+            filters: Section `filters` of the spec, as canonical JSON; empty for none.
+            ordering: Section `ordering` of the spec, as canonical JSON; empty for none.
+            lists: Digest of the files that filters read; empty for none.
         """
         where = {"name": name, "stores": stores, "code": code}
         claimed = add_step(claim_training, cached=False, **where, trigger=trigger, key=key, until=until)
@@ -98,6 +104,9 @@ def submitted_graph(*, wide: bool) -> Callable[..., Any]:
                 until=until,
                 previous=previous,
                 retrieval=retrieval,
+                filters=filters,
+                ordering=ordering,
+                lists=lists,
             )
 
     graph: Callable[..., Any] = submitted

@@ -6,6 +6,7 @@ from typing import Any
 from kfp import dsl
 
 from components.build_reference_profile import build_reference_profile
+from components.build_release import build_release
 from components.build_retrieval import build_retrieval
 from components.evaluate_gates import evaluate_gates
 from components.finalize_run import finalize_run
@@ -59,6 +60,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         until: str = "",
         previous: str = "",
         retrieval: str = "",
+        filters: str = "",
+        ordering: str = "",
+        lists: str = "",
     ) -> None:
         """Run every step; each takes just the sections it reads: a changed section re-runs no more than it must.
 
@@ -85,6 +89,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             until: Moment (ISO 8601) from which on no row is read; empty for none.
             previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
             retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
+            filters: Section `filters` of the spec, as canonical JSON; empty for none.
+            ordering: Section `ordering` of the spec, as canonical JSON; empty for none.
+            lists: Digest of the files that filters read; empty for none.
         """
         closing = add_step(finalize_run, cached=False, name=name, stores=stores, key=key)
         with dsl.ExitHandler(closing):
@@ -123,6 +130,17 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
 
             candidates = add_step(
                 build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=log.valid_log
+            )
+            released = add_step(
+                build_release,
+                filters=filters,
+                ordering=ordering,
+                lists=lists,
+                data=data,
+                location=location,
+                code=code,
+                valid_log=log.valid_log,
+                retrieval=candidates.outputs["retrieval"],
             )
             skew = add_step(
                 materialize_features,
@@ -224,7 +242,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     **standing,
                     trained=dsl.Collected(trained.outputs["Output"]),
                     reference=frozen.outputs["reference"],
-                    retrieval=candidates.outputs["retrieval"],
+                    release=released.outputs["release"],
                 )
             with dsl.Else(name="held"):
                 held = add_step(record_gate_failures, **books, trained=dsl.Collected(trained.outputs["Output"]))
@@ -255,6 +273,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 table=made.table,
                 skew=skew.outputs["skew"],
                 retrieval=candidates.outputs["retrieval"],
+                release=released.outputs["release"],
                 champion=champion.outputs["champion"],
                 verdict=judged.outputs["verdict"],
                 **all_of("models", "scores", "proofs"),

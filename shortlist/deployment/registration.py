@@ -13,7 +13,7 @@ from shortlist.evaluation.verdict import Verdict, measured_numbers
 from shortlist.report.figures import write_plots
 from shortlist.report.report import model_plots
 from shortlist.storage.artefacts import read_json
-from shortlist.tracking.registry import BEST_CHAMPION
+from shortlist.tracking.registry import BEST_CHAMPION, RELEASE
 from shortlist.training.training import RunContext
 
 
@@ -23,7 +23,7 @@ def register_blessed(
     runs: Mapping[str, str],
     reference: Path | None = None,
     tags: Mapping[str, str] | None = None,
-    retrieval: Path | None = None,
+    release: Path | None = None,
 ) -> str:
     """Verify the blessing, register the blessed model as candidate, and return its version.
 
@@ -36,7 +36,8 @@ def register_blessed(
         reference: Folder of the distributions that live traffic is compared with; without it the version can be
             served, and not watched.
         tags: Further tags of the version; see `shortlist.training.champion_cache`.
-        retrieval: Folder of the sources of candidates that belong to the version; None: clients bring their own.
+        release: Folder of the sources, filters and ordering that belong to the version; None: clients bring their
+            candidates. The same model with another release is another version.
 
     Raises:
         IntegrityError: The files are not those that were judged.
@@ -50,11 +51,10 @@ def register_blessed(
     origin.tracker.log_blessing(run, verdict / Files.BLESSING)  # before there is a version
     if reference is not None:
         origin.tracker.log_reference(run, reference)
-    if retrieval is not None:
-        origin.tracker.log_retrieval(run, retrieval)
+    stages = {RELEASE: origin.tracker.log_retrieval(run, release)} if release is not None else {}
     registry = origin.tracker.registry
     best = Verdict.read(verdict).best_after(blessing.blessed.model)
-    told = {**(tags or {}), "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
+    told = {**(tags or {}), **stages, "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
     version = registry.register(run, told)
     registry.set_alias("candidate", version)
     if registry.version_of("champion") is None:

@@ -56,6 +56,11 @@ class Filter(Section):
         """Columns of candidates that it reads."""
         return ()
 
+    @property
+    def file(self) -> str | None:
+        """The user's file that it reads, relative to the folder of the log; None: it has no file."""
+        return None
+
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series | None:
         """Return the items that the filter's own file names; None: it has no file.
 

@@ -79,6 +79,11 @@ class _ItemList(Filter):
         """The item."""
         return (Columns.ITEM,)
 
+    @property
+    def file(self) -> str:
+        """The list."""
+        return self.path
+
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series:
         """Return the file's items, each once; empty lines and spaces around an item do not count."""
         where = files / self.path

@@ -63,6 +63,12 @@ class Pin(OrderingRule):
         """The item."""
         return (Columns.ITEM,)
 
+    def check(self, types: Mapping[str, pl.DataType]) -> None:
+        """Check that the item is of the type of `data.item`."""
+        wanted = "a text" if types[Columns.ITEM] == pl.String() else "a whole number"
+        if isinstance(self.item, str) != (types[Columns.ITEM] == pl.String()):
+            raise ExpressionError(f"pin: got item {self.item!r}; wanted {wanted}, as data.item is")
+
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
         """Return the item's row, if it is there."""
         found = candidates[Columns.ITEM].index_of(self.item)

@@ -7,9 +7,9 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.ordering.order import check_ordering
-from shortlist.spec.data import Column, Data
+from shortlist.spec.data import Column, Data, GeneratedSource
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
@@ -51,10 +51,16 @@ def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: O
     types = candidate_types(data)
     for number, rule in enumerate(filters.rules):
         _placed(f"filters.rules.{number}", rule.check, types)
+        if rule.file is not None and isinstance(data.source, GeneratedSource):
+            raise ShortlistError(
+                f"filters.rules.{number}: reads '{rule.file}' beside the log, and a generated log has no folder;"
+                " leave the filter out"
+            )
     for name in filters.fallback:
         if name not in retrieval.sources:
             raise ShortlistError(
-                f"filters.fallback: '{name}' is no source; retrieval.sources has {', '.join(retrieval.sources)}"
+                f"filters.fallback: '{name}' is no source{did_you_mean(name, retrieval.sources)};"
+                f" retrieval.sources has {', '.join(retrieval.sources)}"
             )
     _placed("ordering", lambda known: check_ordering(ordering, known), {**types, SCORE: pl.Float64()})
 

@@ -15,7 +15,7 @@ from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.ordering.order import columns_read, order
 from shortlist.recommending.candidate_columns import NOW, SCORE
-from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import Queries
 from shortlist.spec.filters import Filters
@@ -100,20 +100,66 @@ class Recommender:
         filters: The spec's section.
         ordering: The spec's section.
         lists: Items of the files that filters read, by the name of the filter.
+        types: Of candidates' columns, by which what a request tells is typed; None: as its values say.
+        users: Columns of users that stages read, sorted by the first one, the user; None: requests tell them.
+        digests: SHA-256 of the release's files by relative path.
     """
 
     def __init__(
-        self, retriever: Retriever, filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series] | None = None
+        self,
+        retriever: Retriever,
+        filters: Filters,
+        ordering: Ordering,
+        lists: Mapping[str, pl.Series] | None = None,
+        types: Mapping[str, pl.DataType] | None = None,
+        users: pl.DataFrame | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
         self._retriever = retriever
         self._filters = filters
         self._ordering = ordering
         self._lists = lists or {}
+        self._types = types or {}
+        self._users = users
+        self.digests = digests or {}
         items = retriever.catalogue.items
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
         self._of_request = [name for name in read if name not in {*self._of_items, SCORE, NOW}]
+
+    @property
+    def size(self) -> int:
+        """Number of items that can be recommended."""
+        return self._retriever.catalogue.size
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources."""
+        return tuple(self._retriever.sources)
+
+    @property
+    def filters(self) -> Filters:
+        """The section."""
+        return self._filters
+
+    @property
+    def ordering(self) -> Ordering:
+        """The section."""
+        return self._ordering
+
+    @property
+    def item_type(self) -> pl.DataType:
+        """Of the ids of items."""
+        return self._retriever.catalogue.ids.dtype
+
+    def context_of(self, user: int | str | None) -> dict[str, Any]:
+        """Return what the release knows of a user: columns of side tables that stages read; nothing of an unknown."""
+        if self._users is None or user is None or self._users.width == 1:
+            return {}
+        key = self._users.to_series(0)
+        (row,) = places_of(pl.Series([user], dtype=key.dtype, strict=False), key)
+        return {} if row < 0 else self._users[int(row), 1:].row(0, named=True)
 
     def find(self, request: SlateRequest) -> FoundCandidates:
         """Return the candidates of a request after filters; where fewer than k are left, with those of the fallbacks.
@@ -186,12 +232,17 @@ class Recommender:
             known = rows[rows != _NO_ITEM][: self._retriever.section.recent_items]
             recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
             recent[0, : len(known)] = known
-        return Queries(users, recent, pl.DataFrame({name: [value] for name, value in request.context.items()}))
+        return Queries(
+            users, recent, pl.DataFrame([self._told(name, value) for name, value in request.context.items()])
+        )
+
+    def _told(self, name: str, value: Any) -> pl.Series:
+        return pl.Series(name, [value], self._types.get(name), strict=False)
 
     def _filtered(self, rows: Rows, request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
         frame = self._items.select(self._of_items)[rows].with_columns(
             pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
-            *(pl.lit(request.context.get(name)).alias(name) for name in self._of_request),
+            *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
         )
         known = FilterRequest(request.now, request.history, self._lists)
         return apply_filters(frame, self._filters.rules, known), frame

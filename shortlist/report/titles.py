@@ -29,6 +29,7 @@ TITLES: Final = {
     "materialize_features": "Feast: store, read back, compare",
     "publish_features": "Feast: store, read back, publish",
     "build_retrieval": "Fit the sources of candidates",
+    "build_release": "Put filters, ordering and sources together",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
     "train_ensembles": "Train ensembles",

@@ -17,7 +17,7 @@ from shortlist.storage.artefacts import IntegrityError
 Rows = NDArray[np.int32]
 """Row numbers of items; -1: no item."""
 
-FILE: Final = "catalogue.parquet"
+FILE: Final = "catalogue.arrow"
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,15 @@ class Catalogue:
 
     def rows_of(self, ids: pl.Series) -> Rows:
         """Return the row number of every id; -1 where it is null or no item."""
-        known = self.ids.to_frame().with_row_index("row")
-        found = ids.cast(self.ids.dtype).to_frame(self.key).join(known, on=self.key, how="left", maintain_order="left")
-        rows: Rows = found["row"].cast(pl.Int32).fill_null(-1).to_numpy()
-        return rows
+        return places_of(ids, self.ids)
 
     def write(self, folder: Path) -> None:
         """Write ids and columns into a folder."""
-        self.items.write_parquet(folder / FILE)
+        self.items.rechunk().write_ipc(folder / FILE)  # not compressed, so that it can be mapped
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the items in a folder.
+        """Return the items in a folder, mapped into memory.
 
         Raises:
             IntegrityError: There is no such file.
@@ -81,8 +78,24 @@ class Catalogue:
         path = folder / FILE
         if not path.is_file():
             raise IntegrityError(f"{path}: missing; build the retrieval again")
-        items = pl.read_parquet(path)
+        items = pl.read_ipc(path, memory_map=True)
         return cls(items, items.columns[0])
+
+
+def places_of(wanted: pl.Series, known: pl.Series) -> Rows:
+    """Return where values are in a sorted series; -1 where they are null or not there.
+
+    >>> places_of(pl.Series([30, None, 7]), pl.Series([10, 20, 30])).tolist()
+    [2, -1, -1]
+    """
+    asked = wanted.cast(known.dtype)
+    if not len(known) or not len(asked):
+        return np.full(len(asked), -1, np.int32)
+    # By halving: a request asks for a few of millions, and a join would read them all.
+    places = known.search_sorted(asked, side="left").to_numpy().astype(np.int64)
+    found = known.gather(np.minimum(places, len(known) - 1)) == asked
+    rows: Rows = np.where(found.fill_null(value=False).to_numpy(), places, -1).astype(np.int32)
+    return rows
 
 
 def repeated(rows: Rows) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError
 from shortlist.data.side_tables import side_path
 from shortlist.evaluation.retrieval import ALL
-from shortlist.retrieval.catalogue import Catalogue, Rows
+from shortlist.retrieval.catalogue import Catalogue, Rows, places_of
 from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Source
 from shortlist.retrieval.union import Candidates, united
 from shortlist.spec.data import Data
@@ -25,7 +25,7 @@ from shortlist.storage.tables import DayTable
 RETRIEVAL: Final = "retrieval.json"
 """What the folder holds: the section, the days learnt from, the number of items."""
 _SOURCES: Final = "sources"
-_RECENT: Final = "recent.parquet"
+_RECENT: Final = "recent.arrow"
 _USER: Final = "user"
 
 
@@ -62,7 +62,7 @@ def fit_retrieval(
             except DataError as problem:
                 raise DataError(f"retrieval.sources.{name}: {problem}") from None
         given = FitData(log, data, days, catalogue, section.index, section.candidates, seed)
-        _recent_items(given, section.recent_items).write_parquet(staging / _RECENT)
+        _recent_items(given, section.recent_items).rechunk().write_ipc(staging / _RECENT)
         facts = {
             "section": section.model_dump(mode="json"),
             "items": catalogue.size,
@@ -112,7 +112,7 @@ class Retriever:
             name: source.load(folder / _SOURCES / name)  # type: ignore[attr-defined]
             for name, source in section.sources.items()
         }
-        return cls(section, Catalogue.read(folder), sources, pl.read_parquet(folder / _RECENT), facts)
+        return cls(section, Catalogue.read(folder), sources, pl.read_ipc(folder / _RECENT, memory_map=True), facts)
 
     def lists(self, queries: Queries) -> list[tuple[str, Ranked]]:
         """Return the list of every source, each at most as long as is declared."""
@@ -130,9 +130,15 @@ class Retriever:
 
     def recent_of(self, users: pl.Series) -> Rows:
         """Return users' latest positive items when the sources were fitted, shape (users, recent_items)."""
-        asked = users.cast(self.recent.schema[_USER]).to_frame(_USER)
-        found = asked.join(self.recent, on=_USER, how="left", maintain_order="left")[ROW]
-        return rows_of_lists(found, self.section.recent_items)
+        places = places_of(users, self.recent[_USER])
+        lists = self.recent[ROW].gather(np.maximum(places, 0)) if self.recent.height else _no_lists(len(places))
+        found = rows_of_lists(lists, self.section.recent_items)
+        found[places < 0] = -1
+        return found
+
+
+def _no_lists(count: int) -> pl.Series:
+    return pl.Series([None] * count, dtype=pl.List(pl.Int32))
 
 
 def rows_of_lists(lists: pl.Series, width: int) -> Rows:

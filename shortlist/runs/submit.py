@@ -58,12 +58,14 @@ def training_arguments(
     """
     from shortlist.data.digest import input_digest
     from shortlist.features.previous_fit import NEWEST
+    from shortlist.recommending.step import lists_digest
     from shortlist.tracking.lineage import code_version
 
     if until is not None and until.tzinfo is None:
         raise ShortlistError(f"until: got {until.isoformat()}, wanted a moment with its offset from UTC")
     limit = min((moment for moment in (until, decision.until if decision else None) if moment), default=None)
     now = datetime.now(UTC) if spec.data.rules.max_age_hours is not None else None
+    stages = {"retrieval": spec.retrieval, "filters": spec.filters, "ordering": spec.ordering}
     return {
         "name": spec.name,
         "data": canonical_json(spec.data),
@@ -87,7 +89,9 @@ def training_arguments(
         "key": decision.key if decision else "",
         "until": limit.astimezone(UTC).isoformat() if limit else "",
         "previous": NEWEST if decision else "",
-        "retrieval": canonical_json(spec.retrieval) if spec.retrieval is not None else "",
+        **{name: canonical_json(one) if one is not None else "" for name, one in stages.items()},
+        # Whoever looks at the log later looks at the lists then; a changed list is a changed release.
+        "lists": "" if read_later else lists_digest(spec.filters, location),
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Literal, Self
+from pkgutil import resolve_name
+from typing import Final, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -12,13 +13,18 @@ from shortlist.contracts import LIVE_COLUMNS, did_you_mean
 from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import Feature, Features, declared_column
+from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates
 from shortlist.spec.models import Models, ModelSection, check_members, with_baselines
 from shortlist.spec.monitoring import Monitoring, Schedule
+from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.spec.tune import Tune
+
+_CHECK_SLATES: Final = "shortlist.recommending.candidate_columns:check_slates"
+"""By name: expressions are type-checked in a layer above this one, and only where a section declares any."""
 
 
 class Spec(Section):
@@ -38,6 +44,10 @@ class Spec(Section):
     """What is trained, by name: several models of one kind are compared like any others."""
     retrieval: Retrieval | None = None
     """Where candidates come from; null: clients bring their own."""
+    filters: Filters | None = None
+    """Which candidates may be shown; null: all. Needs `retrieval`."""
+    ordering: Ordering | None = None
+    """How scored candidates become a slate; null: best score first. Needs `retrieval`."""
     gates: Gates = Gates()
     """What may ship."""
     serving: Serving = Serving()
@@ -71,6 +81,19 @@ class Spec(Section):
     def _candidates_can_be_found(self) -> Self:
         if self.retrieval is not None:
             self.retrieval.check(self.data)
+        return self
+
+    @model_validator(mode="after")
+    def _slates_can_be_made(self) -> Self:
+        for name in ("filters", "ordering"):
+            if getattr(self, name) is not None and self.retrieval is None:
+                raise ValueError(
+                    f"{name}: is for the candidates that `retrieval` finds, and the spec has no such section; declare"
+                    " retrieval.sources, or leave it out"
+                )
+        if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
+            sections = self.filters or Filters(), self.ordering or Ordering()
+            resolve_name(_CHECK_SLATES)(self.data, self.retrieval, *sections)
         return self
 
     @model_validator(mode="after")

@@ -238,19 +238,21 @@ class Tracker:
         verify_manifest(reference)
         self.log_files(run_id, reference, REFERENCE)
 
-    def log_retrieval(self, run_id: str, retrieval: Path) -> None:
-        """Keep the sources of candidates beside a run's model, where `Registry.retrieval_of` finds them.
+    def log_retrieval(self, run_id: str, release: Path) -> str:
+        """Keep what is released with a run's model, where `Registry.retrieval_of` finds it; return its digest.
 
         Args:
             run_id: From `log_training`.
-            retrieval: Their folder, with a manifest.
+            release: Its folder, with a manifest.
 
         Raises:
             IntegrityError: A file was changed after it was written.
             TrackingError: MLflow refuses.
         """
-        verify_manifest(retrieval)
-        self.log_files(run_id, retrieval, RETRIEVAL)
+        verify_manifest(release)
+        digest = folder_digest(release)
+        self.log_files(run_id, release, f"{RETRIEVAL}/{digest}")
+        return digest
 
     def mark_killed_runs(self) -> int:
         """Mark runs that a killed process left running as killed; return how many there were.

@@ -18,7 +18,10 @@ Alias = Literal["champion", "candidate"]
 REFERENCE: Final = "reference"
 """Folder among a run's files of what live traffic is compared with."""
 RETRIEVAL: Final = "retrieval"
-"""Folder among a run's files of the sources of candidates that are released with it."""
+"""Folder among a run's files of what is released with its model: one folder per digest, for a model can be released
+again with other sources, filters or ordering."""
+RELEASE: Final = "release"
+"""Tag of a version: the digest of what is released with its model."""
 BEST_CHAMPION: Final = "best_champion"
 """Tag of a version that was registered although an earlier champion is a little better: that one's version."""
 
@@ -64,12 +67,15 @@ class Registry:
     def register(self, run_id: str, tags: Mapping[str, str] | None = None) -> int:
         """Make the run's model a version; return its number.
 
-        The version carries the run's lineage as tags. A run has one version: registering it again returns that one.
+        The version carries the run's lineage as tags. A run has one version for every release (tag `release`):
+        registering it again returns that one.
         """
         with quiet_mlflow(self._uri):
             known = self._client.search_model_versions(f"name = '{self.name}' and run_id = '{run_id}'")
-            if known:
-                return int(known[0].version)
+            asked = (tags or {}).get(RELEASE, "")
+            same = [int(one.version) for one in known if one.tags.get(RELEASE, "") == asked]
+            if same:
+                return max(same)
             if not self._client.search_registered_models(f"name = '{self.name}'"):
                 create_if_missing(lambda: self._client.create_registered_model(self.name))
             run = self._client.get_run(run_id)
@@ -186,13 +192,19 @@ class Registry:
         return self._beside_model(version, REFERENCE, to)
 
     def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
-        """Return the folder of a version's sources of candidates, or None when it came without; see `reference_of`."""
-        return self._beside_model(version, RETRIEVAL, to)
+        """Return the folder of what is released with a version's model, or None when it came without.
+
+        See `reference_of`.
+        """
+        with quiet_mlflow(self._uri):
+            digest = self._version(version).tags.get(RELEASE)
+        return None if digest is None else self._beside_model(version, f"{RETRIEVAL}/{digest}", to)
 
     def _beside_model(self, version: int, name: str, to: Path | None) -> Path | None:
         with quiet_mlflow(self._uri):
             run = self._client.get_run(self._version(version).run_id)
-            if all(one.path != name for one in self._client.list_artifacts(run.info.run_id)):
+            parent = name.rpartition("/")[0] or None
+            if all(one.path != name for one in self._client.list_artifacts(run.info.run_id, parent)):
                 return None
             folder = self._local(f"{run.info.artifact_uri}/{name}", to)
         verify_manifest(folder)

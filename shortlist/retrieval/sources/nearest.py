@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.index import VECTORS, VectorIndex, open_index
 from shortlist.retrieval.source import Queries, Ranked, Scores
 from shortlist.retrieval.sources.co_visitation import weighted_recent
@@ -60,8 +60,5 @@ class NearestItems:
         length = np.linalg.norm(made[:, :-1], axis=1, keepdims=True)
         made = np.where(length > 0, made / np.where(length > 0, length, 1), 0).astype(np.float32)
         made[:, -1:] = length > 0
-        asked = queries.users.cast(users.dtype).to_frame("user")
-        known = users.to_frame("user").with_row_index("row")
-        rows = asked.join(known, on="user", how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
-        at = rows.to_numpy()
+        at = places_of(queries.users, users)
         return np.where((at >= 0)[:, None], vectors[np.maximum(at, 0)], made).astype(np.float32)

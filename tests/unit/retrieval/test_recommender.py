@@ -14,6 +14,7 @@ from shortlist.filters.base import UserHistory
 from shortlist.recommending.candidate_columns import candidate_types, check_slates
 from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
@@ -142,7 +143,7 @@ def test_scores_belong_to_candidates(retriever: Retriever) -> None:
         (
             {"fallback": ["nearest"]},
             {},
-            "filters.fallback: 'nearest' is no source; retrieval.sources has popular, near",
+            "filters.fallback: 'nearest' is no source; did you mean 'near'?; retrieval.sources has popular, near",
         ),
         ({}, {"value": "score * country"}, "ordering: 'score * country' is no expression"),
         ({}, {"diversity": {"kind": "mmr", "by": "topics"}}, "ordering: diversity.by reads 'topics'"),
@@ -153,6 +154,13 @@ def test_sections_that_do_not_fit_the_log_are_refused(filters: dict, ordering: d
     with pytest.raises(ShortlistError) as refused:
         check_slates(declared(), Retrieval.model_validate(SECTION), *sections)
     assert message in str(refused.value)
+
+
+def test_a_generated_log_has_no_files_of_items() -> None:
+    generated = Data.model_validate({**declared().model_dump(), "source": {"kind": "generated"}})
+    filters = Filters.model_validate({"rules": [{"kind": "seen"}, {"kind": "deny", "path": "denied.txt"}]})
+    with pytest.raises(ShortlistError, match=r"filters.rules.1: reads 'denied.txt' beside the log, and a gen"):
+        check_slates(generated, Retrieval.model_validate(SECTION), filters, Ordering())
 
 
 def test_sections_that_fit_the_log_are_accepted() -> None:

@@ -10,7 +10,7 @@ import pytest
 from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
 from shortlist.tracking.lineage import Lineage
 from shortlist.tracking.mlflow_store import Tracker
-from shortlist.tracking.registry import UnknownVersionError
+from shortlist.tracking.registry import RELEASE, UnknownVersionError
 from shortlist.tracking.store_access import TrackingError, tracking_uri
 
 LINEAGE = Lineage(
@@ -339,19 +339,26 @@ def test_a_reference_that_was_changed_is_not_logged(tracker: Tracker, model: Pat
     assert tracker.registry.reference_of(tracker.registry.register(run_id)) is None
 
 
-def test_a_version_keeps_its_sources_of_candidates(tracker: Tracker, model: Path, tmp_path: Path) -> None:
-    run_id = log(tracker, model)
-    version = tracker.registry.register(run_id)
-    assert tracker.registry.retrieval_of(version) is None
-    sources = make_reference(tmp_path / "release", "sources")
-    tracker.log_retrieval(run_id, sources)
-    kept = tracker.registry.retrieval_of(version, tmp_path / "fetched")
-    assert kept is not None
-    assert (kept / "reference.json").read_bytes() == (sources / "reference.json").read_bytes()
-    assert tracker.registry.reference_of(version) is None
-    (sources / "reference.json").write_text("{}")
+def test_the_same_model_with_another_release_is_another_version(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    run_id, registry = log(tracker, model), tracker.registry
+    alone = registry.register(run_id)
+    assert registry.retrieval_of(alone) is None
+    folders = [make_reference(tmp_path / name, name) for name in ("one", "other")]
+    one, other = (registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folder)}) for folder in folders)
+    assert [alone, one, other] == [1, 2, 3]
+    assert registry.register(run_id, {RELEASE: tracker.log_retrieval(run_id, folders[0])}) == one
+    for version, folder in ((one, folders[0]), (other, folders[1])):
+        kept = registry.retrieval_of(version, tmp_path / f"fetched-{version}")
+        assert kept is not None
+        assert (kept / "reference.json").read_bytes() == (folder / "reference.json").read_bytes()
+    assert registry.reference_of(one) is None
+
+
+def test_a_release_that_was_changed_is_not_logged(tracker: Tracker, model: Path, tmp_path: Path) -> None:
+    release = make_reference(tmp_path / "release", "sources")
+    (release / "reference.json").write_text("{}")
     with pytest.raises(IntegrityError, match=r"reference\.json: changed after it was written"):
-        tracker.log_retrieval(run_id, sources)
+        tracker.log_retrieval(log(tracker, model), release)
 
 
 def test_a_version_that_does_not_exist_gets_no_alias(tracker: Tracker, model: Path) -> None:

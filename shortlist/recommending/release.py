@@ -1,0 +1,127 @@
+"""Everything that a server needs beside the model: sources, index, filters, ordering and lists, as one folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shortlist.contracts import DataError
+from shortlist.filters.base import Filter
+from shortlist.filters.rules import Allow, Deny
+from shortlist.ordering.order import columns_read
+from shortlist.recommending.candidate_columns import candidate_types, type_of
+from shortlist.recommending.recommender import Recommender
+from shortlist.retrieval.retriever import Retriever
+from shortlist.retrieval.source import users_of
+from shortlist.spec.data import Data
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
+from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
+
+SLATES: Final = "slates.json"
+"""Sections `filters` and `ordering` as they are released."""
+_SOURCES: Final = "sources"
+_LISTS: Final = "lists"
+_USERS: Final = "users.arrow"
+_ITEM: Final = "item"
+
+
+def write_release(
+    sources: Path, data: Data, filters: Filters, ordering: Ordering, log: Path, files: Path | None, folder: Path
+) -> int:
+    """Write the release of a run, all or nothing; return the number of items that can be recommended.
+
+    Args:
+        sources: Folder of the fitted sources, with a manifest; its files are linked where the disk allows it.
+        data: The spec's section.
+        filters: The spec's section.
+        ordering: The spec's section.
+        log: Folder of the validated log.
+        files: Folder of the user's files, for lists of items; None where there are none.
+        folder: Where to write.
+
+    Raises:
+        DataError: A pinned item can never be shown.
+        ShortlistError: A list of items is missing, empty, or names what is no item.
+        IntegrityError: A file of the sources was changed.
+    """
+    verify_manifest(sources)
+    item_type = candidate_types(data)[_ITEM]
+    lists = {rule.name: rule.read_list(files, item_type) for rule in filters.rules if rule.file and files is not None}
+    _check_pins(filters, ordering, lists)
+    with atomic_folder(folder) as staging:
+        shutil.copytree(sources, staging / _SOURCES, copy_function=_link)
+        retriever = Retriever.open(staging / _SOURCES)
+        (staging / _LISTS).mkdir()
+        for name, items in lists.items():
+            items.to_frame(_ITEM).write_parquet(staging / _LISTS / f"{name}.parquet")
+        _user_columns(data, retriever.section, filters, ordering, log).write_ipc(staging / _USERS)
+        sections = {"filters": filters.model_dump(mode="json"), "ordering": ordering.model_dump(mode="json")}
+        write_json(staging / SLATES, sections)
+        write_manifest(staging)
+    return retriever.catalogue.size
+
+
+def open_release(folder: Path, data: Data) -> Recommender:
+    """Return the stages of a release but for the model; large files are mapped into memory.
+
+    Args:
+        folder: From `write_release`.
+        data: The spec's section that the model was trained with.
+
+    Raises:
+        IntegrityError: A file is missing or was changed.
+    """
+    digests = verify_manifest(folder)
+    sections: Mapping[str, Any] = read_json(folder / SLATES)
+    filters, ordering = (
+        Filters.model_validate(sections["filters"]),
+        Ordering.model_validate(sections["ordering"]),
+    )
+    lists = {path.stem: pl.read_parquet(path)[_ITEM] for path in sorted((folder / _LISTS).glob("*.parquet"))}
+    users = pl.read_ipc(folder / _USERS, memory_map=True)
+    return Recommender(
+        Retriever.open(folder / _SOURCES), filters, ordering, lists, candidate_types(data), users, digests
+    )
+
+
+def _check_pins(filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series]) -> None:
+    pinned = [rule.item for rule in ordering.rules if rule.kind == "pin"]
+    for rule in filters.rules:
+        for item in pinned:
+            if rule.name in lists and _removes(rule, item in lists[rule.name]):
+                raise DataError(
+                    f"ordering: item {item!r} is pinned, and filter '{rule.name}' ({rule.file}) always removes it;"
+                    " leave one of the two out"
+                )
+
+
+def _removes(rule: Filter, is_listed: bool) -> bool:
+    return is_listed if isinstance(rule, Deny) else isinstance(rule, Allow) and not is_listed
+
+
+def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Ordering, log: Path) -> pl.DataFrame:
+    """Return the columns of the users' side tables that a stage reads, one row per user, sorted by the user."""
+    assert data.user
+    known = columns_of(user_tables(data))
+    read = {name for rule in filters.rules for name in rule.reads} | {*columns_read(ordering)}
+    # A section of the registry is a `SourceKind`.
+    read |= {name for source in section.sources.values() for name in getattr(source, "reads_context", ())}
+    wanted = [name for name in known if name in read]
+    if not wanted:
+        return pl.DataFrame(schema={data.user: type_of(data.by_name[data.user])})
+    return users_of(log, data).select(data.user, *wanted).drop_nulls(data.user).sort(data.user).rechunk()
+
+
+def _link(source: str, to: str) -> None:
+    """Give a file a second name; another file system gets a copy."""
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copyfile(source, to)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, Row, days, declared
+
+from shortlist.contracts import ShortlistError
+from shortlist.recommending.recommender import Recommender, SlateRequest
+from shortlist.recommending.release import open_release, write_release
+from shortlist.recommending.step import build_release, lists_digest
+from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.artefacts import IntegrityError
+
+NOW = datetime(2026, 3, 3, tzinfo=UTC)
+SECTION = {"candidates": 3, "sources": {"popular": {"kind": "popular", "keys": ["country"], "min_positives": 1}}}
+LOCAL = {"kind": "where", "name": "local", "keep": "topic = 'x' OR country = 'FR'"}
+
+
+class Inputs:
+    """What a release is made of."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.sources, self.log, self.files = folder / "sources", log, folder / "files"
+
+    def write(self, out: Path, filters: Any = None, ordering: Any = None) -> Path:
+        sections = Filters.model_validate(filters or {}), Ordering.model_validate(ordering or {})
+        assert write_release(self.sources, declared(), *sections, self.log, self.files, out) == 3
+        return out
+
+
+@pytest.fixture
+def inputs(log: Log, tmp_path: Path) -> Inputs:
+    rows: list[Row] = [(user, item, 0, "home", 1) for item, users in ((10, 3), (20, 2)) for user in range(users)]
+    items = {
+        "item_id": [10, 20, 30], "topic": ["x", "y", "x"], "tags": [[], [], []], "price": [1.0, 2.0, 3.0],
+        "content": [None, None, None],
+    }  # fmt: skip
+    users = {"user_id": [0, 1, 2], "country": ["DE", "FR", None]}
+    table = log.write([*rows, (7, 30, 0, "home", 1)], users=users, items=items)
+    made = Inputs(tmp_path, log.folder)
+    fit_retrieval(Retrieval.model_validate(SECTION), declared(), table, days(0), made.sources, 1)
+    made.files.mkdir()
+    (made.files / "denied.txt").write_text("20\n\n 10 \n")
+    return made
+
+
+def shown(stages: Recommender, user: int | None) -> list[int]:
+    request = SlateRequest(id="r", user=user, k=3, now=NOW, context=stages.context_of(user))
+    found = stages.find(request)
+    return stages.slate(request, found, np.arange(found.rows.height, dtype=float)).items.to_list()
+
+
+def test_a_release_is_opened_as_it_was_declared(inputs: Inputs, tmp_path: Path) -> None:
+    rules = [LOCAL, {"kind": "deny", "path": "denied.txt"}]
+    stages = open_release(inputs.write(tmp_path / "release", {"rules": rules}), declared())
+    assert (stages.size, stages.sources, stages.item_type) == (3, ("popular",), pl.Int64())
+    assert shown(stages, 1) == [30]  # 10 and 20 are denied
+    assert {"slates.json", "lists/deny.parquet", "users.arrow", "sources/catalogue.arrow"} < set(stages.digests)
+
+
+def test_columns_of_users_are_part_of_the_release(inputs: Inputs, tmp_path: Path) -> None:
+    stages = open_release(inputs.write(tmp_path / "release", {"rules": [LOCAL]}), declared())
+    assert stages.context_of(1) == {"country": "FR"}
+    assert stages.context_of(2) == {"country": None}
+    assert stages.context_of(99) == stages.context_of(None) == {}
+    assert sorted(shown(stages, 1)) == [10, 20, 30]
+    assert sorted(shown(stages, 0)) == sorted(shown(stages, 99)) == [10, 30]
+
+
+@pytest.mark.parametrize("name", ["slates.json", "lists/deny.parquet", "sources/catalogue.arrow"])
+def test_a_release_with_another_file_is_refused(inputs: Inputs, tmp_path: Path, name: str) -> None:
+    release = inputs.write(tmp_path / "release", {"rules": [{"kind": "deny", "path": "denied.txt"}]})
+    (release / name).unlink()  # linked: the sources' own file stays as it is
+    (release / name).write_bytes(b"other")
+    with pytest.raises(IntegrityError, match="changed after it was written"):
+        open_release(release, declared())
+
+
+@pytest.mark.parametrize(
+    ("rule", "item", "is_refused"),
+    [("deny", 20, True), ("deny", 30, False), ("allow", 30, True), ("allow", 20, False)],
+)
+def test_a_pinned_item_must_pass_the_lists(
+    inputs: Inputs, tmp_path: Path, rule: str, item: int, is_refused: bool
+) -> None:
+    filters = {"rules": [{"kind": rule, "path": "denied.txt"}]}
+    ordering = {"rules": [{"kind": "pin", "item": item, "place": 1}]}
+    if not is_refused:
+        inputs.write(tmp_path / "release", filters, ordering)
+        return
+    message = rf"item {item} is pinned, and filter '{rule}' \(denied.txt\) always removes it"
+    with pytest.raises(ShortlistError, match=message):
+        inputs.write(tmp_path / "release", filters, ordering)
+    assert not (tmp_path / "release").exists()
+
+
+def test_the_step_reads_lists_beside_the_log(inputs: Inputs, tmp_path: Path) -> None:
+    filters = Filters.model_validate({"rules": [{"kind": "allow", "path": "denied.txt"}]})
+    (inputs.files / "log.csv").touch()
+    for location in (inputs.files, inputs.files / "log.csv"):
+        out = tmp_path / location.name
+        arguments = inputs.sources, declared(), filters, Ordering(), inputs.log, str(location), out
+        assert build_release(*arguments) == 3
+        assert sorted(shown(open_release(out / "release", declared()), 1)) == [10, 20]
+
+
+def test_a_changed_list_has_another_digest(inputs: Inputs) -> None:
+    filters = Filters.model_validate({"rules": [{"kind": "deny", "path": "denied.txt"}]})
+    before = lists_digest(filters, inputs.files)
+    assert lists_digest(Filters(), inputs.files) == lists_digest(None, "") == ""
+    (inputs.files / "denied.txt").write_text("30")
+    assert lists_digest(filters, inputs.files) != before
+    (inputs.files / "denied.txt").unlink()
+    with pytest.raises(ShortlistError, match=r"denied.txt: no such file; wanted a text file with one item a line"):
+        lists_digest(filters, inputs.files)
