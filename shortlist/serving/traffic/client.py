@@ -34,6 +34,8 @@ class Endpoint(BaseModel):
     """How long a connection is tried for, before the request counts as failed without having been sent."""
     connections: int = 1
     """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
+    scores_per_row: int = 1
+    """Of a Triton that answers all labels in one tensor; our server answers each in an output of its own."""
 
 
 class ConnectionNotMadeError(Exception):
@@ -70,7 +72,7 @@ class Client(ABC):
                 retries += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
-                return _checked(answer, request, retries)
+                return _checked(answer, request.rows * self.endpoint.scores_per_row, retries)
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -200,9 +202,9 @@ def connect(endpoint: Endpoint) -> Client:
     return GrpcClient(endpoint) if endpoint.protocol == "grpc" else HttpClient(endpoint)
 
 
-def _checked(answer: ClientResponse, request: Prepared, retries: int) -> ClientResponse:
-    if answer.scores is not None and answer.scores.size != request.rows:
-        error = f"{answer.scores.size} scores for {request.rows} rows"
+def _checked(answer: ClientResponse, wanted: int, retries: int) -> ClientResponse:
+    if answer.scores is not None and answer.scores.size != wanted:
+        error = f"{answer.scores.size} scores for {wanted} rows"
         return replace(answer, status=0, scores=None, error=error, retries=retries)
     return replace(answer, retries=retries) if retries else answer
 
