@@ -67,7 +67,8 @@ class Predictor:
             parts = [{name: each[at : at + self._max_rows] for name, each in tensors.items()} for at in starts]
             scores = np.concatenate(await asyncio.gather(*(self._patient(part, place) for part in parts)))
         if len(scores) != rows * self._of_row:
-            raise BadScoresError(f"the model gave {len(scores)} scores for {rows} rows")
+            wanted = f"; wanted {rows * self._of_row}" if self._of_row > 1 else ""
+            raise BadScoresError(f"the model gave {len(scores)} scores for {rows} rows{wanted}")
         return scores.reshape(rows, self._of_row) if self._of_row > 1 else scores
 
     async def is_ready(self) -> bool:
