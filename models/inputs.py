@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.contracts import Columns, DataError, Files, ShortlistError, label_column
 from shortlist.spec.spec import select
 from shortlist.storage.tables import DayTable
 
@@ -165,6 +165,7 @@ class LearningTable:
             )
         self.base_rate = positives / rows
         self._own: frozenset[Path] | None = None
+        self._label = ""
         # A process among several has files of its own only, and is told.
         known = MEAN_WEIGHT in table.notes
         self._mean_weight: float | None = table.notes[MEAN_WEIGHT] if known else mean_weight(table, self.split)
@@ -175,6 +176,47 @@ class LearningTable:
     def is_weighted(self) -> bool:
         """Whether rows stand for different numbers of impressions: some were logged as a sample."""
         return self._mean_weight is not None
+
+    @property
+    def reads_further_label(self) -> bool:
+        """Whether a further label is in the label's place; only rows that this table reads have it there."""
+        return bool(self._label)
+
+    def for_label(self, label: str) -> Self:
+        """Return the same table with a further label in the place of the label.
+
+        Raises:
+            DataError: The table has none of this name, or it never varies on the training days.
+        """
+        one = copy(self)
+        one._label = label_column(label)
+        one._columns = [one._label, *self._columns[1:]]
+        one.base_rate = self.base_rates((label,))[0]
+        return one
+
+    def base_rates(self, labels: Sequence[str]) -> tuple[float, ...]:
+        """Return the share of positives of further labels on the training days.
+
+        Raises:
+            DataError: The table has no such label, or one never varies on the training days.
+        """
+        if not labels:
+            return ()
+        names = [label_column(label) for label in labels]
+        paths = self._table.paths(set(self._days("train")))
+        if missing := [name for name in names if name not in pl.read_parquet_schema(paths[0])]:
+            raise DataError(f"{self._table.folder}: has no column '{missing[0]}'; write the feature table again")
+        positives = (pl.col(name).cast(pl.Int64).sum() for name in names)
+        sums = pl.scan_parquet(paths, hive_partitioning=False).select(positives)
+        rows, found = self.rows("train"), sums.collect().row(0)
+        for label, positives in zip(labels, found, strict=True):
+            if positives in (0, rows):
+                raise DataError(
+                    f"{self._table.folder}: label '{label}' is {int(positives > 0)} on all {rows} rows of the training"
+                    f" days {self._named('train')}; nothing can be learnt from a label that never varies. Declare"
+                    f" data.labels.{label} otherwise, give more days, or leave it out of the models' labels"
+                )
+        return tuple(positives / rows for positives in found)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -195,6 +237,8 @@ class LearningTable:
         one = copy(self)
         one.split = self.split.model_copy(update={"train": (*self.split.train, *self.split.validation)})
         one.base_rate = one._sum("train", "positives") / one.rows("train")
+        if self._label:
+            one.base_rate = self.base_rate  # only a start of what is learnt
         return one
 
     def rows(self, *parts: Part) -> int:
@@ -217,6 +261,8 @@ class LearningTable:
         keeps its meaning.
         """
         frame = pl.read_parquet(path, columns=self._columns, hive_partitioning=False)
+        if self._label:
+            frame = frame.rename({self._label: Columns.LABEL})
         if self._mean_weight is None:
             return frame
         return frame.with_columns((pl.col(Columns.WEIGHT) / self._mean_weight).cast(pl.Float32))

@@ -36,6 +36,7 @@ class ObjectiveSection(ModelSection):
 
     def check_data(self, name: str, data: Data) -> None:
         """Refuse to learn the order of a user's rows in a log without users."""
+        super().check_data(name, data)
         if self.learns_order and data.user is None:
             raise ValueError(
                 f"models.{name}.objective: {self.objective} compares the rows of a user, and data.user is not declared;"

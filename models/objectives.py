@@ -18,9 +18,18 @@ LIST_COLUMNS: Final = (Columns.USER,)
 """What else of a table is read where order is learnt."""
 
 
-def learning_lists(table: DayTable, features: tuple[FeatureColumn, ...], section: ObjectiveSection) -> LearningTable:
-    """Return the columns and days to learn from, with the users where order is learnt."""
-    return LearningTable(table, features, LIST_COLUMNS if section.learns_order else ())
+def learning_lists(
+    table: DayTable, features: tuple[FeatureColumn, ...], section: ObjectiveSection, also: tuple[str, ...] = ()
+) -> LearningTable:
+    """Return the columns and days to learn from, with the users where order is learnt.
+
+    Args:
+        table: The feature table.
+        features: What the model reads.
+        section: With the objective.
+        also: Further columns to read.
+    """
+    return LearningTable(table, features, (*(LIST_COLUMNS if section.learns_order else ()), *also))
 
 
 def sorted_by_list(frame: pl.DataFrame) -> pl.DataFrame:

@@ -12,14 +12,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import polars as pl
 
-from models.calibration import fit_calibration
+from models.calibration import How, fit_calibration
 from models.hash_collisions import HashCollisions
+from models.heads import HEADS
 from models.inputs import FeatureColumn, LearningTable
 from models.matrix import check_columns
 from models.process_group import current
 from models.record import TrainedModel, read_record
 from models.validation import probabilities
-from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.contracts import Columns, DataError, Files, ShortlistError, label_column
 from shortlist.serving.export.calibration import Calibration
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
@@ -77,6 +78,9 @@ class Ranker(ABC, Generic[SectionT]):
 
     kind: ClassVar[str]
     section_type: ClassVar[type[ModelSection]]
+    shares_body: ClassVar[bool] = False
+    """Whether one training learns the further labels too, by heads over what all share; see `_further_log_odds`.
+    Otherwise each has a model of its own, of the same kind and section."""
 
     def __init__(self, section: SectionT, name: str = "") -> None:
         """Take what is declared; nothing is learnt yet.
@@ -93,6 +97,9 @@ class Ranker(ABC, Generic[SectionT]):
         self.members: dict[str, MemberFiles] = {}
         """What `ModelSection.members` names, by name; empty before `fit`, and for a model that was loaded."""
         self._calibration: Calibration | None = None
+        self.heads: dict[str, Ranker[Any]] = {}
+        """The models of the further labels by name, where they have models of their own."""
+        self._further_calibrations: dict[str, Calibration] = {}
         self._features: tuple[FeatureColumn, ...] = ()
 
     @property
@@ -125,7 +132,7 @@ class Ranker(ABC, Generic[SectionT]):
 
     def fit(
         self, table: DayTable, runtime: Runtime, on_epoch: OnEpoch | None = None, champion: Path | None = None,
-        members: Mapping[str, MemberFiles] = MappingProxyType({}),
+        members: Mapping[str, MemberFiles] = MappingProxyType({}), label: str = "",
     ) -> TrainedModel:  # fmt: skip
         """Learn from the training days; validation days only tell when to stop, test days are never opened.
 
@@ -135,6 +142,7 @@ class Ranker(ABC, Generic[SectionT]):
             on_epoch: Called after every epoch with its line of the history.
             champion: Folder of a model of the same kind and features to start from.
             members: The models that it is made of, by name: those of `ModelSection.members`.
+            label: A further label to learn in the place of the label; empty: the label.
 
         Raises:
             DataError: There is nothing to learn from.
@@ -146,9 +154,12 @@ class Ranker(ABC, Generic[SectionT]):
         assert set(members) == set(self.section.members)
         self.members = dict(members)
         learning = self._learning(table)
+        learning = learning.for_label(label) if label else learning
         if (group := current()) is not None:
             learning = learning.only(group.files)
         self._record, self._calibration, self._features = None, None, learning.features
+        self.heads, self._further_calibrations = {}, {}
+        learning.base_rates(self.section.labels)  # before minutes of training: none of them may never vary
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
@@ -165,7 +176,17 @@ class Ranker(ABC, Generic[SectionT]):
         )  # fmt: skip
         if group is None:  # of several workers none has seen every validation row; see `calibrate`
             self._calibrate(learning)
+        if not self.shares_body:
+            self._fit_heads(table, runtime, champion)
         return self._record
+
+    def _fit_heads(self, table: DayTable, runtime: Runtime, champion: Path | None) -> None:
+        """Fit a model of the same section for each further label."""
+        for label in self.section.labels:
+            head = type(self)(self.section.model_copy(update={"labels": ()}), self.name)
+            earlier = None if champion is None else champion / HEADS / label
+            head.fit(table, runtime, champion=earlier if earlier and earlier.is_dir() else None, label=label)
+            self.heads[label] = head
 
     def calibrate(self, table: DayTable) -> None:
         """Fit the declared calibration of a model that several workers trained, on all validation rows.
@@ -202,6 +223,26 @@ class Ranker(ABC, Generic[SectionT]):
             )
         return np.clip(scores, _SMALLEST, 1 - _SMALLEST)
 
+    def predict_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
+        """Return the probabilities of the further labels by name, as `predict` gives that of the label.
+
+        Raises:
+            DataError: A feature is missing, or a value is none the model can read.
+            DivergedError: A head gives NaN.
+        """
+        if self.heads or not frame.height:
+            return {name: self.heads[name].predict(frame) if frame.height else np.empty(0, np.float32)
+                    for name in self.record.labels}  # fmt: skip
+        found = self._further_log_odds(frame)
+        for name, log_odds in found.items():
+            if np.isnan(log_odds).any():
+                raise DivergedError(f"the {self.kind} model gives NaN for label '{name}'")
+        calibrated = {
+            name: self._further_calibrations[name].applied(raw) if name in self._further_calibrations else raw
+            for name, raw in found.items()
+        }
+        return {name: np.clip(probabilities(one), _SMALLEST, 1 - _SMALLEST) for name, one in calibrated.items()}
+
     def log_odds(self, frame: pl.DataFrame) -> np.ndarray:
         """Return what `predict` gives the probabilities of, calibrated where that is declared, shape (rows,)."""
         raw = self._log_odds(frame)
@@ -213,6 +254,11 @@ class Ranker(ABC, Generic[SectionT]):
             self._write(staging)
             if self._calibration is not None:
                 self._calibration.write(staging)
+            for name, head in self.heads.items():
+                head.save(staging / HEADS / name)
+            for name, calibration in self._further_calibrations.items():
+                (staging / HEADS / name).mkdir(parents=True)
+                calibration.write(staging / HEADS / name)
             write_json(staging / Files.MODEL, self.record.model_dump(mode="json"))
             write_manifest(staging)
 
@@ -230,6 +276,11 @@ class Ranker(ABC, Generic[SectionT]):
         ranker._record = record
         ranker._calibration = Calibration.read(folder)
         ranker._read(folder)
+        for name in record.labels:
+            if not cls.shares_body:
+                ranker.heads[name] = cls.load(folder / HEADS / name)
+            elif (found := Calibration.read(folder / HEADS / name)) is not None:
+                ranker._further_calibrations[name] = found
         return ranker
 
     def _calibrate(self, learning: LearningTable) -> None:
@@ -239,12 +290,28 @@ class Ranker(ABC, Generic[SectionT]):
             return
         frames = [(frame[Columns.LABEL].to_numpy(), self._log_odds(frame)) for frame in learning.frames("validation")]
         labels, log_odds = (np.concatenate(part) for part in zip(*frames, strict=True))
+        self._calibration = self._fitted_calibration(how, log_odds, labels, f"models.{self.name}")
+        if self.shares_body:
+            for name in self.section.labels:
+                parts = [
+                    (frame[label_column(name)].to_numpy(), self._further_log_odds(frame)[name])
+                    for frame in learning.frames("validation")
+                ]
+                labels, log_odds = (np.concatenate(part) for part in zip(*parts, strict=True))
+                where = f"models.{self.name}: label '{name}'"
+                self._further_calibrations[name] = self._fitted_calibration(how, log_odds, labels, where)
+
+    def _fitted_calibration(self, how: How, log_odds: np.ndarray, labels: np.ndarray, where: str) -> Calibration:
         if not np.isfinite(log_odds).all():
             raise DivergedError(f"the {self.kind} model gives NaN on the validation days; it cannot be calibrated")
         try:
-            self._calibration = fit_calibration(how, log_odds, labels, f"models.{self.name}")
+            return fit_calibration(how, log_odds, labels, where)
         except DataError as problem:  # the candidate is held, and the run goes on
             raise DivergedError(str(problem)) from None
+
+    def _further_log_odds(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
+        """Return the log-odds of the further labels by name, shape (rows,) each; of a kind that shares its body."""
+        return {}
 
     def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
         """Return what `_predict` gives the probabilities of, shape (rows,), as the exported graph computes it.

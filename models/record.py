@@ -50,6 +50,11 @@ class TrainedModel(BaseModel):
     champion: str | None = None
     """Name of the champion's folder when training started from it."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Further labels that it gives scores for."""
+        return tuple(self.params.get("labels", ()))
+
     def has_learnt(self, day: date) -> bool:
         """Whether the weights were fitted on the rows of a day."""
         learnt = (*self.train_days, *(self.validation_days if self.params.get("refit") else ()))

@@ -50,6 +50,16 @@ class Columns:
     DETAIL: Final = "detail"
 
 
+def label_column(label: str) -> str:
+    """Return the column of a feature table that holds a further label (`data.labels`): Int8, 0 or 1."""
+    return f"label_{label}"
+
+
+def score_column(label: str) -> str:
+    """Return the name under which a further label's score is answered, logged and kept."""
+    return f"score_{label}"
+
+
 RESERVED: Final = frozenset(
     value for name, value in vars(Columns).items() if not name.startswith("_") and isinstance(value, str)
 )

@@ -8,9 +8,8 @@ import numpy as np
 
 from models.blend.ranker import LARGEST_LOG_ODDS, MEMBERS, read_weights
 from models.blend.section import BlendModel
+from models.heads import add_label
 from models.record import TrainedModel, read_record
-from models.registry import kind_of
-from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 
 
@@ -31,11 +30,7 @@ def add_members(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
 
 def _log_odds(graph: FeatureGraph, folder: Path) -> str:
     """Add one member; return its log-odds, cut off as the blend reads them."""
-    record, add = read_record(folder), graph.nodes.add
-    log_odds: str = kind_of(record.kind).load("export")(graph, record, folder)
-    calibration = Calibration.read(folder)
-    if calibration is not None:
-        log_odds = calibration.add_nodes(graph.nodes, log_odds)
+    log_odds, add = add_label(graph, read_record(folder), folder), graph.nodes.add
     # By comparison, not by Clip: NaN must stay NaN, so that whoever serves the model can tell.
     smallest, largest = np.array(-LARGEST_LOG_ODDS), np.array(LARGEST_LOG_ODDS)
     at_least = add("Where", add("Less", log_odds, smallest), smallest, log_odds)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from shortlist.spec.data import Data
 from shortlist.spec.models import ModelName, ModelSection
 
 
@@ -25,3 +26,11 @@ class BlendModel(ModelSection):
     def members(self) -> tuple[str, ...]:
         """Names of the members."""
         return self.models
+
+    def check_data(self, name: str, data: Data) -> None:
+        """Refuse further labels: the members' scores of the label are all that a blend reads."""
+        if self.labels:
+            raise ValueError(
+                f"models.{name}.labels: a blend gives the score of the label alone; leave it out, and name labels on a"
+                " model that is served by itself"
+            )

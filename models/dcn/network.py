@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.dcn.section import DCNModel
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork, perceptron
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.dlrm.heads import last_layer, scorer
 from models.dlrm.layout import Layout
 
 
@@ -37,7 +38,8 @@ class CrossNetwork(EmbeddingNetwork):
     def _build(self, layout: Layout, section: DCNModel) -> None:
         inputs = layout.floats + len(layout.tables) * section.embedding_dim
         self.crosses = nn.ModuleList(Cross(inputs, section.cross_rank) for _ in range(section.cross_layers))
-        self.deep = perceptron((inputs, *section.deep_mlp, 1), section.dropout)
+        widths = (inputs, *section.deep_mlp, section.outputs)
+        self.deep = scorer(widths, section.dropout, section.experts_or_none)
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
@@ -50,9 +52,7 @@ class CrossNetwork(EmbeddingNetwork):
     @property
     def last(self) -> nn.Linear:
         """The layer whose bias is added to the log-odds."""
-        last = self.deep[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return last_layer(self.deep)
 
 
 class DCN(EmbeddingModel):

@@ -30,4 +30,4 @@ class DCNModel(EmbeddingSection):
         """Return no layers over floats alone, and the chain of crosses and deep layers."""
         inputs = floats + tables * self.embedding_dim
         cross = (inputs,) if self.cross_rank is None else (self.cross_rank, inputs)
-        return (), (inputs, *cross * self.cross_layers, *self.deep_mlp, 1)
+        return (), (inputs, *cross * self.cross_layers, *self.deep_mlp, self.outputs)

@@ -18,7 +18,8 @@ def batch_loss(
         network: The network.
         dense_BF: Floats.
         pooled: What the table gave.
-        labels_B: 0 or 1; or with weights, see `weighted_labels`.
+        labels_B: 0 or 1; or with weights, see `weighted_labels`. Shape (B, H) with further labels: the loss is then the
+            mean over labels too.
         rows: How many of the rows count, the first ones; None: all.
     """
     logits_B = network(dense_BF, pooled)

@@ -37,6 +37,7 @@ class Batch(NamedTuple):
     """A step's worth of rows."""
 
     labels_B: torch.Tensor
+    """Where there are further labels shape (B, H), the label first."""
     dense_BF: torch.Tensor
     lookups: Lookups
     lists_B: torch.Tensor | None = None
@@ -62,7 +63,7 @@ class Size(NamedTuple):
 
     def bytes(self, layout: Layout) -> int:
         """Return what a chunk of this size takes, in memory or on disk."""
-        of_row = 4 * (1 + layout.floats + len(layout.singles)) + 2 * 8 * len(layout.lists)
+        of_row = 4 * (1 + len(layout.labels) + layout.floats + len(layout.singles)) + 2 * 8 * len(layout.lists)
         return self.rows * of_row + 4 * sum(self.values)
 
 
@@ -73,6 +74,8 @@ Allocate = Callable[[tuple[int, ...], type[np.generic]], np.ndarray]
 @dataclass(frozen=True)
 class Chunk:
     """Decoded rows: labels (N,), dense floats (N, F) with NaN for null, fused rows of single ids (N, S), and lists.
+
+    With further labels, there are labels (N, H).
 
     Labels may carry weights, see `weighted_labels`.
     """
@@ -90,7 +93,7 @@ class Chunk:
             for count in size.values
         )
         return cls(
-            allocate((size.rows,), np.float32),
+            allocate((size.rows, 1 + len(layout.labels)) if layout.labels else (size.rows,), np.float32),
             allocate((size.rows, layout.floats), np.float32),
             allocate((size.rows, len(layout.singles)), np.int32),
             lists,
@@ -115,9 +118,7 @@ class Chunk:
             DataError: A value cannot be read by the model.
         """
         rows = slice(place.rows, place.rows + frame.height)
-        has_label = Columns.LABEL in frame.columns
-        labels = with_weights(frame[Columns.LABEL].to_numpy(), weights_of(frame)) if has_label else np.nan
-        self.labels[rows] = labels
+        self.labels[rows] = _labels(frame, layout) if Columns.LABEL in frame.columns else np.nan
         if layout.dense:
             float_matrix(frame, layout.dense, self.dense[rows])
         else:
@@ -178,6 +179,15 @@ class Chunk:
         starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(length_of_slot, dtype=np.int32)])
         shares = np.repeat(1 / np.maximum(length_of_slot, 1).astype(np.float32), length_of_slot)
         return Lookups(torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares))
+
+
+def _labels(frame: pl.DataFrame, layout: Layout) -> np.ndarray:
+    """Return the labels of rows, shape (N,) or (N, H), with their weights."""
+    weights = weights_of(frame)
+    if not layout.labels:
+        return with_weights(frame[Columns.LABEL].to_numpy(), weights)
+    labels_NH = frame.select(Columns.LABEL, *layout.labels).to_numpy()
+    return with_weights(labels_NH, None if weights is None else weights[:, None])
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional
 from models.dlrm.chunks import Lookups
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.fused_table import FusedTable
+from models.dlrm.heads import MixtureOfExperts
 from models.dlrm.layout import Layout
 from models.dlrm.sharded import ShardedTable
 
@@ -49,7 +49,7 @@ class EmbeddingNetwork(nn.Module):
         raise NotImplementedError
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
-        """Return the log-odds, shape (B,).
+        """Return the log-odds, shape (B,); of a network with further labels shape (B, H), the label's first.
 
         Args:
             dense_BF: Floats as the feature table holds them; NaN for null, which counts as the training mean.
@@ -63,9 +63,13 @@ class EmbeddingNetwork(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
-    def start_from(self, base_rate: float) -> None:
-        """Set the last bias so that the untrained network predicts the base rate instead of learning it first."""
-        self.last.bias.fill_(math.log(base_rate / (1 - base_rate)))
+    def start_from(self, *base_rates: float) -> None:
+        """Set the last biases so that the untrained network predicts the base rates instead of learning them first.
+
+        Args:
+            base_rates: Of the label, then of the further labels.
+        """
+        self.last.bias.copy_(torch.tensor([math.log(rate / (1 - rate)) for rate in base_rates]))
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -94,9 +98,10 @@ class EmbeddingNetwork(nn.Module):
         dtype = self._dtype
         return nullcontext() if dtype is torch.float32 else torch.autocast(like.device.type, dtype=dtype)
 
-    def _through(self, network: nn.Sequential, *parts_BI: Tensor) -> Tensor:
+    def _through(self, network: nn.Sequential | MixtureOfExperts, *parts_BI: Tensor) -> Tensor:
         """Return what a perceptron makes of inputs side by side, float32."""
-        missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if self.training else 0
+        fills = self.training and isinstance(network, nn.Sequential)
+        missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if fills else 0
         zeros = [parts_BI[0].new_zeros(len(parts_BI[0]), missing)] if missing else []
         inputs = torch.cat([*parts_BI, *zeros], dim=1) if len(parts_BI) + len(zeros) > 1 else parts_BI[0]
         dtype = self._dtype
@@ -125,25 +130,12 @@ class EmbeddingModel(nn.Module):
         return logits_B
 
 
-def perceptron(widths: tuple[int, ...], dropout: float = 0.0) -> nn.Sequential:
-    """Return linear layers with ReLU (and dropout) between them, drawn as in Naumov et al. (2019)."""
-    network = nn.Sequential()
-    for inputs, outputs in pairwise(widths):
-        if len(network):
-            network.append(nn.ReLU(inplace=True))
-            network.extend([nn.Dropout(dropout)] if dropout else [])
-        linear = nn.Linear(inputs, outputs)
-        nn.init.normal_(linear.weight, std=(2 / (inputs + outputs)) ** 0.5)
-        nn.init.normal_(linear.bias, std=(1 / outputs) ** 0.5)
-        network.append(linear)
-    return network
-
-
-def _applied(network: nn.Sequential, inputs: Tensor, missing: int) -> Tensor:
+def _applied(network: nn.Sequential | MixtureOfExperts, inputs: Tensor, missing: int) -> Tensor:
     """Return what a perceptron makes of inputs; its first layer has no weights for the last columns, `missing` many."""
     if not missing:
         outputs: Tensor = network(inputs)
         return outputs
+    assert isinstance(network, nn.Sequential)
     first = network[0]
     assert isinstance(first, nn.Linear)
     outputs = functional.linear(inputs, functional.pad(first.weight, (0, missing)), first.bias)

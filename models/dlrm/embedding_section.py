@@ -39,6 +39,11 @@ class EmbeddingSection(ObjectiveSection):
     """L2 pull on the embedding rows that a batch touches."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of hidden units of the last perceptron left out in training."""
+    sharing: Literal["shared_bottom", "mmoe"] = "shared_bottom"
+    """With `labels`, what they share. `shared_bottom`: everything but the last layer. `mmoe`: embeddings and what lies
+    below the last perceptron, and experts, copies of that one, which every label weighs by a gate of its own."""
+    experts: int = Field(default=4, ge=2, le=64)
+    """Experts of `sharing: mmoe`."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """What the products of a training step are computed in; scores are always float32. `auto` takes bf16 where the
     processor or GPU multiplies it natively, else fp32. `tf32` and `fp16` (with a scaled loss) are for GPUs alone."""
@@ -80,7 +85,33 @@ class EmbeddingSection(ObjectiveSection):
             )
         return self
 
+    @model_validator(mode="after")
+    def _heads_are_learnt_together(self) -> Self:
+        if not self.labels:
+            if self.sharing != "shared_bottom":
+                raise ValueError(f"sharing: {self.sharing} is between several labels; name further ones under labels")
+            return self
+        learnt_alone = {
+            f"objective: {self.objective}": self.objective != "pointwise",
+            "refit: true": self.refit,
+            "compile: on": self.compile == "on",
+        }
+        for declared, refused in learnt_alone.items():
+            if refused:
+                raise ValueError(f"{declared} is not for a network with further labels; leave out one of both")
+        return self
+
     distributed: ClassVar[bool] = True
+
+    @property
+    def outputs(self) -> int:
+        """Log-odds per row: of the label, and of every further one."""
+        return 1 + len(self.labels)
+
+    @property
+    def experts_or_none(self) -> int | None:
+        """How many experts there are; None: the labels share all layers but the last."""
+        return self.experts if self.sharing == "mmoe" else None
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the widths of the layers over floats alone, and of those over everything, inputs and output included.

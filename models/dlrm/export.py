@@ -106,6 +106,10 @@ def export_torchscript(folder: Path, out: Path) -> None:
             f"{folder}: the model is calibrated, which its TorchScript form does not compute; serve its ONNX form, or"
             " declare calibration: none"
         )
+    if read_record(folder).labels:
+        raise ExportError(
+            f"{folder}: the model has further labels, which its TorchScript form does not answer; serve its ONNX form"
+        )
     layout, model = read_model(read_record(folder), folder, DLRM, DLRMModel)
     scoring = _Scoring(layout, model).eval()
     example = (

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from models.inputs import FeatureColumn
 from models.matrix import float_names
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import ShortlistError, label_column
 
 _MOST_ROWS = 2**31 - 1  # fused rows are int32: half the memory traffic of int64, and sorting them is twice as fast
 
@@ -23,6 +23,7 @@ class Layout:
         lists: Features with a list of ids per row; their embeddings are averaged.
         starts: First row of every table of `singles`, then of `lists`, in the fused table.
         rows: Rows of the fused table.
+        labels: Columns of the further labels that are learnt; empty where rows are only scored.
     """
 
     dense: tuple[FeatureColumn, ...]
@@ -30,10 +31,11 @@ class Layout:
     lists: tuple[FeatureColumn, ...]
     starts: tuple[int, ...]
     rows: int
+    labels: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, features: Sequence[FeatureColumn]) -> Layout:
-        """Return the layout of some features.
+    def of(cls, features: Sequence[FeatureColumn], labels: Sequence[str] = ()) -> Layout:
+        """Return the layout of some features, and of further labels by name.
 
         Raises:
             ShortlistError: The tables together have too many rows.
@@ -47,7 +49,7 @@ class Layout:
                 " Declare fewer buckets or smaller vocabularies."
             )
         dense = tuple(one for one in features if one.kind in ("dense", "vector"))
-        return cls(dense, singles, lists, tuple(starts), rows)
+        return cls(dense, singles, lists, tuple(starts), rows, tuple(map(label_column, labels)))
 
     @property
     def tables(self) -> tuple[FeatureColumn, ...]:

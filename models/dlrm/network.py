@@ -9,9 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork, perceptron
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.dlrm.heads import last_layer, scorer
 from models.dlrm.interaction import Interaction
 from models.dlrm.layout import Layout
+from models.dlrm.perceptron import perceptron
 from models.dlrm.section import DLRMModel
 
 
@@ -22,7 +24,7 @@ class InteractionNetwork(EmbeddingNetwork):
         bottom, top = section.perceptrons(layout.floats, len(layout.tables))
         self.bottom = perceptron(bottom)
         self.bottom.append(nn.ReLU(inplace=True))
-        self.top = perceptron(top, section.dropout)
+        self.top = scorer(top, section.dropout, section.experts_or_none)
         self.interaction = Interaction(len(layout.tables) + 1)
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
@@ -36,9 +38,7 @@ class InteractionNetwork(EmbeddingNetwork):
     @property
     def last(self) -> nn.Linear:
         """The top perceptron's last layer."""
-        last = self.top[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return last_layer(self.top)
 
 
 class DLRM(EmbeddingModel):

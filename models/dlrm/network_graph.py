@@ -11,6 +11,7 @@ from torch import nn
 
 from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.dlrm.embedding_section import EmbeddingSection
+from models.dlrm.heads import MixtureOfExperts
 from models.dlrm.layout import Layout
 from models.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
@@ -60,7 +61,7 @@ class NetworkGraph(Generic[NetworkT]):
         self._no_row = np.array([len(table)], np.int32)
 
     def logits(self) -> str:
-        """Return the tensor of the log-odds, R x 1."""
+        """Return the tensor of the log-odds, R x 1; R x (1 + further labels)."""
         raise NotImplementedError
 
     def _inputs(self) -> str:
@@ -120,6 +121,8 @@ class NetworkGraph(Generic[NetworkT]):
         return self._add("Gemm", inputs, weight, *([] if bias is None else [bias]), transB=1)
 
     def _through(self, network: nn.Module, inputs: str) -> str:
+        if isinstance(network, MixtureOfExperts):
+            return self._mixed(network, inputs)
         for layer in network.children():
             if isinstance(layer, nn.Linear):
                 inputs = self._linear(layer, inputs)
@@ -128,3 +131,15 @@ class NetworkGraph(Generic[NetworkT]):
             else:
                 assert isinstance(layer, nn.Dropout), f"no ONNX form of {layer}"  # does nothing when scoring
         return inputs
+
+    def _mixed(self, network: MixtureOfExperts, inputs: str) -> str:
+        """Return the log-odds of H labels, R x H: each weighs E experts of width W."""
+        add, labels = self._add, network.towers.out_features
+        outputs = [add("Unsqueeze", self._through(expert, inputs), np.array([1])) for expert in network.experts]
+        experts_REW = add("Concat", *outputs, axis=1)
+        shape = np.array([-1, labels, len(network.experts)])
+        gates_RHE = add("Softmax", add("Reshape", self._linear(network.gates, inputs), shape), axis=2)
+        mixed_RHW = add("MatMul", gates_RHE, experts_REW)
+        weighted = add("Mul", mixed_RHW, network.towers.weight.detach().numpy())
+        sums_RH = add("ReduceSum", weighted, np.array([2]), keepdims=0)
+        return add("Add", sums_RH, network.towers.bias.detach().numpy())

@@ -32,9 +32,10 @@ from models.inputs import LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.objectives import check_lists, learning_lists
 from models.process_group import current
-from models.ranker import OnEpoch, Outcome, Ranker
-from models.record import read_record
+from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
+from models.record import TrainedModel, read_record
 from models.validation import probabilities
+from shortlist.contracts import label_column
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
@@ -50,16 +51,27 @@ class EmbeddingRanker(Ranker[SectionT]):
     """A network over embedded ids; a kind names its section and its model."""
 
     model_type: ClassVar[type[EmbeddingModel]]
+    shares_body = True
     _model: EmbeddingModel
     _layout: Layout
     _device: str = "cpu"
     _admission: Admission | None = None
 
+    @classmethod
+    def check_earlier(cls, earlier: TrainedModel, section: SectionT) -> None:
+        """Refuse heads that learnt other labels: their weights may have the same shape."""
+        if earlier.labels != section.labels:
+            raise IncompatibleModelError(
+                f"models.{earlier.name}.labels: the earlier heads are of {list(earlier.labels)}, the spec now says"
+                f" {list(section.labels)}"
+            )
+
     def _learning(self, table: DayTable) -> LearningTable:
-        return learning_lists(table, chosen(table, self.section.features), self.section)
+        features = chosen(table, self.section.features)
+        return learning_lists(table, features, self.section, tuple(map(label_column, self.section.labels)))
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
-        self._layout = Layout.of(learning.features)
+        self._layout = Layout.of(learning.features, self.section.labels)
         self._device = torch_device(runtime.engine)
         group = current()
         batch_size = self.section.batch_size if group is None else max(1, self.section.batch_size // group.world)
@@ -144,13 +156,23 @@ class EmbeddingRanker(Ranker[SectionT]):
         mean_F, scale_F = scaling(merged(Moments(*own) for own in group.gathered(np.stack(found))) if group else found)
         model.network.mean_F.copy_(torch.from_numpy(mean_F))
         model.network.scale_F.copy_(torch.from_numpy(scale_F))
-        model.network.start_from(learning.base_rate)
+        model.network.start_from(learning.base_rate, *learning.base_rates(self.section.labels))
         return model
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
         return probabilities(self._log_odds(frame))
 
     def _log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        found = self._all_log_odds(frame)
+        return found[:, 0] if found.ndim == 2 else found
+
+    def _further_log_odds(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
+        if not self.section.labels:
+            return {}
+        return dict(zip(self.section.labels, self._all_log_odds(frame).T[1:], strict=True))
+
+    def _all_log_odds(self, frame: pl.DataFrame) -> np.ndarray:
+        """Return the log-odds of rows, shape (rows,); (rows, H) with further labels."""
         chunk = Chunk.decoded(frame.select(one.name for one in self.features), self._layout)
         edges = range(0, chunk.rows, _SCORING_ROWS)
         batches = (chunk.batch(first, min(first + _SCORING_ROWS, chunk.rows)) for first in edges)
@@ -179,5 +201,6 @@ class DLRMRanker(EmbeddingRanker[DLRMModel]):
 
 
 def diagnose(table: DayTable, section: DLRMModel, runtime: Runtime, count: int) -> Diagnosis:
-    """Return what bounds a training; see `diagnose_table`."""
+    """Return what bounds a training, of the label alone; see `diagnose_table`."""
+    section = section.model_copy(update={"labels": (), "sharing": "shared_bottom"})
     return diagnose_table(table, section, runtime, count, DLRM)

@@ -27,4 +27,4 @@ class DLRMModel(EmbeddingSection):
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the widths of the bottom and the top perceptron."""
         width, vectors = self.embedding_dim, tables + 1
-        return (floats, *self.bottom_mlp, width), (width + vectors * (vectors - 1) // 2, *self.top_mlp, 1)
+        return (floats, *self.bottom_mlp, width), (width + vectors * (vectors - 1) // 2, *self.top_mlp, self.outputs)

@@ -83,8 +83,9 @@ def step_options(section: EmbeddingSection, device: str, visits: int = 0) -> Ste
         ShortlistError: The device has no such arithmetic, or compiling was declared and cannot be done.
     """
     on_gpu = device == "cuda"
-    compiling = pays(section, device, visits)
-    graphs = on_gpu and section.cuda_graphs and not section.learns_order
+    # A batch of several labels is not of the shape that compiled steps and recorded ones have.
+    compiling = not section.labels and pays(section, device, visits)
+    graphs = on_gpu and section.cuda_graphs and not section.learns_order and not section.labels
     return StepOptions(precision_of(section, device), compiling, graphs, on_gpu, 8 if on_gpu else 1)
 
 

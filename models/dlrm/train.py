@@ -214,18 +214,27 @@ class Training:
         return float(self.take(batch))
 
     def _validated(self, epoch: int, validation: BatchLoader) -> dict[str, float | None]:
-        rows = self._scored(validation)
-        if not np.isfinite(rows.scores).all():
+        rows, *further = self._scored_labels(validation)
+        if not all(np.isfinite(one.scores).all() for one in (rows, *further)):
             raise self._astray(f"the end of epoch {epoch}", float("nan"))
-        return rows.says_when_to_stop
+        line = dict(rows.says_when_to_stop)
+        for label, one in zip(self._section.labels, further, strict=True):
+            line |= {f"{name}_{label}": value for name, value in one.quality.items()}
+        return line
 
     def _scored(self, validation: BatchLoader) -> ValidationRows:
         """Return all rows of the validation days with their scores."""
+        return self._scored_labels(validation)[0]
+
+    def _scored_labels(self, validation: BatchLoader) -> list[ValidationRows]:
+        """Return all rows of the validation days with their scores, once per label, the label first."""
         labels, scores = [], []
         for batch in validation.in_order():
             labels.append(batch.labels_B.cpu().numpy())
             scores.append(score_batch(self._model, batch.to(self._device)))
-        return ValidationRows.of(np.concatenate(labels), np.concatenate(scores), validation.lists_in_order())
+        carried_NH, scores_NH = (np.concatenate(one).reshape(-1, self._section.outputs) for one in (labels, scores))
+        lists = validation.lists_in_order()
+        return [ValidationRows.of(*both, lists) for both in zip(carried_NH.T, scores_NH.T, strict=True)]
 
     def _astray(self, where: str, loss: float) -> TrainingError:
         kind = self._section.kind
@@ -238,7 +247,7 @@ class Training:
 
 @torch.no_grad()
 def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
-    """Return the log-odds of a batch, shape (B,), float32."""
+    """Return the log-odds of a batch, shape (B,), float32; (B, H) of a model with further labels."""
     model.eval()
     table = model.table
     pooled = table.look_up(batch.lookups) if isinstance(table, HostBackedTable) else table(batch.lookups)

@@ -10,7 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork, perceptron
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.dlrm.heads import last_layer, scorer
 from models.dlrm.layout import Layout
 from models.finalnet.section import FinalNetModel
 
@@ -37,7 +38,7 @@ class FinalNetwork(EmbeddingNetwork):
         widths = section.perceptrons(layout.floats, len(layout.tables))[1]
         self.layers = nn.ModuleList(Factorised(*pair) for pair in pairwise(widths[:-1]))
         self.dropout = nn.Dropout(section.dropout)
-        self.top = perceptron(widths[-2:])
+        self.top = scorer(widths[-2:], 0.0, section.experts_or_none)
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
@@ -50,9 +51,7 @@ class FinalNetwork(EmbeddingNetwork):
     @property
     def last(self) -> nn.Linear:
         """The layer whose bias is added to the log-odds."""
-        last = self.top[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return last_layer(self.top)
 
 
 class FinalNet(EmbeddingModel):

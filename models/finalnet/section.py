@@ -17,6 +17,9 @@ class FinalNetModel(EmbeddingSection):
     mlp: tuple[int, ...] = Field(default=(128, 64), min_length=1)
     """Widths of the layers, even numbers: half of each is linear, half a product. One output is appended."""
 
+    sharing: Literal["shared_bottom"] = "shared_bottom"
+    """With `labels`: they share everything but the last layer."""
+
     @model_validator(mode="after")
     def _widths_are_positive(self) -> Self:
         check_widths(mlp=self.mlp)
@@ -26,4 +29,4 @@ class FinalNetModel(EmbeddingSection):
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return no layers over floats alone, and those of the interactions."""
-        return (), (floats + tables * self.embedding_dim, *self.mlp, 1)
+        return (), (floats + tables * self.embedding_dim, *self.mlp, self.outputs)

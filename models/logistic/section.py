@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from shortlist.spec.base import Names
-from shortlist.spec.models import ModelSection
+from shortlist.spec.models import ModelSection, labels_of_all
 
 MOST_BINS: Final = 256
 
@@ -42,4 +42,6 @@ class LogisticModel(ModelSection):
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
         """Return one on every declared feature, where some candidate reads features."""
-        return cls(features=("*",)) if any(candidate.reads for candidate in candidates) else None
+        if not any(candidate.reads for candidate in candidates):
+            return None
+        return cls(features=("*",), labels=labels_of_all(candidates))

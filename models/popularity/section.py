@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
-from shortlist.spec.models import ModelSection
+from shortlist.spec.models import ModelSection, labels_of_all
 
 
 class PopularityModel(ModelSection):
@@ -21,4 +21,4 @@ class PopularityModel(ModelSection):
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
         """Every spec has one."""
-        return cls()
+        return cls(labels=labels_of_all(candidates))

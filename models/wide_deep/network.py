@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork, perceptron
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.dlrm.heads import last_layer, scorer
 from models.dlrm.layout import Layout
 from models.wide_deep.section import WideDeepModel
 
@@ -20,23 +21,22 @@ class WideDeepNetwork(EmbeddingNetwork):
     def _build(self, layout: Layout, section: WideDeepModel) -> None:
         self.wide = nn.Linear(layout.floats, 1, bias=False)
         nn.init.zeros_(self.wide.weight)
-        self.deep = perceptron(section.perceptrons(layout.floats, len(layout.tables))[1], section.dropout)
+        widths = section.perceptrons(layout.floats, len(layout.tables))[1]
+        self.deep = scorer(widths, section.dropout, section.experts_or_none)
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the log-odds, shape (B,); see `EmbeddingNetwork.forward`."""
         standard_BF = self._standard(dense_BF)
         embedded_BSD = torch.cat(self._by_row(pooled, len(dense_BF)), dim=1)
         weights_BS, rest_BSD = torch.split(embedded_BSD, [1, embedded_BSD.shape[2] - 1], dim=2)
-        wide_B = weights_BS.sum(dim=(1, 2)) + self.wide(standard_BF).squeeze(1)
-        deep_B = self._through(self.deep, standard_BF, rest_BSD.flatten(1)).squeeze(1)
-        return torch.add(wide_B, deep_B)
+        wide_B1 = weights_BS.sum(dim=(1, 2)).unsqueeze(1) + self.wide(standard_BF)  # the same for every label
+        deep_BH = self._through(self.deep, standard_BF, rest_BSD.flatten(1))
+        return torch.add(wide_B1, deep_BH).squeeze(1)
 
     @property
     def last(self) -> nn.Linear:
         """The layer whose bias is added to the log-odds."""
-        last = self.deep[-1]
-        assert isinstance(last, nn.Linear)
-        return last
+        return last_layer(self.deep)
 
 
 class WideDeep(EmbeddingModel):

@@ -24,4 +24,4 @@ class WideDeepModel(EmbeddingSection):
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return no layers over floats alone, and the deep ones."""
-        return (), (floats + tables * (self.embedding_dim - 1), *self.deep_mlp, 1)
+        return (), (floats + tables * (self.embedding_dim - 1), *self.deep_mlp, self.outputs)

@@ -45,7 +45,7 @@ def binned_matrices(
     out_of_core = size > runtime.memory_budget_mib * 2**20
     device = xgboost_device(runtime.engine)
     on_device = reads_on_device(runtime.engine, device) and Columns.USER not in learning.columns
-    on_device = on_device and not learning.is_weighted
+    on_device = on_device and not learning.is_weighted and not learning.reads_further_label
     sample_rows = bin_sample_rows if device == "cpu" and current() is None else None
     with tempfile.TemporaryDirectory(prefix="shortlist-xgboost-") as scratch:
 

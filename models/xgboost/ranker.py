@@ -29,13 +29,22 @@ from shortlist.system.progress import progress
 
 _WEIGHTS = "model.ubj"
 _OURS = {
-    "kind", "role", "calibration", "objective", "features", "rounds", "early_stopping_rounds", "refit",
+    "kind", "role", "calibration", "labels", "objective", "features", "rounds", "early_stopping_rounds", "refit",
     "bin_sample_rows", "retrain", "retrain_rounds", "retrain_days",
 }  # fmt: skip
 """Keys of the section that are ours to follow; the others are parameters of XGBoost."""
 _LOSSES = {"pointwise": "binary:logistic", "pairwise": "rank:pairwise", "listwise": "rank:ndcg"}
 _NAMES = {"logloss": "log_loss", "ndcg@10": "ndcg_at_10"}
-_MAY_CHANGE = {"role", "calibration", "rounds", "early_stopping_rounds", "retrain", "retrain_rounds", "retrain_days"}
+_MAY_CHANGE = {
+    "role",
+    "calibration",
+    "labels",
+    "rounds",
+    "early_stopping_rounds",
+    "retrain",
+    "retrain_rounds",
+    "retrain_days",
+}
 """Keys that do not change how a tree is grown."""
 
 

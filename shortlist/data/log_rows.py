@@ -16,6 +16,7 @@ from shortlist.data.sources import InputFile
 from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Column, Data, EventClock, FileSource, RowClock
 from shortlist.spec.log_shape import Positive
+from shortlist.storage.positive_rows import is_positive
 
 _INT8 = (-128, 127)
 
@@ -109,14 +110,7 @@ class LogRows:
 
 def _derived(label: str, positive: Positive) -> pl.Expr:
     """Return the label, 0 or 1, of the values of its column; null where there is none."""
-    value = pl.col(label)
-    if positive.any_of is not None:
-        is_positive = value.cast(pl.String()).is_in([str(one) for one in positive.any_of])
-    else:
-        low = float("-inf") if positive.at_least is None else positive.at_least
-        high = float("inf") if positive.at_most is None else positive.at_most
-        is_positive = value.is_between(low, high)
-    return is_positive.cast(pl.Int64()).alias(label)
+    return is_positive(pl.col(label), positive).cast(pl.Int64()).alias(label)
 
 
 def _check_no_role(data: Data, role: str, name: str | None, wanted: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from shortlist.evaluation.export_validation import ExportValidation
 from shortlist.evaluation.gate_inputs import GateInputs
 from shortlist.evaluation.gate_result import GateResult, rows
 from shortlist.evaluation.integrity import verify_model_folder
+from shortlist.evaluation.label_gate import LabelLimits, labels_gate
 from shortlist.evaluation.measure import Scored
 from shortlist.evaluation.metrics import constant_log_loss
 from shortlist.evaluation.records import (
@@ -398,6 +399,17 @@ GATES: Final[dict[str, Gate]] = {
         lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
         RetrievalLimits,
         lambda case: case.evidence.retrieval_declared,
+    ),
+    "labels": Gate(
+        lambda case: labels_gate(
+            case.scored,
+            case.evidence.baseline,
+            case.evidence.serving,
+            case.limits,
+            case.settings("labels", LabelLimits),
+        ),
+        LabelLimits,
+        lambda case: bool(case.scored.labels),
     ),
     "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
 }

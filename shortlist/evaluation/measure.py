@@ -16,7 +16,7 @@ from shortlist.evaluation.intervals import Resampled, differences, resample
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.ranking import auc_per_group, gauc
 from shortlist.evaluation.records import Comparison, Curves, Measures, Metric, Role, Scores
-from shortlist.evaluation.scores import ScoredRows, check_same_rows, read_scores
+from shortlist.evaluation.scores import ScoredRows, check_same_rows, further_labels, read_scores
 from shortlist.spec.gates import Gates
 
 
@@ -33,6 +33,8 @@ class Scored:
     rows: ScoredRows | None
     resampled: Mapping[Metric, Resampled] = field(default_factory=dict)
     """Empty when nothing can be measured."""
+    labels: Mapping[str, Scored] = field(default_factory=dict)
+    """The same of its further labels, by name."""
 
 
 FEWEST_RANKED_USERS: Final = 100
@@ -81,8 +83,21 @@ def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> S
     except UnmeasurableError as problem:
         return Scored(Measures(model=model, role=role, problem=str(problem)), None)
     found = measure_rows(model, role, rows, limits, seed)
-    validation = {"validation_gauc": validation_gauc(scores)}
-    return replace(found, measures=found.measures.model_copy(update=validation))
+    labels = {name: _measure_label(model, role, scores, name, limits, seed)
+              for name in further_labels(scores_file(scores))}  # fmt: skip
+    measured = {
+        "validation_gauc": validation_gauc(scores),
+        "labels": {name: one.measures.model_copy(update={"curves": None}) for name, one in labels.items()},
+    }
+    return replace(found, measures=found.measures.model_copy(update=measured), labels=labels)
+
+
+def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gates, seed: int) -> Scored:
+    try:
+        rows = read_scores(scores_file(scores), "test", label)
+    except UnmeasurableError as problem:
+        return Scored(Measures(model=model, role=role, problem=str(problem)), None)
+    return measure_rows(model, role, rows, limits, seed)
 
 
 def validation_gauc(scores: Path) -> float | None:

@@ -83,6 +83,8 @@ class Measures(Record):
     validation_gauc: float | None = None
     """On validation rows that the scoring model had not learnt; None where there are none, or no users."""
     curves: Curves | None = None
+    labels: dict[str, Measures] = Field(default_factory=dict)
+    """The same of its further labels, by name, without curves."""
     problem: str = ""
     """Why the test numbers are missing; empty when they are not."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns, Files
+from shortlist.contracts import Columns, Files, label_column, score_column
 from shortlist.evaluation.metrics import Floats, UnmeasurableError, check_scores
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -27,7 +27,7 @@ class ScoredRows:
     """The rows of one split, ordered by impression."""
 
     frame: pl.DataFrame
-    """Every column of the scores file but the score."""
+    """Every column of the scores file but the score; of a further label, `label` is that one."""
     labels: Floats
     scores: Floats
     clusters: npt.NDArray[np.intp]
@@ -90,8 +90,21 @@ def weights_of(frame: pl.DataFrame) -> Floats | None:
     return None if weights.size == 0 or (weights == weights[0]).all() else weights
 
 
-def read_scores(path: Path, split: Literal["validation", "test"]) -> ScoredRows:
+def further_labels(path: Path) -> tuple[str, ...]:
+    """Return the further labels that a scores file has scores of; none where it cannot be read."""
+    if not path.is_file():
+        return ()
+    prefix, names = score_column(""), pl.scan_parquet(path).collect_schema().names()
+    return tuple(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+
+def read_scores(path: Path, split: Literal["validation", "test"], label: str = "") -> ScoredRows:
     """Return the rows of a split in a scores file.
+
+    Args:
+        path: The file.
+        split: Which rows.
+        label: A further label; empty: the label.
 
     Raises:
         UnmeasurableError: The file or a column is missing, there are no rows, an impression occurs twice, or a label or
@@ -100,10 +113,14 @@ def read_scores(path: Path, split: Literal["validation", "test"]) -> ScoredRows:
     if not path.is_file():
         raise UnmeasurableError(_why_missing(path))
     columns = pl.scan_parquet(path).collect_schema().names()
-    for name in _NEEDED:
+    own = (label_column(label), score_column(label)) if label else ()
+    for name in (*_NEEDED, *own):
         if name not in columns:
             raise UnmeasurableError(f"{path.name} has no column '{name}'")
-    frame = pl.scan_parquet(path).filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
+    whole = pl.scan_parquet(path)
+    if label:
+        whole = whole.drop(Columns.LABEL, SCORE).rename(dict(zip(own, (Columns.LABEL, SCORE), strict=True)))
+    frame = whole.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
     if not frame.height:
         raise UnmeasurableError(f"{path.name} holds no {split} rows")
     if frame[Columns.LABEL].null_count() or frame[Columns.IMPRESSION].null_count():

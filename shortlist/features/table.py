@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date
 from itertools import groupby
 from operator import itemgetter
@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.contracts import Columns, DataError, Files
+from shortlist.contracts import Columns, DataError, Files, label_column
 from shortlist.features.open_counts import OpenCounts
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
@@ -22,9 +22,11 @@ from shortlist.features.transform import Transformer
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, read_json
 from shortlist.storage.groups import check_all_days_grouped
+from shortlist.storage.positive_rows import is_positive
 from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
 from shortlist.system.prefetch import prefetch, results
 from shortlist.system.progress import progress
@@ -136,21 +138,29 @@ def _rows(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[p
     planned = transformer.plan
     if planned.slates:
         there = pl.read_parquet_schema(table.folder / day.files[0])
-        wanted = [*planned.log_columns(planned.read), *(name for name in _OPTIONAL if name in there)]
+        wanted = _wanted(planned, there)
         yield from whole_slates(table, day, planned.declared.data, wanted)
         return
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
-        wanted = [*planned.log_columns(planned.read), *(name for name in _OPTIONAL if name in there)]
+        wanted = _wanted(planned, there)
         # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
         whole = bool(planned.views) or resolve(transformer.engine) == "gpu"
         yield from pieces_of(table.folder / name, wanted, whole=whole)
+
+
+def _wanted(planned: Plan, there: Collection[str]) -> list[str]:
+    """Return the columns to read of a file of the valid log that has some columns."""
+    labels = [label.column for label in planned.declared.data.labels.values()]
+    optional = [name for name in _OPTIONAL if name in there]
+    return [*dict.fromkeys((*planned.log_columns((*planned.read, *labels)), *optional))]
 
 
 def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
     """Return the columns of the table that are not features."""
     data = planned.declared.data
     columns = [pl.col(Columns.LABEL), pl.col(Columns.TIME), pl.col(Columns.DAY), pl.col(Columns.IMPRESSION)]
+    columns += [_further_label(label).alias(label_column(name)) for name, label in data.labels.items()]
     for key, name in ((data.user, Columns.USER), (data.item, Columns.ITEM)):
         if key is not None:
             columns.append(pl.col(key).alias(name))
@@ -158,6 +168,13 @@ def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
             columns.append((seen == 0).alias(f"cold_{name}"))
     columns += [_slice(name, planned) for name in planned.slices]
     return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]
+
+
+def _further_label(label: FurtherLabel) -> pl.Expr:
+    """Return 1 where a further label's column says so, else 0; a row without a value did not have that outcome."""
+    value = pl.col(label.column)
+    found = value == 1 if label.positive is None else is_positive(value, label.positive)
+    return found.fill_null(value=False).cast(pl.Int8)
 
 
 def _slice(name: str, planned: Plan) -> pl.Expr:

@@ -7,15 +7,16 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.contracts import Columns, ShortlistError, did_you_mean
-from shortlist.ordering.order import check_ordering
+from shortlist.contracts import Columns, ShortlistError, did_you_mean, score_column
+from shortlist.ordering.order import check_ordering, columns_read
 from shortlist.spec.data import Column, Data, GeneratedSource
 from shortlist.spec.filters import Filters
+from shortlist.spec.models import ModelSection
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
 
 SCORE: Final = "score"
-"""Float64: what the model gave; for ordering only."""
+"""Float64: what the model gave; for ordering only. So are `score_<label>`, of further labels."""
 NOW: Final = "now"
 """Datetime("us", "UTC"): the moment of the request."""
 
@@ -62,7 +63,29 @@ def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: O
                 f"filters.fallback: '{name}' is no source{did_you_mean(name, retrieval.sources)};"
                 f" retrieval.sources has {', '.join(retrieval.sources)}"
             )
-    _placed("ordering", lambda known: check_ordering(ordering, known), {**types, SCORE: pl.Float64()})
+    scores = {name: pl.Float64() for name in (SCORE, *map(score_column, data.labels))}
+    _placed("ordering", lambda known: check_ordering(ordering, known), {**types, **scores})
+
+
+def check_scores(ordering: Ordering, data: Data, models: Mapping[str, ModelSection]) -> None:
+    """Check that every candidate gives the scores of further labels that ordering reads, whichever is served.
+
+    Args:
+        ordering: The section.
+        data: Declares the further labels.
+        models: By name.
+
+    Raises:
+        ShortlistError: One does not.
+    """
+    read = set(columns_read(ordering))
+    for label in data.labels:
+        for name, model in models.items():
+            if score_column(label) in read and model.role == "candidate" and label not in model.labels:
+                raise ShortlistError(
+                    f"ordering reads '{score_column(label)}', which models.{name} does not give; add '{label}' to its"
+                    " labels, or declare role: baseline"
+                )
 
 
 def type_of(column: Column) -> pl.DataType:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from shortlist.contracts import Columns, ShortlistError
+from shortlist.contracts import Columns, ShortlistError, score_column
 from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.ordering.order import columns_read, order
@@ -103,6 +104,7 @@ class Recommender:
         types: Of candidates' columns, by which what a request tells is typed; None: as its values say.
         users: Columns of users that stages read, sorted by the first one, the user; None: requests tell them.
         digests: SHA-256 of the release's files by relative path.
+        labels: Further labels whose scores ordering may read (`data.labels`).
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Recommender:
         types: Mapping[str, pl.DataType] | None = None,
         users: pl.DataFrame | None = None,
         digests: Mapping[str, str] | None = None,
+        labels: Collection[str] = (),
     ) -> None:
         self._retriever = retriever
         self._filters = filters
@@ -122,11 +125,13 @@ class Recommender:
         self._types = types or {}
         self._users = users
         self.digests = digests or {}
+        labels = frozenset(map(score_column, labels))
         items = retriever.catalogue.items
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
-        self._of_request = [name for name in read if name not in {*self._of_items, SCORE, NOW}]
+        self._scores_read = [name for name in columns_read(ordering) if name in labels]
+        self._of_request = [name for name in read if name not in {*self._of_items, *labels, SCORE, NOW}]
 
     @property
     def size(self) -> int:
@@ -197,21 +202,31 @@ class Recommender:
             fallback=tuple(asked),
         )
 
-    def slate(self, request: SlateRequest, found: FoundCandidates, scores: np.ndarray) -> Slate:
+    def slate(
+        self, request: SlateRequest, found: FoundCandidates, scores: np.ndarray,
+        further: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> Slate:  # fmt: skip
         """Return the slate of a request.
 
         Args:
             request: The request.
             found: Its candidates.
             scores: Of the model, shape (n_candidates,).
+            further: Its scores of further labels by column, `score_<label>`, likewise.
 
         Raises:
-            SlateRequestError: The number of scores is not that of the candidates.
+            SlateRequestError: The number of scores is not that of the candidates, or ordering reads others.
         """
-        if len(scores) != found.rows.height:
-            raise SlateRequestError(f"scores: got {len(scores)} for {found.rows.height} candidates")
+        every = {SCORE: scores, **further}
+        for name, own in every.items():
+            if len(own) != found.rows.height:
+                what = "scores" if name == SCORE else name
+                raise SlateRequestError(f"{what}: got {len(own)} for {found.rows.height} candidates")
+        if missing := [name for name in self._scores_read if name not in every]:
+            raise SlateRequestError(f"ordering reads '{missing[0]}'; the model gave {', '.join(every)}")
         given = np.asarray(scores, np.float64)
-        ordered = order(found.rows.with_columns(pl.Series(SCORE, given)), self._ordering, request.k, request.id)
+        scored = found.rows.with_columns(pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items())
+        ordered = order(scored, self._ordering, request.k, request.id)
         return Slate(
             items=found.rows[Columns.ITEM].gather(ordered.rows),
             scores=given[ordered.rows],

@@ -87,7 +87,7 @@ def open_release(folder: Path, data: Data) -> Recommender:
     lists = {path.stem: pl.read_parquet(path)[_ITEM] for path in sorted((folder / _LISTS).glob("*.parquet"))}
     users = pl.read_ipc(folder / _USERS, memory_map=True)
     return Recommender(
-        Retriever.open(folder / _SOURCES), filters, ordering, lists, candidate_types(data), users, digests
+        Retriever.open(folder / _SOURCES), filters, ordering, lists, candidate_types(data), users, digests, data.labels
     )
 
 

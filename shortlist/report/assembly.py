@@ -24,6 +24,7 @@ from shortlist.report.summary import (
     Summary,
     engine_of_all,
     gate_lines,
+    label_numbers,
     model_numbers,
     stage_lines,
     write_summary,
@@ -107,6 +108,7 @@ def summary_of(page: RunPage) -> Summary:
         failed=page.failure,
         engine=engine_of_all(step.engine for step in page.steps),
         embeddings=embeddings_of(records.values()),
+        labels=label_numbers(measures),
         stages=stage_lines(verdict.retrieval if verdict else None),
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,9 @@ def render(page: RunPage) -> str:
         engine=engine_of_all(step.engine for step in page.steps),
         models=models,
         best=best,
+        labels=sorted(
+            ((name, one.model, head) for one in models for name, head in one.labels.items()), key=itemgetter(0)
+        ),
         by_user=next((one for one in models if one.gauc), None),
         metric_title=TITLES[verdict.metric] if verdict else "",
         hero=_headline_model(models, blessing),

@@ -65,6 +65,21 @@ class ModelNumbers(Record):
     """Likewise; of the candidates that pass every gate, the one with the lowest is blessed."""
 
 
+class LabelNumbers(Record):
+    """One model's score of a further label, on the test rows; null where it could not be measured."""
+
+    model: str
+    label: str
+    auc: float | None = Field(ge=0, le=1)
+    auc_low: float | None = Field(ge=0, le=1)
+    auc_high: float | None = Field(ge=0, le=1)
+    log_loss: float | None = Field(ge=0)
+    gauc: float | None = Field(ge=0, le=1)
+    label_rate: float | None = Field(ge=0, le=1)
+    mean_score: float | None = Field(ge=0, le=1)
+    calibration_error: float | None = Field(ge=0)
+
+
 class GateLine(Record):
     """The word of one gate on one candidate."""
 
@@ -166,6 +181,8 @@ class Summary(Record):
     """Of a DLRM with hashed features, or with a table larger than its device."""
     engine: EngineNumbers | None = None
     """Of all steps together: a GPU where one of them used it."""
+    labels: tuple[LabelNumbers, ...] = ()
+    """Scores of further labels; empty where no model gives any."""
     stages: tuple[StageLine, ...] = ()
     """What each stage of a recommendation leaves; empty where the spec declares no retrieval."""
 
@@ -195,6 +212,18 @@ def model_numbers(measures: Measures, kind: str, record: Mapping[str, Any] | Non
         validation_auc=kept.get("validation_auc"),
         validation_log_loss=kept.get("validation_log_loss"),
     )
+
+
+def label_numbers(measures: Iterable[Measures]) -> tuple[LabelNumbers, ...]:
+    """Return a line per model and further label."""
+    return tuple(
+        LabelNumbers(
+            model=one.model, label=name, **_ends("auc", head.auc), log_loss=_value(head.log_loss),
+            gauc=_value(head.gauc), label_rate=head.label_rate, mean_score=head.mean_score,
+            calibration_error=head.calibration_error,
+        )
+        for one in measures for name, head in one.labels.items()
+    )  # fmt: skip
 
 
 def _ends(name: str, found: Interval | None) -> dict[str, float | None]:

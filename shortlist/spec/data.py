@@ -8,13 +8,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
-from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean
+from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean, label_column, score_column
 from shortlist.spec.base import Section, expand_names
 from shortlist.spec.durations import Duration
-from shortlist.spec.log_shape import Explode, Positive
+from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
 from shortlist.spec.time_format import TimeFormat
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+"""What a further label is called: in models, scores, the prediction log, reports and MLflow."""
 ColumnType = Literal["integer", "number", "string", "hex", "date", "tags", "vector"]
 FileFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "npz"]
 
@@ -129,6 +131,11 @@ class Column(Section):
         if self.format is not None and self.type != "date":
             raise ValueError(f"'{self.name}' has a format but type '{self.type}'; it needs date")
         return self
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether only 0 and 1 are valid."""
+        return (self.min, self.max) == (0, 1) or (self.allowed is not None and set(self.allowed) <= {0, 1})
 
     @property
     def source_name(self) -> str:
@@ -305,6 +312,9 @@ class Data(Section):
     """The column to predict, 0 or 1, or any column with `positive`."""
     positive: Positive | None = None
     """Which values of the label's column count as 1, where it is not 0 or 1: `{at_least: 4}`, `{any_of: [buy]}`."""
+    labels: dict[LabelName, FurtherLabel] = Field(default={}, max_length=16)
+    """Further labels by name, such as `long_view: {column: watch_seconds, positive: {at_least: 20}}`. `label` decides
+    in gates, rollouts and monitoring; a model that names further ones under `labels` gives each a score of its own."""
     clock: Clock
     """How time is known."""
     user: str | None = None
@@ -384,6 +394,7 @@ class Data(Section):
                     raise ValueError(f"rules.{rule}: '{name}' is not a declared column{did_you_mean(name, names)}")
         self._check_side_tables(names)
         self._check_label()
+        self._check_further_labels()
         self._check_keys_of_rows()
         self._check_slate(names)
         return self
@@ -400,6 +411,38 @@ class Data(Section):
                 raise ValueError(
                     f"column '{column.name}' reads '{label.source_name}', as the label does; declare it"
                     " `known: after`, or it would leak the label"
+                )
+
+    def _check_further_labels(self) -> None:
+        own = {column.name: column for column in self.columns}
+        for name, label in self.labels.items():
+            where, column = f"labels.{name}", own.get(label.column)
+            for taken in (label_column(name), score_column(name)):
+                if taken in self.by_name:
+                    raise ValueError(f"{where}: '{taken}' is a declared column; give the label another name")
+            if column is None:
+                raise ValueError(
+                    f"{where}: '{label.column}' is not a column of the log{did_you_mean(label.column, own)}"
+                )
+            if label.column == self.label:
+                raise ValueError(
+                    f"{where}: '{label.column}' is the label itself; declare another column, with the same `source` if"
+                    " it is to be read in two ways"
+                )
+            if column.known != "after":
+                raise ValueError(
+                    f"{where}: '{label.column}' is an outcome; declare it `known: after`, or it would leak"
+                )
+            types = ("integer",) if label.positive is None else label.positive.types
+            if column.type not in types:
+                raise ValueError(
+                    f"{where}: '{label.column}' is of type {column.type}; wanted {' or '.join(types)}"
+                    f"{', or `positive`' if label.positive is None else ' for this `positive`'}"
+                )
+            if label.positive is None and not column.is_binary:
+                raise ValueError(
+                    f"{where}: '{label.column}' may hold other values than 0 and 1; declare min: 0 and max: 1 on it, or"
+                    " `positive` here, such as {at_least: 1}"
                 )
 
     def _check_keys_of_rows(self) -> None:

@@ -34,6 +34,16 @@ class Positive(Section):
         return ("integer", "number") if self.any_of is None else ("integer", "string")
 
 
+class FurtherLabel(Section):
+    """A label beside the one that decides; models that name it give it a score of its own."""
+
+    column: str
+    """A column of the log that is declared `known: after`. A row without a value counts as 0."""
+    positive: Positive | None = None
+    """Which of its values count as 1, as `data.positive`; null: the column holds 0 and 1, and is declared with
+    `min: 0, max: 1` or `allowed: [0, 1]`."""
+
+
 class Explode(Section):
     """Columns whose values are lists: each element becomes a row, and the other columns are repeated."""
 

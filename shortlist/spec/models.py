@@ -52,6 +52,9 @@ class ModelSection(Section):
     """Last step of the model, fitted on the validation days: its scores become the rates at which the label follows.
     `platt`: a straight line through the log-odds; few rows suffice. `isotonic`: any rising curve; wants some thousand
     rows. The order of rows stays. `none`: scores are what the model gives."""
+    labels: tuple[str, ...] = ()
+    """Further labels, of `data.labels`, for which it gives a score beside that of the label: networks over embedded ids
+    by heads that share everything below, other kinds by a model of their own for each."""
 
     distributed: ClassVar[bool] = False
     """Whether several processes can train it together (`runtime.cluster.workers`)."""
@@ -120,6 +123,13 @@ class ModelSection(Section):
         Raises:
             ValueError: It cannot be trained on such a log.
         """
+        for number, label in enumerate(self.labels):
+            if label not in data.labels:
+                raise ValueError(
+                    f"models.{name}.labels: '{label}' is not declared in data.labels{did_you_mean(label, data.labels)}"
+                )
+            if label in self.labels[:number]:
+                raise ValueError(f"models.{name}.labels: '{label}' is named twice; name every label once")
 
     @classmethod
     def added_to(cls, candidates: Sequence[ModelSection]) -> Self | None:
@@ -129,6 +139,11 @@ class ModelSection(Section):
             candidates: The declared candidates, in their order.
         """
         return None
+
+
+def labels_of_all(sections: Sequence[ModelSection]) -> tuple[str, ...]:
+    """Return the further labels that any of some models gives scores for: those of a baseline to compare them with."""
+    return tuple(dict.fromkeys(label for section in sections for label in section.labels))
 
 
 class Kinds(Protocol):

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from shortlist.contracts import LIVE_COLUMNS, did_you_mean
+from shortlist.contracts import LIVE_COLUMNS, did_you_mean, label_column
 from shortlist.spec.base import Section
 from shortlist.spec.data import Data, FileSource, GeneratedSource, RowClock
 from shortlist.spec.features import Feature, Features, declared_column
@@ -105,6 +105,7 @@ class Spec(Section):
                 select(model.reads, self.features.names)
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
+        _check_label_columns(self.data, self.features)
         check_members(self.models)
         for feature in self.features.columns:
             _check_buckets(feature, self.models)
@@ -146,6 +147,14 @@ def select(patterns: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(f"no feature matches '{pattern}'{did_you_mean(pattern, names)}")
     return tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _check_label_columns(data: Data, features: Features) -> None:
+    for label in data.labels:
+        if label_column(label) in features.names:
+            raise ValueError(
+                f"features: '{label_column(label)}' is the column of data.labels.{label}; give the feature another name"
+            )
 
 
 def _check_split(data: Data) -> None:
@@ -231,6 +240,8 @@ def _check_workers(name: str, models: Mapping[str, ModelSection]) -> None:
         raise ValueError(f"{where}: no model is called '{name}'{did_you_mean(name, models)}")
     if not models[name].distributed:
         raise ValueError(f"{where}: a model of kind {models[name].kind} is trained by one process; leave it out")
+    if models[name].labels:
+        raise ValueError(f"{where}: models.{name} declares labels, which one process learns; declare one or the other")
 
 
 def _check_baseline(name: str | None, models: Mapping[str, ModelSection]) -> None:

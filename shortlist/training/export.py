@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from models.heads import add_labels
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import Files
@@ -15,11 +16,12 @@ from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import EXTERNAL_BYTES, ExportError, save
 from shortlist.serving.export.onnx_session import warm_up_graph
-from shortlist.serving.export.signature import FOLDER, LOG_ODDS, MODEL_FILE, SCORE
+from shortlist.serving.export.signature import FOLDER, LOG_ODDS, MODEL_FILE, SCORE, RunsAs
 from shortlist.storage.artefacts import atomic_folder, write_manifest
 
 AddModel = Callable[[FeatureGraph, TrainedModel, Path], str]
-"""add(graph, record, model folder) adds features and model to a graph; returns its log-odds, shape (rows, 1)."""
+"""add(graph, record, model folder) adds features and model to a graph; returns its log-odds, shape (rows, 1): the
+label's, and of a model that learns further labels by heads of its own one column more for each."""
 
 _SMALLEST = np.array(1e-7, np.float32)
 """Scores stay this far from 0 and 1, as `Ranker.predict` gives them."""
@@ -44,14 +46,18 @@ def export(model_folder: Path, spec_name: str, external_bytes: int = EXTERNAL_BY
         raise ExportError(f"a model of kind '{kind.name}' cannot be served; declare role: baseline")
     add_model: AddModel = kind.load("export")
     graph = _graph(record, model_folder)
-    logits = add_model(graph, record, model_folder)
-    logits = graph.nodes.described(logits, LOG_ODDS, np.float32, 1)
     calibration = Calibration.read(model_folder)
-    if calibration is not None:
-        logits = calibration.add_nodes(graph.nodes, logits)
-    score = _within(graph, graph.nodes.add("Sigmoid", logits))
-    model, signature = graph.finished(score, SCORE, 1, spec_name, record.kind)
-    signature = signature.model_copy(update={"runs_as": kind.runs_as, "calibration": calibration})
+    if record.labels:
+        graph.run_whole()
+        columns = add_labels(graph, record, model_folder)
+    else:
+        logits = graph.nodes.described(add_model(graph, record, model_folder), LOG_ODDS, np.float32, 1)
+        columns = [logits if calibration is None else calibration.add_nodes(graph.nodes, logits)]
+    score = _within(graph, graph.nodes.add("Sigmoid", graph.nodes.joined(columns, axis=1)))
+    model, signature = graph.finished(score, SCORE, len(columns), spec_name, record.kind)
+    runs_as: RunsAs = "graph" if record.labels else kind.runs_as
+    found = {"runs_as": runs_as, "calibration": calibration, "labels": record.labels}
+    signature = signature.model_copy(update=found)
     with atomic_folder(model_folder / FOLDER) as staging:
         save(model, staging / MODEL_FILE, external_bytes)
         signature.write(staging)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from models.inputs import split_of
 from models.ranker import Ranker
-from shortlist.contracts import Columns, DataError, Files
+from shortlist.contracts import Columns, DataError, Files, label_column, score_column
 from shortlist.evaluation.scores import LEARNT
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.tables import DayTable
@@ -39,7 +39,8 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
 
     Returns:
         Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability,
-        impression_weight and slice_* (those the table has), split ("validation" or "test"), learnt (whether the model
+        impression_weight, slice_* (those the table has), label_* and score_* of the model's further labels, split
+        ("validation" or "test"), learnt (whether the model
         that gave the score has learnt the row), score (Float32). Validation rows of a model that was refitted on them
         have the scores that it gave before, where it kept them.
 
@@ -66,12 +67,30 @@ def _scored(ranker: Ranker[Any], table: DayTable) -> Iterator[pa.Table]:
     total = sum(part.rows for part in table.days if part.day in part_of)
     with progress(f"scoring {ranker.kind}", total=total) as advance:
         for day, frame in table.frames(set(part_of)):
-            if part_of[day] == "validation" and ranker.held_out is not None:
-                scores, learnt = ranker.held_out[first : first + frame.height].astype(np.float32), False
-                first += frame.height
-            else:
-                scores, learnt = ranker.predict(frame), ranker.record.has_learnt(day)
-            named = pl.lit(part_of[day]).alias(SPLIT), pl.lit(learnt).alias(LEARNT), pl.Series(SCORE, scores)
-            copied = [name for name in frame.columns if name in _COPIED or name.startswith(_SLICE)]
-            yield frame.select(*copied, *named).to_arrow(compat_level=pl.CompatLevel.oldest())
+            held_out = part_of[day] == "validation" and ranker.held_out is not None
+            place = slice(first, first + frame.height) if held_out else None
+            first += frame.height if held_out else 0
+            scores = _scores_of(ranker, frame, place)
+            learnt = not held_out and ranker.record.has_learnt(day)
+            named = pl.lit(part_of[day]).alias(SPLIT), pl.lit(learnt).alias(LEARNT)
+            labels = {label_column(name) for name in ranker.record.labels}
+            copied = [name for name in frame.columns if name in labels or name in _COPIED or name.startswith(_SLICE)]
+            yield frame.select(*copied, *named).hstack(scores).to_arrow(compat_level=pl.CompatLevel.oldest())
             advance(frame.height, "")
+
+
+def _scores_of(ranker: Ranker[Any], frame: pl.DataFrame, held_out: slice | None) -> list[pl.Series]:
+    """Return the score of every row, and those of the further labels.
+
+    Args:
+        ranker: The model.
+        frame: The rows.
+        held_out: Where they stand among those that were scored before they were learnt; None: score them now.
+    """
+    if held_out is None:
+        further = ranker.predict_further(frame)
+        return [pl.Series(SCORE, ranker.predict(frame)), *(pl.Series(score_column(n), s) for n, s in further.items())]
+    models = {SCORE: ranker, **{score_column(name): head for name, head in ranker.heads.items()}}
+    kept = {name: model.predict(frame) if model.held_out is None else model.held_out[held_out]
+            for name, model in models.items()}  # fmt: skip
+    return [pl.Series(name, one.astype(np.float32)) for name, one in kept.items()]

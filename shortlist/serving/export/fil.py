@@ -43,6 +43,11 @@ def write_fil_repository(
     check_version(version)
     if not trees.is_file():
         raise IntegrityError(f"{trees}: missing; train the model again")
+    if signature.labels:
+        raise ShortlistError(
+            f"{serving}: the model has further labels ({', '.join(signature.labels)}), and the FIL backend runs one"
+            " ensemble of trees; serve its ONNX form"
+        )
     if len(signature.border) != 1:
         raise ShortlistError(f"{serving}: the graph does not say where its features end; train the model again")
     if signature.calibration is not None:

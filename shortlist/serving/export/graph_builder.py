@@ -72,6 +72,10 @@ class GraphBuilder:
         """Return tensors one after another along a dimension."""
         return tensors[0] if len(tensors) == 1 else self.add("Concat", *tensors, axis=axis)
 
+    def column(self, matrix: str, number: int) -> str:
+        """Return one column of a matrix, shape (rows, 1)."""
+        return self.add("Slice", matrix, np.array([number]), np.array([number + 1]), np.array([1]))
+
     def gathered(self, tensor: str, numbers: Sequence[int], length: int) -> str:
         """Return some of a tensor's parts, numbered along its first dimension, whose length is known."""
         if list(numbers) == list(range(length)):

@@ -49,7 +49,7 @@ def write_repository(
     scoring, placement = scoring or Scoring(), placement or TritonPlacement()
     signature = Signature.read(serving)
     check_version(version)
-    tensors = input_tensors(signature), (SCORE, "TYPE_FP32", [1])
+    tensors = input_tensors(signature), (SCORE, "TYPE_FP32", [len(signature.scores)])
     config = model_config(signature.model, form, batching, version, *tensors, placement)
     with atomic_folder(out) as staging:
         if form == "python":

@@ -35,7 +35,7 @@ class Scorer(Protocol):
     """Those among them that are wide as their longest list."""
 
     def scores(self, tensors: Tensors) -> np.ndarray:
-        """Return the scores of rows, float32, shape (rows, 1)."""
+        """Return the scores of rows, float32, shape (rows, 1); (rows, 1 + further labels) where there are some."""
         ...
 
 

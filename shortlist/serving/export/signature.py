@@ -7,6 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from shortlist.contracts import score_column
 from shortlist.features import columns, hashing
 from shortlist.serving.export.calibration import Calibration
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json
@@ -68,7 +69,7 @@ class Signature(_Part):
 
     numbers: FP64, shape (rows, columns); NaN is null. Dates are days, times microseconds since 1970-01-01 UTC.
     codes: INT64, shape (rows, columns); integers as they are, texts as fingerprints, NO_CODE is null.
-    score: the output, FP32, shape (rows, 1): the probability of the label.
+    score: the output, FP32, shape (rows, 1 + further labels): the probability of the label, then of each further one.
     """
 
     model: str
@@ -81,10 +82,17 @@ class Signature(_Part):
     codes: tuple[str, ...] = ()
     lists: tuple[ListInput, ...] = ()
     vectors: tuple[VectorInput, ...] = ()
+    labels: tuple[str, ...] = ()
+    """Further labels that have a column of the output each, behind the label's."""
     calibration: Calibration | None = None
     """What is done to the log-odds before the score is their sigmoid; None: nothing."""
     border: tuple[str, ...] = ()
     """Tensors inside the graph at which the features end and the trained model begins; none: it cannot be cut."""
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores, in the order of the output's columns."""
+        return SCORE, *map(score_column, self.labels)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

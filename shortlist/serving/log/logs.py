@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, score_column
 from shortlist.spec.data import Column, Data
 
 _ANSWERS: Final = {
@@ -55,12 +55,15 @@ def prediction_schema(data: Data) -> pa.Schema:
     `logged_inputs`, each a list with one value per row of the request. A list of length 1 holds for every row; null was
     not sent. Types are those of the valid log. The last columns are `FEATURE_COLUMNS`.
 
+    Behind `scores` come those of further labels, one column each: `score_<label>`; null where the model has none.
+
     Args:
         data: The log's declaration.
     """
+    further = {score_column(label): pa.list_(pa.float32()) for label in data.labels}
     inputs = {logged_name(name): pa.list_(_value_type(column)) for name, column in logged_inputs(data).items()}
     times = {Columns.TIME: pa.list_(pa.timestamp("us", "UTC"))}
-    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **times, **inputs, **_FEATURES})
+    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **further, **times, **inputs, **_FEATURES})
 
 
 def logged_inputs(data: Data) -> Mapping[str, Column]:

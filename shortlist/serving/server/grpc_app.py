@@ -26,9 +26,10 @@ from shortlist.serving.server.request_errors import (
     TooManyBytesError,
     TooSlowError,
     UnknownModelError,
+    quoted,
     shown,
 )
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service, asked_for
 from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
 from shortlist.serving.server.v2 import LONGEST_ID, MOST_INPUTS
 
@@ -135,21 +136,22 @@ class GRPCApp:
             versions=[str(settings.version)],
             platform=SERVER["name"],
             inputs=[kind(name=one.name, datatype=one.datatype, shape=one.shape) for one in self._service.inputs.inputs],
-            outputs=[kind(name=SCORE, datatype="FP32", shape=[-1])],
+            outputs=[kind(name=name, datatype="FP32", shape=[-1]) for name in self._service.outputs],
         )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score."""
         origin = RequestContext.of(dict(context.invocation_metadata() or ()))
         async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
-            tensors = _tensors(request)
+            tensors = _tensors(request, self._service.outputs)
             question = InferenceRequest(request.model_name, request.model_version, tensors, origin, request.id)
             answer = await self._service.answer(question, place)
         headers = origin.answer(self._service.settings.version)
         await context.send_initial_metadata(tuple(headers.items()))
-        return self._response(request.id, answer, headers)
+        wanted = {output.name for output in request.outputs}
+        return self._response(request.id, answer, headers, wanted)
 
-    def _response(self, name: str, answer: InferenceResponse, headers: dict[str, str]) -> Any:
+    def _response(self, name: str, answer: InferenceResponse, headers: dict[str, str], wanted: set[str]) -> Any:
         settings = self._service.settings
         response = service_pb2.ModelInferResponse(
             model_name=settings.model, model_version=str(settings.version), id=name or answer.request_id
@@ -157,8 +159,9 @@ class GRPCApp:
         for key, value in headers.items():
             response.parameters[key].string_param = value
         response.parameters["degraded"].bool_param = answer.degraded
-        response.outputs.add(name=SCORE, datatype="FP32", shape=[len(answer.scores)])
-        response.raw_output_contents.append(answer.scores.tobytes())
+        for output, scores in {SCORE: answer.scores, **asked_for(answer.further, wanted)}.items():
+            response.outputs.add(name=output, datatype="FP32", shape=[len(scores)])
+            response.raw_output_contents.append(scores.tobytes())
         return response
 
 
@@ -174,12 +177,12 @@ def _parser(kind: Any) -> Callable[[bytes], Any]:
     return parse
 
 
-def _tensors(request: Any) -> Sequence[Tensor]:
+def _tensors(request: Any, outputs: Sequence[str]) -> Sequence[Tensor]:
     sizes = {"id": request.id, "inputs": len(request.inputs), "outputs": len(request.outputs)}
     checked(_Sizes, sizes)
     for output in request.outputs:
-        if output.name != SCORE:
-            raise BadRequestError(f"no output {shown(output.name)}; wanted '{SCORE}'")
+        if output.name not in outputs:
+            raise BadRequestError(f"no output {shown(output.name)}; wanted {quoted(outputs)}")
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise BadRequestError(

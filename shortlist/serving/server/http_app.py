@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.request_errors import RequestError
 from shortlist.serving.server.service import Service
 
@@ -80,7 +79,7 @@ async def _model(request: Request) -> Response:
             "versions": [str(service.settings.version)],
             "platform": SERVER["name"],
             "inputs": inputs,
-            "outputs": [{"name": SCORE, "datatype": "FP32", "shape": [-1]}],
+            "outputs": [{"name": name, "datatype": "FP32", "shape": [-1]} for name in service.outputs],
         }
     )
 

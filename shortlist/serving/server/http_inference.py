@@ -30,7 +30,7 @@ from shortlist.serving.server.request_errors import (
     TooSlowError,
     shown,
 )
-from shortlist.serving.server.service import InferenceRequest, Service
+from shortlist.serving.server.service import InferenceRequest, Service, asked_for
 from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_answer
 from shortlist.spec.serving import Limits
 
@@ -273,7 +273,7 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
     if (encoding := headers.get("content-encoding", "identity")) != "identity":
         raise BadRequestError(f"content-encoding: got {shown(encoding)}; wanted a plain body")
     async with service.admission.place() as place:  # before anything is read: a refusal must cost nothing
-        body = read_body(content, headers.get(_HEADER_LENGTH))
+        body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs)
         del content  # not held while the model scores
         origin = RequestContext.of(headers)
         question = InferenceRequest(asked.model, asked.version, body.tensors, origin, body.id)
@@ -286,5 +286,5 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
         "id": body.id or given.request_id,
         "parameters": {**told, "degraded": given.degraded},
     }
-    written, more = write_answer(head, given.scores, body.binary)
+    written, more = write_answer(head, given.scores, body.binary, asked_for(given.further, body.outputs))
     return HttpResponse(200, {**told, **more}, written)

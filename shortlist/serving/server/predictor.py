@@ -32,9 +32,11 @@ class Predictor:
     Args:
         settings: Name the Tritons.
         one_row: Tensors of one row that says nothing, to be scored when somebody asks whether that is possible.
+        of_row: Scores that it gives a row: more than one where it has further labels.
     """
 
-    def __init__(self, settings: ServerSettings, one_row: Tensors) -> None:
+    def __init__(self, settings: ServerSettings, one_row: Tensors, of_row: int = 1) -> None:
+        self._of_row = of_row
         self._hold_seconds = settings.serving.hold_seconds
         self._max_rows = settings.serving.batching.max_batch_rows
         addresses = (settings.predictor, *settings.spare_predictors)
@@ -45,7 +47,7 @@ class Predictor:
         self._trying = asyncio.Lock()
 
     async def scores(self, tensors: Tensors, rows: int, place: Place | None = None) -> Scores:
-        """Return a score per row.
+        """Return a score per row, shape (rows,); with further labels (rows, 1 + further labels).
 
         Args:
             tensors: The inputs of the model, all of so many rows.
@@ -57,16 +59,17 @@ class Predictor:
             BadScoresError: It refused, or did not give one finite number per row.
         """
         if not rows:
-            return np.zeros(0, np.float32)
+            return np.zeros((0, self._of_row) if self._of_row > 1 else 0, np.float32)
         starts = range(0, rows, self._max_rows)
         if len(starts) == 1:
             scores = await self._patient(tensors, place)
         else:
             parts = [{name: each[at : at + self._max_rows] for name, each in tensors.items()} for at in starts]
             scores = np.concatenate(await asyncio.gather(*(self._patient(part, place) for part in parts)))
-        if len(scores) != rows:
-            raise BadScoresError(f"the model gave {len(scores)} scores for {rows} rows")
-        return scores
+        if len(scores) != rows * self._of_row:
+            wanted = f"; wanted {rows * self._of_row}" if self._of_row > 1 else ""
+            raise BadScoresError(f"the model gave {len(scores)} scores for {rows} rows{wanted}")
+        return scores.reshape(rows, self._of_row) if self._of_row > 1 else scores
 
     async def is_ready(self) -> bool:
         """Whether rows can be scored: some were a moment ago, or one is now."""
@@ -75,7 +78,7 @@ class Predictor:
                 return True
             try:
                 async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
-                    return len(await self._asked(self._one_row)) == 1
+                    return len(await self._asked(self._one_row)) == self._of_row
             except (OSError, TritonError):
                 return False
 

@@ -76,7 +76,7 @@ class RawScorer:
                 reader = InputReader(self._assembler.needs, self._assembler.widths, max(1, piece.size))
                 inputs = reader.read([_some(tensor, piece) for tensor in tensors], now)
                 read = self._assembler.tensors(inputs.columns, tables, inputs.rows)
-                scores[piece] = self._session.run([SCORE], dict(read))[0].ravel()
+                scores[piece] = self._session.run([SCORE], dict(read))[0][:, 0]
         return scores
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from reprlib import Repr
 from typing import ClassVar, Final
 
@@ -22,6 +23,15 @@ def shown(value: object) -> str:
     ('[[[[...]]]]', 80)
     """
     return _SHORT.repr(value)
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names for a message.
+
+    >>> quoted(["score", "score_like"])
+    "'score' or 'score_like'"
+    """
+    return " or ".join(f"'{name}'" for name in names)
 
 
 class RequestError(ShortlistError):

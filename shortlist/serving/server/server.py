@@ -142,7 +142,7 @@ class ServerComponents:
             settings.serving.refresh_seconds,
             self.users.reconnect_if_needed if self.users else None,
         )
-        self.predictor = predictor or Predictor(settings, assembler.one_row())
+        self.predictor = predictor or Predictor(settings, assembler.one_row(), len(assembler.signature.scores))
         self.log = LogWriter(
             process_folder(settings.predictions, settings.version),
             prediction_schema(plan.declared.data),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import logged_inputs
@@ -54,6 +55,13 @@ class InferenceResponse:
     request_id: str
     degraded: bool
     """Features that could not be read counted as unknown."""
+    further: Mapping[str, Scores] = field(default_factory=dict)
+    """Scores of further labels, by the name of their output."""
+
+
+def asked_for(further: Mapping[str, Scores], outputs: Collection[str]) -> Mapping[str, Scores]:
+    """Return the scores of further labels that a client wants: those that it names, or all where it names none."""
+    return {name: scores for name, scores in further.items() if not outputs or name in outputs}
 
 
 class Given(NamedTuple):
@@ -66,6 +74,8 @@ class Given(NamedTuple):
     """Features that scored it; None where nothing was scored."""
     behind_seconds: float | None
     """How far behind the counts of the open tiles were; None where nothing is counted."""
+    further: Mapping[str, Scores] = MappingProxyType({})
+    """As `InferenceResponse.further`."""
 
 
 class Service:
@@ -88,6 +98,9 @@ class Service:
         self._counts = counts
         data = assembler.needs.declared.data
         self._user, self._item = data.user, data.item
+        self.outputs = assembler.signature.scores
+        """Names of what it answers: the score of the label, then those of further labels."""
+        self._further = tuple(map(score_column, data.labels))
         self._logged = (Columns.TIME, *logged_inputs(data))
         self._feature_share = serving.log.sampling * serving.log.feature_sampling
         self.admission = Admission(settings.serving.overload)
@@ -135,9 +148,11 @@ class Service:
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
         behind = None if self._counts is None else self._counts.delay_seconds
         scores, degraded, used = await self._scores(inputs, place)
-        bad = int(np.count_nonzero(~np.isfinite(scores)))
+        scores, further = self._by_output(scores)
+        unusable = ~np.isfinite(np.stack([scores, *further.values()])).all(axis=0)
+        bad = int(np.count_nonzero(unusable))
         times = (now, (time.perf_counter() - started) * 1000)
-        given = Given(500 if bad else 200, scores, degraded, used, behind)
+        given = Given(500 if bad else 200, scores, degraded, used, behind, further)
         # After the answer is on its way: nobody waits for the log.
         asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
         if self._counts is not None and inputs.rows and not bad:
@@ -145,7 +160,14 @@ class Service:
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
-        return InferenceResponse(scores, request_id, degraded)
+        return InferenceResponse(scores, request_id, degraded, further)
+
+    def _by_output(self, scores: Scores) -> tuple[Scores, Mapping[str, Scores]]:
+        """Return the scores of the label, and those of further labels by the name of their output."""
+        if len(self.outputs) == 1:
+            return scores, {}
+        first, *others = np.ascontiguousarray(scores.reshape(-1, len(self.outputs)).T)
+        return first, dict(zip(self.outputs[1:], others, strict=True))
 
     async def _scores(self, inputs: Inputs, place: Place | None) -> tuple[Scores, bool, UsedFeatures | None]:
         if not inputs.rows:
@@ -204,7 +226,8 @@ class Service:
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
             origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
             inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
-            self._items_of(inputs), given.scores, *map(inputs.sent.get, self._logged), *features,
+            self._items_of(inputs), given.scores, *map(given.further.get, self._further),
+            *map(inputs.sent.get, self._logged), *features,
         ), values)  # fmt: skip
 
     def _user_of(self, inputs: Inputs) -> str | None:

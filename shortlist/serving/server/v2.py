@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import orjson
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.predictor import Scores
-from shortlist.serving.server.request_errors import BadRequestError, shown
+from shortlist.serving.server.request_errors import BadRequestError, quoted, shown
 from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -58,14 +59,17 @@ class Body:
     tensors: Sequence[Tensor]
     binary: bool
     """Whether the scores are wanted in binary form."""
+    outputs: tuple[str, ...] = ()
+    """Which outputs are wanted; none named: all."""
 
 
-def read_body(body: bytes | bytearray, header_length: str | None) -> Body:
+def read_body(body: bytes | bytearray, header_length: str | None, outputs: Sequence[str] = (SCORE,)) -> Body:
     """Return what the body of a request says.
 
     Args:
         body: JSON, and behind it the binary tensors.
         header_length: The header that says how long the JSON is; None: all of it.
+        outputs: What there is to be asked for.
 
     Raises:
         BadRequestError: It is not what the protocol asks for.
@@ -77,25 +81,32 @@ def read_body(body: bytes | bytearray, header_length: str | None) -> Body:
     except orjson.JSONDecodeError as error:
         raise BadRequestError(f"the body is no JSON: {error}") from None
     request = checked(_Request, said)
-    return Body(request.id or "", _tensors(request.inputs, whole[end:]), _wants_binary(request))
+    wanted = tuple(output.name for output in request.outputs or ())
+    return Body(request.id or "", _tensors(request.inputs, whole[end:]), _wants_binary(request, outputs), wanted)
 
 
-def write_answer(head: Mapping[str, Any], scores: Scores, binary: bool) -> tuple[bytes, dict[str, str]]:
+def write_answer(
+    head: Mapping[str, Any], scores: Scores, binary: bool, further: Mapping[str, Scores] = MappingProxyType({})
+) -> tuple[bytes, dict[str, str]]:
     """Return the body of an answer, and its headers.
 
     Args:
         head: Model, version, id and parameters.
         scores: FP32.
         binary: Whether they go behind the JSON.
+        further: Scores of further labels, FP32, by the name of their output.
     """
-    output: dict[str, Any] = {"name": SCORE, "datatype": "FP32", "shape": [len(scores)]}
+    answered = {SCORE: scores, **further}
+    outputs = [
+        {"name": name, "datatype": "FP32", "shape": [len(own)],
+         **({"parameters": {"binary_data_size": own.nbytes}} if binary else {"data": own})}
+        for name, own in answered.items()
+    ]  # fmt: skip
+    text = orjson.dumps({**head, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
     if not binary:
-        body = orjson.dumps({**head, "outputs": [{**output, "data": scores}]}, option=orjson.OPT_SERIALIZE_NUMPY)
-        return body, {"content-type": "application/json"}
-    output["parameters"] = {"binary_data_size": scores.nbytes}
-    text = orjson.dumps({**head, "outputs": [output]})
+        return text, {"content-type": "application/json"}
     headers = {"content-type": "application/octet-stream", HEADER_LENGTH.lower(): str(len(text))}
-    return text + scores.tobytes(), headers
+    return b"".join([text, *(own.tobytes() for own in answered.values())]), headers
 
 
 def _json_length(header: str, longest: int) -> int:
@@ -128,11 +139,11 @@ def _tensors(inputs: Sequence[_Input], tail: memoryview) -> list[Tensor]:
     return tensors
 
 
-def _wants_binary(request: _Request) -> bool:
+def _wants_binary(request: _Request, outputs: Sequence[str]) -> bool:
     wanted = request.parameters is not None and bool(request.parameters.binary_data_output)
     for output in request.outputs or ():
-        if output.name != SCORE:
-            raise BadRequestError(f"no output {shown(output.name)}; wanted '{SCORE}'")
+        if output.name not in outputs:
+            raise BadRequestError(f"no output {shown(output.name)}; wanted {quoted(outputs)}")
         if output.parameters is not None and output.parameters.binary_data is not None:
             wanted = output.parameters.binary_data
     return wanted

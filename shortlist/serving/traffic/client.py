@@ -37,6 +37,8 @@ class Endpoint(BaseModel):
     one id count once in windows, KPIs and collected rows."""
     connections: int = 1
     """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
+    scores_per_row: int = 1
+    """Of a Triton that answers all labels in one tensor; our server answers each in an output of its own."""
 
 
 class ConnectionNotMadeError(Exception):
@@ -81,7 +83,8 @@ class Client(ABC):
                     return ClientResponse(0, error=str(error), retries=retries, resent=resent)
                 resent = True
             else:
-                return replace(_checked(answer, request), retries=retries, resent=resent)
+                wanted = request.rows * self.endpoint.scores_per_row
+                return replace(_checked(answer, wanted), retries=retries, resent=resent)
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -216,9 +219,9 @@ def connect(endpoint: Endpoint) -> Client:
     return GrpcClient(endpoint) if endpoint.protocol == "grpc" else HttpClient(endpoint)
 
 
-def _checked(answer: ClientResponse, request: Prepared) -> ClientResponse:
-    if answer.scores is not None and answer.scores.size != request.rows:
-        error = f"{answer.scores.size} scores for {request.rows} rows"
+def _checked(answer: ClientResponse, wanted: int) -> ClientResponse:
+    if answer.scores is not None and answer.scores.size != wanted:
+        error = f"{answer.scores.size} scores for {wanted} rows"
         return replace(answer, status=0, scores=None, error=error)
     return answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,18 @@ def agreement(impressions: npt.NDArray[np.int64], reference: Floats, got: Floats
         worst=LargestDifference(
             impression=int(impressions[worst]), reference=float(reference[worst]), got=float(got[worst])
         ),
+    )
+
+
+def worst_of(columns: Sequence[ScoreParity]) -> ScoreParity:
+    """Return how the scores of several labels agree: as those that agree the least; exchanged pairs are added up."""
+    broken = next((column for column in columns if column.max_difference is None), None)
+    worst = broken or max(columns, key=lambda column: column.max_difference or 0.0)
+    return worst.model_copy(
+        update={
+            "not_finite": sum(column.not_finite for column in columns),
+            "rank_differences": sum(column.rank_differences or 0 for column in columns),
+        }
     )
 
 

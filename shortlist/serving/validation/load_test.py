@@ -36,10 +36,14 @@ def run_load_test(triton: RunningTriton, model: str, batches: list[Batch], limit
     Raises:
         StackError: The server died.
     """
-    return asyncio.run(_put_under_load(triton, model, requests_of(batches, limits.rows_per_request), limits))
+    of_row = batches[0].all_references.shape[1]
+    endpoint = Endpoint(port=triton.ports.grpc, model=model, protocol="grpc", scores_per_row=of_row)
+    return asyncio.run(_put_under_load(triton, endpoint, requests_of(batches, limits.rows_per_request), limits))
 
 
-async def _put_under_load(triton: RunningTriton, model: str, requests: list[Tensors], limits: Infra) -> LoadTestResult:
+async def _put_under_load(
+    triton: RunningTriton, endpoint: Endpoint, requests: list[Tensors], limits: Infra
+) -> LoadTestResult:
     broken = 0
 
     def note(entry: Entry, answer: ClientResponse) -> None:
@@ -48,7 +52,7 @@ async def _put_under_load(triton: RunningTriton, model: str, requests: list[Tens
 
     ended = asyncio.Event()
     memory = asyncio.create_task(_most_memory(triton, ended))
-    async with connect(Endpoint(port=triton.ports.grpc, model=model, protocol="grpc")) as client:
+    async with connect(endpoint) as client:
         asks = endless([client.prepare(tensors) for tensors in requests], "infra")
         due = math.ceil(limits.requests_per_second * limits.seconds)
         ledger = await Load(client, itertools.islice(asks, due), on_answer=note).open(

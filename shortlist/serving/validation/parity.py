@@ -19,7 +19,7 @@ from shortlist.serving.traffic.answers import ClientResponse
 from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.ledger import Entry
 from shortlist.serving.traffic.load import DueRequest, Load
-from shortlist.serving.validation.agreement import agreement
+from shortlist.serving.validation.agreement import agreement, worst_of
 from shortlist.serving.validation.planted import Tensors
 from shortlist.serving.validation.rows import Batch, ServedRows
 
@@ -35,7 +35,7 @@ class ScoringError(ShortlistError):
 
 
 def exported_scores(model: Path, batches: list[Batch]) -> Scores:
-    """Return the scores that the exported file gives in this process.
+    """Return the scores that the exported file gives in this process, row after row; of a row, those of all labels.
 
     Raises:
         ScoringError: It does not run.
@@ -49,7 +49,7 @@ def exported_scores(model: Path, batches: list[Batch]) -> Scores:
 
 
 def triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
-    """Return the scores that a Triton gives.
+    """Return the scores that a Triton gives, likewise.
 
     Args:
         port: Its gRPC port.
@@ -70,7 +70,8 @@ async def _triton_scores(port: int, model: str, batches: list[Batch]) -> Scores:
             raise ScoringError(f"Triton did not score {entry.rows} rows: {answer.status} {answer.error}")
         found[entry.id] = answer.scores
 
-    async with connect(Endpoint(port=port, model=model, protocol="grpc")) as client:
+    of_row = batches[0].all_references.shape[1]
+    async with connect(Endpoint(port=port, model=model, protocol="grpc", scores_per_row=of_row)) as client:
         asks = [DueRequest(client.prepare(piece), f"parity-{number}") for number, piece in enumerate(_pieces(batches))]
         try:
             await Load(client, iter(asks), on_answer=note).closed(_AT_ONCE)
@@ -85,14 +86,21 @@ def compare(served: ServedRows, batches: list[Batch], scores: Scores, furthest: 
     Args:
         served: Where the rows came from.
         batches: The rows.
-        scores: Their scores, in that order.
+        scores: Their scores, in that order, as `exported_scores` gives them.
         furthest: Differences up to here are none.
+
+    Raises:
+        ScoringError: There are too many scores, or too few.
     """
     impressions = np.concatenate([batch.impressions for batch in batches])
     reference = np.concatenate([batch.reference for batch in batches])
     labels = np.concatenate([batch.labels for batch in batches])
-    found = agreement(impressions, reference, scores)
-    found = found.model_copy(update={"auc_difference": _auc_difference(labels, reference, scores)})
+    wanted = np.concatenate([batch.all_references for batch in batches])
+    if scores.size != wanted.size:
+        raise ScoringError(f"there are {scores.size} scores of {len(wanted)} rows; wanted {wanted.shape[1]} of each")
+    by_label = scores.reshape(wanted.shape)
+    found = worst_of([agreement(impressions, *pair) for pair in zip(wanted.T, by_label.T, strict=True)])
+    found = found.model_copy(update={"auc_difference": _auc_difference(labels, reference, by_label[:, 0])})
     if found.worst is None or (found.max_difference or 0) <= furthest:
         return found
     inputs = served.differing_inputs(found.worst.impression)

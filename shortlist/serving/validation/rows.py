@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns, DataError, Files
+from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.scores import ScoredRows, read_scores
 from shortlist.features.open_counts import OpenCounts
@@ -35,7 +35,7 @@ class ReferenceRows:
     """Rows of the log with training's scores."""
 
     rows: pl.DataFrame
-    """`impression_id`, `day`, `label_scored`, `score`."""
+    """`impression_id`, `day`, `label_scored`, `score`, and `score_*` of further labels."""
     test_rows: int
     """Rows they were drawn from."""
 
@@ -48,6 +48,13 @@ class Batch:
     reference: npt.NDArray[np.float32]
     labels: npt.NDArray[np.float64]
     tensors: Tensors
+    further: npt.NDArray[np.float32] | None = None
+    """Training's scores of further labels, shape (rows, labels); None: there are none."""
+
+    @property
+    def all_references(self) -> npt.NDArray[np.float32]:
+        """Training's scores of all labels, shape (rows, 1 + further labels)."""
+        return np.column_stack([self.reference, *([] if self.further is None else [self.further])])
 
 
 def draw(scores: Path, wanted: int, seed: int) -> ReferenceRows:
@@ -67,7 +74,8 @@ def draw(scores: Path, wanted: int, seed: int) -> ReferenceRows:
 
 
 def _with_scores(scored: ScoredRows) -> pl.DataFrame:
-    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY)
+    further = [name for name in scored.frame.columns if name.startswith(score_column(""))]
+    frame = scored.frame.select(Columns.IMPRESSION, Columns.DAY, *further)
     scores = pl.Series("score", scored.scores.astype(np.float32))
     return frame.with_columns(pl.Series(_TRUTH, scored.labels), scores)
 
@@ -88,6 +96,7 @@ class ServedRows:
             IntegrityError: The model was not exported.
         """
         self.signature = Signature.read(model / FOLDER)
+        self._further = [score_column(label) for label in self.signature.labels]
         self._plan = Preprocessing.load(model / Files.PREPROCESSING).plan
         self._paths = fitted, model / Files.PREPROCESSING
         views = ViewIndex.read(fitted / "views")
@@ -107,8 +116,10 @@ class ServedRows:
             wanted = rows["score"].is_not_null()
             tensors = {name: tensor[wanted.to_numpy()] for name, tensor in self._assembler.tensors(rows, day).items()}
             own = rows.filter(wanted)
+            further = own.select(self._further).to_numpy() if self._further else None
+            reference = own["score"].to_numpy()
             batches.append(
-                Batch(own[Columns.IMPRESSION].to_numpy(), own["score"].to_numpy(), own[_TRUTH].to_numpy(), tensors)
+                Batch(own[Columns.IMPRESSION].to_numpy(), reference, own[_TRUTH].to_numpy(), tensors, further)
             )
         found = sum(batch.impressions.size for batch in batches)
         if found != self._reference.rows.height:
@@ -141,7 +152,7 @@ class ServedRows:
 
     def _days(self, wanted: pl.DataFrame) -> list[tuple[date, pl.DataFrame]]:
         """Return the wanted rows, about a file of the log at a time; of a slate all rows, their score null."""
-        keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score")
+        keys = wanted.select(Columns.IMPRESSION, _TRUTH, "score", *self._further)
         found = []
         for day, rows in self._frames(set(wanted[Columns.DAY].to_list())):
             theirs = rows.join(keys, Columns.IMPRESSION, maintain_order="left")

@@ -89,6 +89,11 @@ def _day(day: date, first: int, rows: int, effects: dict[str, np.ndarray], rando
             "cold_item": [False] * rows,
             "slice_tab": ["home"] * rows,
             Columns.BEST: probability,
+            # Of a stream of its own: it depends on the item alone, and is rarer.
+            "label_like": (effects["item"][item] + np.random.default_rng(first).logistic(0, 1, rows) > 1.5).astype(
+                np.int8
+            ),
+            "label_never": np.zeros(rows, np.int8),
             "user_id": pl.Series(user, dtype=pl.UInt32),
             "item_id": pl.Series(item, dtype=pl.UInt32),
             "tags_id": pl.Series([row.tolist() for row in tags], dtype=pl.List(pl.UInt32)),
@@ -96,3 +101,9 @@ def _day(day: date, first: int, rows: int, effects: dict[str, np.ndarray], rando
             "text": pl.Series(text, dtype=pl.Array(pl.Float32, 3)),
         }
     )
+
+
+def _likes(effect: np.ndarray, first: int) -> np.ndarray:
+    noise = np.random.default_rng(first).logistic(0, 1, effect.size)
+    likes: np.ndarray = (effect + noise > 1.5).astype(np.int8)
+    return likes

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 from retrieval_log import Log, Row, days, declared
 
+from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.filters.base import UserHistory
-from shortlist.recommending.candidate_columns import candidate_types, check_slates
+from shortlist.recommending.candidate_columns import candidate_types, check_scores, check_slates
 from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.data import Data
@@ -50,7 +51,7 @@ def retriever(log: Log, tmp_path: Path) -> Retriever:
 def recommender(retriever: Retriever, **sections: Any) -> Recommender:
     filters = Filters.model_validate(sections.get("filters", {}))
     ordering = Ordering.model_validate(sections.get("ordering", {}))
-    return Recommender(retriever, filters, ordering, sections.get("lists"))
+    return Recommender(retriever, filters, ordering, sections.get("lists"), labels=sections.get("labels", ()))
 
 
 def request(**changes: Any) -> SlateRequest:
@@ -126,6 +127,35 @@ def test_an_anonymous_user_is_known_by_recent_items(retriever: Retriever) -> Non
 def test_more_items_than_there_are_cannot_be_asked_for(retriever: Retriever, k: int) -> None:
     with pytest.raises(SlateRequestError, match=f"k: got {k}; wanted 1 to 5, the items that there are"):
         recommender(retriever).find(request(k=k))
+
+
+def test_a_value_formula_reads_the_scores_of_further_labels(retriever: Retriever) -> None:
+    stages = recommender(retriever, ordering={"value": "score * 0 + score_like"}, labels=["like"])
+    found = stages.find(request())
+    likes = np.array([0.1, 0.3, 0.2])
+    slate = stages.slate(request(), found, np.array([0.9, 0.5, 0.1]), {"score_like": likes})
+    assert slate.items.to_list() == [items(found)[1], items(found)[2]]
+    assert slate.values.tolist() == [0.3, 0.2]
+    with pytest.raises(SlateRequestError, match="ordering reads 'score_like'; the model gave score"):
+        stages.slate(request(), found, np.full(3, 0.5))
+    with pytest.raises(SlateRequestError, match="score_like: got 1 for 3 candidates"):
+        stages.slate(request(), found, np.full(3, 0.5), {"score_like": likes[:1]})
+
+
+def test_every_candidate_must_give_the_scores_that_ordering_reads() -> None:
+    after = [{"name": "likes", "type": "integer", "known": "after", "min": 0, "max": 1}]
+    raw = declared().model_dump()
+    columns = [*({key: value for key, value in one.items() if value is not None} for one in raw["columns"]), *after]
+    data = Data.model_validate({**raw, "columns": columns, "labels": {"like": {"column": "likes"}}})
+    ordering = Ordering(value="score + 2 * score_like")
+    check_slates(data, Retrieval.model_validate(SECTION), Filters(), ordering)
+    with pytest.raises(ShortlistError, match=r"ordering: .*reads 'score_share', which is no column"):
+        check_slates(data, Retrieval.model_validate(SECTION), Filters(), Ordering(value="score_share"))
+    trees = XGBoostModel(features=("*",))
+    with pytest.raises(ShortlistError, match=r"ordering reads 'score_like', which models\.trees does not give"):
+        check_scores(ordering, data, {"trees": trees})
+    check_scores(ordering, data, {"trees": trees.model_copy(update={"labels": ("like",)})})
+    check_scores(Ordering(), data, {"trees": trees})
 
 
 def test_scores_belong_to_candidates(retriever: Retriever) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from models.dlrm.chunks import Lookups
-from models.dlrm.embedding_model import perceptron
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
+from models.dlrm.perceptron import perceptron
 from models.dlrm.section import DLRMModel
 from models.inputs import FeatureColumn
 from shortlist.contracts import ShortlistError

@@ -53,6 +53,10 @@ EVERYTHING: dict[str, Any] = {
         {"name": "clicked", "type": "integer"},
     ],
     "label": "clicked",
+    "labels": {
+        "long": {"column": "seconds", "positive": {"at_least": 1}},
+        "read": {"column": "seconds", "positive": {"at_most": 0}},
+    },
     "clock": {"kind": "column", "column": "time", "unit": "s", "timezone": "America/New_York"},
     "user": "user_id",
     "item": "item_id",

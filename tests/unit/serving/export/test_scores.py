@@ -12,16 +12,23 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.dcn.section import DCNModel
+from models.dlrm.export import export_torchscript
 from models.dlrm.section import DLRMModel
 from models.finalnet.section import FinalNetModel
 from models.lightgbm.section import LightGBMModel
+from models.registry import kind_of
 from models.wide_deep.section import WideDeepModel
 from models.xgboost.section import XGBoostModel
+from shortlist.contracts import ShortlistError
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.fil import write_fil_repository
 from shortlist.serving.export.graph_builder import ExportError
 from shortlist.serving.export.onnx_session import null_inputs, session, warm_up_graph
+from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import Signature
+from shortlist.serving.export.triton_config import from_text
+from shortlist.spec.serving import Batching
 from shortlist.storage.artefacts import (
     IntegrityError,
     folder_digest,
@@ -271,3 +278,45 @@ def test_unknown_values_share_the_id_of_rare_ones(trained: Callable[[str], Path]
     names = ["page_id"]
     compute = everything.transformer.compute
     assert compute(unknown).select(names).equals(compute(null).select(names))
+
+
+FURTHER: dict[str, dict[str, Any]] = {
+    "xgboost": {"features": TAME, "rounds": 20, "min_child_weight": 1, "calibration": "platt"},
+    "lightgbm": {"features": TAME, "rounds": 20, "min_data_in_leaf": 5},
+    "dlrm": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "calibration": "isotonic"},
+    "dcn": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "deep_mlp": (8,), "sharing": "mmoe"},
+    "wide_deep": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "deep_mlp": (8, 4), "sharing": "mmoe"},
+    "finalnet": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "mlp": (8, 4)},
+}
+
+
+@pytest.mark.parametrize("kind", FURTHER)
+def test_the_file_scores_every_label_as_the_model_does(everything: Any, kind: str) -> None:
+    section = kind_of(kind).section.model_validate({"kind": kind, "labels": ("long", "read"), **FURTHER[kind]})
+    folder = everything.trained(kind, section, f"further-{kind}")
+    export(folder, "shop")
+    signature = Signature.read(folder / "serving")
+    assert (signature.scores, signature.runs_as) == (("score", "score_long", "score_read"), "graph")
+    tensors = encode(everything.looked_up, signature, everything.transformer.plan.declared)
+    (scores,) = session(folder / "serving").run(["score"], tensors)
+    ranker, rows = load_ranker(folder), everything.transformer.compute(everything.looked_up)
+    further = ranker.predict_further(rows)
+    wanted = np.stack([ranker.predict(rows), further["long"], further["read"]], axis=1)
+    np.testing.assert_allclose(scores, wanted, atol=1e-6)
+    assert not np.allclose(scores[:, 1], scores[:, 2], atol=1e-3)
+    assert verify_model_folder(folder)
+    write_repository(folder / "serving", 1, Batching(), folder.parent / "repository")
+    config = from_text((folder.parent / "repository/shop/config.pbtxt").read_text())
+    assert [list(tensor.dims) for tensor in config.output] == [[3]]
+
+
+def test_forms_that_answer_one_score_refuse_further_labels(everything: Any, tmp_path: Path) -> None:
+    trees = XGBoostModel(features=TAME, rounds=2, min_child_weight=1, labels=("long",))
+    folder = everything.trained("xgboost", trees, "further-fil")
+    export(folder, "shop")
+    with pytest.raises(ShortlistError, match=r"the model has further labels \(long\), and the FIL backend runs one"):
+        write_fil_repository(folder / "serving", 1, Batching(), tmp_path / "fil")
+    network = DLRM.model_copy(update={"features": TAME, "labels": ("long",)})
+    folder = everything.trained("dlrm", network, "further-torchscript")
+    with pytest.raises(ExportError, match=r"further labels, which its TorchScript form does not answer"):
+        export_torchscript(folder, tmp_path / "model.pt")

@@ -30,6 +30,7 @@ class Service:
 
     def __init__(self) -> None:
         self.settings = SimpleNamespace(model="shop", version=3, serving=Serving())
+        self.outputs = ("score",)
         self.asked: list[InferenceRequest] = []
         self.counted: list[int] = []
         self.metrics = SimpleNamespace(count=lambda protocol, status, seconds: self.counted.append(status))

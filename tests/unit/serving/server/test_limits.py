@@ -39,6 +39,7 @@ class Service:
     def __init__(self, **limits: float) -> None:
         most = {"max_request_bytes": LONGEST, "body_seconds": MANY_SECONDS, "idle_seconds": MANY_SECONDS, **limits}
         self.settings = SimpleNamespace(model="shop", version=3, serving=Serving(limits=Limits.model_validate(most)))
+        self.outputs = ("score",)
         self.counted: list[tuple[str, int]] = []
         self.metrics = SimpleNamespace(count=lambda protocol, status, _: self.counted.append((protocol, status)))
         self.admission = Admission(Overload())

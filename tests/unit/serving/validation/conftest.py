@@ -21,6 +21,7 @@ from shortlist.features.table import build_table
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.load import load_spec
+from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.training.export import export
@@ -77,7 +78,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     root = tmp_path_factory.mktemp("trained")
     spec = load_spec(DEMO)
     source = spec.data.source.model_copy(update={"rows": 6_000, "users": 150, "items": 80, "days": 5})
-    data = spec.data.model_copy(update={"source": source})
+    labels = {"long_view": FurtherLabel(column="watch_seconds", positive=Positive(at_least=15))}
+    data = spec.data.model_copy(update={"source": source, "labels": labels})
     features = Features(columns=spec.features.columns)
     spec = spec.model_copy(update={"data": data})
     ingest(data, Path(), root / "raw", spec.runtime)

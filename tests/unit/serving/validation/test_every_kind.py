@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from models.ranker import MemberFiles
@@ -13,6 +14,8 @@ from shortlist.contracts import Files
 from shortlist.evaluation.export_gates import parity_gate
 from shortlist.evaluation.integrity import verify_model_folder
 from shortlist.serving.export.signature import FOLDER, Signature
+from shortlist.serving.validation.parity import compare, exported_scores
+from shortlist.serving.validation.rows import ServedRows, draw
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
@@ -62,3 +65,29 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     verdict = parity_gate(proof, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
     assert "400 test rows score the same" in verdict.reason
+
+
+FURTHER: dict[str, dict[str, Any]] = {
+    "lightgbm": {**TRIED["lightgbm"], "labels": ["long_view"]},
+    "dcn": {**TRIED["dcn"], "labels": ["long_view"], "sharing": "mmoe"},
+}
+
+
+@pytest.mark.parametrize("kind", FURTHER)
+def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
+    section = kind_of(kind).section.model_validate({"kind": kind, **FURTHER[kind]})
+    model, scores = tmp_path / "model", tmp_path / "scores"
+    train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
+    pack(model, trained.fitted)
+    export(model, "demo")
+    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
+    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    assert verdict.passed, verdict.message
+    assert proof is not None and proof.infra is not None and proof.infra.failed == 0
+    # What was scored otherwise in training is found, though the label's own score is the same.
+    path = scores / Files.SCORES
+    pl.read_parquet(path).with_columns(pl.col("score_long_view") + 0.01).write_parquet(path)
+    served = ServedRows(model, trained.log, trained.fitted, draw(scores, 400, 17))
+    batches = served.batches()
+    found = compare(served, batches, exported_scores(model, batches), 1e-5)
+    assert found.max_difference == pytest.approx(0.01, abs=1e-4)

@@ -1,0 +1,21 @@
+"""Which values of a column count as a positive label, as an expression."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from shortlist.spec.log_shape import Positive
+
+
+def is_positive(value: pl.Expr, positive: Positive) -> pl.Expr:
+    """Return whether values count as positive, Boolean; null where there is none.
+
+    >>> ratings = pl.DataFrame({"rating": [5, 3, None]})
+    >>> ratings.select(is_positive(pl.col("rating"), Positive(at_least=4)))["rating"].to_list()
+    [True, False, None]
+    """
+    if positive.any_of is not None:
+        return value.cast(pl.String()).is_in([str(one) for one in positive.any_of])
+    low = float("-inf") if positive.at_least is None else positive.at_least
+    high = float("inf") if positive.at_most is None else positive.at_most
+    return value.is_between(low, high)

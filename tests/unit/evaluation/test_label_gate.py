@@ -1,0 +1,117 @@
+"""The gate of further labels holds every score that has collapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from shortlist.evaluation.label_gate import LabelLimits, labels_gate
+from shortlist.evaluation.measure import Scored, measure
+from shortlist.evaluation.metrics import UnmeasurableError
+from shortlist.evaluation.scores import further_labels, read_scores
+from shortlist.report.summary import label_numbers
+from shortlist.spec.gates import Gates
+
+Frame = Callable[..., pl.DataFrame]
+Write = Callable[[str, pl.DataFrame], Path]
+
+
+@pytest.fixture
+def labelled(frame: Frame) -> pl.DataFrame:
+    """Rows with a second label, whose score is its planted probability."""
+    rows, generator = frame(), np.random.default_rng(9)
+    planted = generator.beta(1.0, 5.0, rows.height)
+    likes = (generator.random(rows.height) < planted).astype(np.int8)
+    return rows.with_columns(pl.Series("label_like", likes), pl.Series("score_like", planted.astype(np.float32)))
+
+
+def scored(write: Write, limits: Gates, name: str, rows: pl.DataFrame) -> Scored:
+    return measure(name, "candidate", write(name, rows), limits, 1)
+
+
+def constant(rows: pl.DataFrame) -> pl.DataFrame:
+    rate = float(np.asarray(rows["label_like"].mean()))
+    return rows.with_columns(pl.lit(rate).cast(pl.Float32).alias("score_like"))
+
+
+def test_a_good_score_of_every_label_passes(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+    candidate, baseline = (
+        scored(write, limits, "net", labelled),
+        scored(write, limits, "popularity", constant(labelled)),
+    )
+    found = labels_gate(candidate, baseline, None, limits, LabelLimits())
+    assert found.passed, found.reason
+    assert "like: AUC 0." in found.reason and "gain +0." in found.reason and "over popularity" in found.reason
+    assert found.numbers["like"]["auc"]["value"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        (1 - pl.col("score_like"), r"like: AUC 0\.\d+ < 0\.5200 \(min_auc\)"),
+        (pl.lit(0.9).cast(pl.Float32), r"log loss 2\.\d+ >= 0\.\d+ \(log loss of a constant rate\)"),
+        (pl.col("score_like") / 2, r"rate error \d\d\.\d% > 20\.0%"),
+        (pl.lit(float("nan")).cast(pl.Float32), r"like: no numbers: .*NaN|like: no numbers: .*finite"),
+    ],
+)
+def test_a_collapsed_head_holds_the_candidate(
+    labelled: pl.DataFrame, write: Write, limits: Gates, score: pl.Expr, reason: str
+) -> None:
+    candidate = scored(write, limits, "net", labelled.with_columns(score.alias("score_like")))
+    assert candidate.measures.auc is not None  # the label's own score is as good as before
+    found = labels_gate(candidate, candidate, None, limits, LabelLimits(min_gain_over_baseline=-0.1))
+    assert not found.passed
+    assert pl.Series([found.reason]).str.contains(reason).item(), found.reason
+
+
+def test_a_head_must_beat_the_baselines_own(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+    same = scored(write, limits, "popularity", labelled)
+    found = labels_gate(scored(write, limits, "net", labelled), same, None, limits, LabelLimits())
+    assert not found.passed
+    assert "of popularity, a difference of +0.0000 <= +0.0000 (min_gain_over_baseline)" in found.reason
+
+
+def test_a_head_may_not_fall_behind_the_champions(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+    noise = np.random.default_rng(3).random(labelled.height).astype(np.float32) / 4
+    worse = labelled.with_columns((pl.col("score_like") / 2 + pl.Series(noise)).alias("score_like"))
+    candidate, baseline = scored(write, limits, "net", worse), scored(write, limits, "popularity", constant(labelled))
+    champion = scored(write, limits, "champion", labelled)
+    assert labels_gate(candidate, baseline, None, limits, LabelLimits(max_rate_error=1.0)).passed
+    found = labels_gate(candidate, baseline, champion, limits, LabelLimits(max_rate_error=1.0))
+    assert not found.passed
+    assert "of champion, a difference of -0." in found.reason and "(max_auc_drop)" in found.reason
+
+
+def test_a_label_that_never_varies_on_the_test_days_says_so(
+    labelled: pl.DataFrame, write: Write, limits: Gates
+) -> None:
+    candidate = scored(write, limits, "net", labelled.with_columns(pl.lit(0).cast(pl.Int8).alias("label_like")))
+    found = labels_gate(candidate, candidate, None, limits, LabelLimits())
+    assert not found.passed
+    assert "like: no numbers: " in found.reason and "class" in found.reason
+
+
+def test_labels_are_read_from_the_scores_file(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+    path = write("net", labelled) / "scores.parquet"
+    assert further_labels(path) == ("like",)
+    assert further_labels(path.with_name("nothing.parquet")) == ()
+    rows = read_scores(path, "test", "like")
+    assert (rows.labels.tolist(), rows.scores.tolist()) == (
+        labelled["label_like"].to_list(),
+        labelled["score_like"].cast(pl.Float64).to_list(),
+    )
+    with pytest.raises(UnmeasurableError, match=r"scores\.parquet has no column 'label_share'"):
+        read_scores(path, "test", "share")
+
+
+def test_the_summary_has_a_line_per_model_and_label(labelled: pl.DataFrame, write: Write, limits: Gates) -> None:
+    found = scored(write, limits, "net", labelled).measures
+    (line,) = label_numbers([found])
+    head = found.labels["like"]
+    assert head.auc is not None
+    assert (line.model, line.label, line.auc, line.label_rate) == ("net", "like", head.auc.value, head.label_rate)
+    assert head.curves is None

@@ -1,0 +1,180 @@
+"""Scores of further labels: heads over a shared body, models of their own, their calibration and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from models.dlrm.heads import MixtureOfExperts
+from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
+from models.ranker import IncompatibleModelError, Ranker
+from models.registry import kind_of
+from shortlist.contracts import DataError
+from shortlist.evaluation.metrics import auc
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
+from shortlist.training.scores import score
+from shortlist.training.train import load_ranker
+
+NETWORK: dict[str, Any] = {"features": ("*",), "embedding_dim": 8, "batch_size": 200, "epochs": 3}
+TREES: dict[str, Any] = {"features": ("user_id", "item_id", "age", "text"), "rounds": 20}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "shared bottom": {"kind": "dlrm", **NETWORK},
+    "mmoe": {"kind": "dlrm", **NETWORK, "sharing": "mmoe", "experts": 3},
+    "dcn": {"kind": "dcn", **NETWORK, "sharing": "mmoe", "deep_mlp": (16,)},
+    "wide_deep": {"kind": "wide_deep", **NETWORK},
+    "finalnet": {"kind": "finalnet", **NETWORK},
+    "xgboost": {"kind": "xgboost", **TREES},
+    "xgboost refitted": {"kind": "xgboost", **TREES, "refit": True},
+    "lightgbm": {"kind": "lightgbm", **TREES},
+    "popularity": {"kind": "popularity"},
+    "logistic": {"kind": "logistic", "features": ("user_id", "item_id", "age"), "epochs": 2},
+}
+
+
+def ranker_of(name: str, **changed: Any) -> Ranker[Any]:
+    section = {**SECTIONS[name], "labels": ("like",), **changed}
+    ranker: Ranker[Any] = kind_of(section["kind"]).load("ranker")(
+        kind_of(section["kind"]).section.model_validate(section)
+    )
+    return ranker
+
+
+def measured(rows: pl.DataFrame, scores: np.ndarray, label: str) -> float:
+    return auc(rows[label].to_numpy().astype(float), scores.astype(float))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_kind_learns_and_keeps_a_score_per_label(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path, name: str
+) -> None:
+    ranker = ranker_of(name)
+    ranker.fit(table, runtime)
+    main, further = ranker.predict(test_rows), ranker.predict_further(test_rows)
+    assert list(further) == ["like"]
+    assert measured(test_rows, further["like"], "label_like") > 0.65
+    # The two labels depend on different things: a copy of the label's score would order likes worse.
+    if name != "popularity":  # of which both scores depend on the item alone
+        assert measured(test_rows, further["like"], "label_like") > measured(test_rows, main, "label_like")
+    assert further["like"].mean() == pytest.approx(test_rows["label_like"].mean(), abs=0.08)
+    ranker.save(tmp_path / "model")
+    loaded = load_ranker(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(test_rows), main)
+    np.testing.assert_array_equal(loaded.predict_further(test_rows)["like"], further["like"])
+
+
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm", "logistic", "popularity"])
+def test_a_model_of_its_own_leaves_the_labels_score_as_it_was(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, name: str
+) -> None:
+    alone, both = ranker_of(name, labels=()), ranker_of(name)
+    alone.fit(table, runtime)
+    both.fit(table, runtime)
+    np.testing.assert_array_equal(alone.predict(test_rows), both.predict(test_rows))
+
+
+@pytest.mark.parametrize("name", ["mmoe", "xgboost"])
+def test_every_label_has_a_calibration_of_its_own(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path, name: str
+) -> None:
+    plain, calibrated = ranker_of(name), ranker_of(name, calibration="platt")
+    plain.fit(table, runtime)
+    calibrated.fit(table, runtime)
+    assert not np.array_equal(plain.predict_further(test_rows)["like"], calibrated.predict_further(test_rows)["like"])
+    calibrated.save(tmp_path / "model")
+    files = {
+        str(path.parent.relative_to(tmp_path / "model")) for path in (tmp_path / "model").rglob("calibration.json")
+    }
+    assert files == {".", "heads/like"}
+    again = load_ranker(tmp_path / "model").predict_further(test_rows)
+    np.testing.assert_array_equal(again["like"], calibrated.predict_further(test_rows)["like"])
+    (tmp_path / "model/heads/like/calibration.json").unlink()
+    with pytest.raises(IntegrityError, match=r"heads/like/calibration\.json"):
+        load_ranker(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["shared bottom", "xgboost refitted"])
+def test_the_scores_file_holds_labels_and_scores_of_every_head(
+    table: DayTable, runtime: Runtime, tmp_path: Path, name: str
+) -> None:
+    ranker = ranker_of(name)
+    ranker.fit(table, runtime)
+    frame = pl.read_parquet(score(ranker, table, tmp_path / "scores"))
+    assert {"score_like", "label_like"} <= set(frame.columns)
+    assert "label_never" not in frame.columns
+    test = frame.filter(pl.col("split") == "test")
+    assert measured(test, test["score_like"].to_numpy(), "label_like") > 0.7
+    validation = frame.filter(pl.col("split") == "validation")
+    if name == "xgboost refitted":  # scores from before these rows were learnt, of both models
+        head = ranker.heads["like"].held_out
+        assert head is not None
+        np.testing.assert_allclose(validation["score_like"].to_numpy(), head, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["shared bottom", "xgboost", "popularity"])
+def test_a_label_that_never_varies_is_refused_before_training(table: DayTable, runtime: Runtime, name: str) -> None:
+    with pytest.raises(DataError, match=r"label 'never' is 0 on all 3000 rows of the training days .*never varies"):
+        ranker_of(name, labels=("like", "never")).fit(table, runtime)
+
+
+def test_a_table_without_the_label_says_what_to_do(table: DayTable, runtime: Runtime) -> None:
+    with pytest.raises(DataError, match=r"has no column 'label_share'; write the feature table again"):
+        ranker_of("xgboost", labels=("share",)).fit(table, runtime)
+
+
+def test_heads_that_learnt_other_labels_are_not_gone_on_from(table: DayTable, runtime: Runtime, tmp_path: Path) -> None:
+    earlier = ranker_of("shared bottom")
+    earlier.fit(table, runtime)
+    now = DLRMModel.model_validate({**SECTIONS["shared bottom"], "labels": ("share",)})
+    with pytest.raises(IncompatibleModelError, match=r"earlier heads are of \['like'\], the spec now says \['share'\]"):
+        DLRMRanker.check_earlier(earlier.record, now)
+    DLRMRanker.check_earlier(earlier.record, now.model_copy(update={"labels": ("like",)}))
+
+
+def test_the_history_has_the_quality_of_every_head(table: DayTable, runtime: Runtime) -> None:
+    record = ranker_of("shared bottom").fit(table, runtime)
+    assert {"validation_log_loss", "validation_auc", "validation_log_loss_like", "validation_auc_like"} <= set(
+        record.history[0]
+    )
+
+
+def test_an_expert_mixture_is_a_weighted_sum_of_experts() -> None:
+    mixture = MixtureOfExperts((1, 1, 2), 0.0, experts=2)
+    with torch.no_grad():
+        for expert, slope in zip(mixture.experts, (2.0, 5.0), strict=True):
+            expert[0].weight.fill_(slope)  # type: ignore[index] # a Sequential
+            expert[0].bias.zero_()  # type: ignore[index]
+        mixture.gates.weight.zero_()
+        mixture.gates.bias.copy_(torch.tensor([0.0, 0.0, 50.0, -50.0]))  # half of each; the first expert alone
+        mixture.towers.weight.copy_(torch.tensor([[1.0], [10.0]]))
+        mixture.towers.bias.copy_(torch.tensor([0.5, 0.0]))
+    assert mixture(torch.tensor([[3.0]])).tolist() == [[(6 + 15) / 2 + 0.5, 10 * 6]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"refit": True}, "refit: true is not for a network with further labels"),
+        ({"compile": "on"}, "compile: on is not for a network with further labels"),
+        (
+            {"objective": "pairwise", "calibration": "platt"},
+            "objective: pairwise is not for a network with further labels",
+        ),
+        ({"labels": (), "sharing": "mmoe"}, "sharing: mmoe is between several labels"),
+    ],
+)
+def test_a_network_refuses_what_heads_do_not_learn(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DLRMModel.model_validate({**SECTIONS["shared bottom"], "labels": ("like",), **changed})
+
+
+def test_experts_need_a_hidden_layer(table: DayTable, runtime: Runtime) -> None:
+    with pytest.raises(ValueError, match=r"sharing: mmoe makes an expert of the hidden layers .* none is declared"):
+        ranker_of("mmoe", top_mlp=()).fit(table, runtime)
