@@ -1,4 +1,4 @@
-"""What the sections of models declare that can learn the order of a user's rows; light, as every spec reads it."""
+"""What the sections of models declare that can learn the order of a list's rows; light, as every spec reads it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ Objective = Literal["pointwise", "pairwise", "listwise"]
 
 
 class ObjectiveSection(ModelSection):
-    """The section of a kind that can be trained for the order of a user's rows."""
+    """The section of a kind that can be trained for the order of a list's rows."""
 
     objective: Objective = "pointwise"
-    """What is learnt. `pointwise`: the log loss of every row. `pairwise` and `listwise`: the order of a user's rows in
-    a file of the feature table (a day, where it is small), by pairs of a positive and a negative or by the list as a
-    whole; scores are then no probabilities, so declare calibration: platt or isotonic."""
+    """What is learnt. `pointwise`: the log loss of every row. `pairwise` and `listwise`: the order of a list's rows,
+    by pairs of a positive and a negative or by the list as a whole. A list is a slate where `data.slate` is declared,
+    else a user's rows in a file of the feature table (a day, where it is small). Scores are then no probabilities, so
+    declare calibration: platt or isotonic."""
 
     @model_validator(mode="after")
     def _order_is_calibrated(self) -> Self:
@@ -31,14 +32,14 @@ class ObjectiveSection(ModelSection):
 
     @property
     def learns_order(self) -> bool:
-        """Whether rows are compared with others of their user."""
+        """Whether rows are compared with others of their list."""
         return self.objective != "pointwise"
 
     def check_data(self, name: str, data: Data) -> None:
-        """Refuse to learn the order of a user's rows in a log without users."""
+        """Refuse to learn an order where nothing says which rows were ranked together."""
         super().check_data(name, data)
-        if self.learns_order and data.user is None:
+        if self.learns_order and data.user is None and data.slate is None:
             raise ValueError(
-                f"models.{name}.objective: {self.objective} compares the rows of a user, and data.user is not declared;"
-                " declare it, or objective: pointwise"
+                f"models.{name}.objective: {self.objective} compares the rows of a user or of a slate, and neither"
+                " data.user nor data.slate is declared; declare one of them, or objective: pointwise"
             )

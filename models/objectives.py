@@ -1,7 +1,8 @@
-"""The lists that a model learns the order of: a user's rows in a file of the feature table."""
+"""The lists that a model learns the order of: slates where they are declared, else a user's rows in a file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +15,14 @@ from models.process_group import current
 from shortlist.contracts import Columns, DataError
 from shortlist.storage.tables import DayTable
 
-LIST_COLUMNS: Final = (Columns.USER,)
-"""What else of a table is read where order is learnt."""
+_LIST_COLUMNS: Final = {Columns.SLATE: "slate", Columns.USER: "user"}
+"""Columns of a feature table whose equal values are a list, the first one present counts; and what they name."""
 
 
 def learning_lists(
     table: DayTable, features: tuple[FeatureColumn, ...], section: ObjectiveSection, also: tuple[str, ...] = ()
 ) -> LearningTable:
-    """Return the columns and days to learn from, with the users where order is learnt.
+    """Return the columns and days to learn from, with the column that names lists where order is learnt.
 
     Args:
         table: The feature table.
@@ -29,33 +30,55 @@ def learning_lists(
         section: With the objective.
         also: Further columns to read.
     """
-    return LearningTable(table, features, (*(LIST_COLUMNS if section.learns_order else ()), *also))
+    learning = LearningTable(table, features, also)
+    if not section.learns_order:
+        return learning
+    column = list_column(pl.read_parquet_schema(learning.paths("train")[0]))
+    assert column is not None, "the spec was checked to name users or slates"
+    return LearningTable(table, features, (column, *also))
+
+
+def list_column(columns: Iterable[str]) -> str | None:
+    """Return the column whose equal values are a list; None where none is."""
+    there = frozenset(columns)
+    return next((name for name in _LIST_COLUMNS if name in there), None)
+
+
+def list_owner(learning: LearningTable) -> str:
+    """Return what a list belongs to, for messages: `slate` or `user`."""
+    return _LIST_COLUMNS[_column(learning.columns)]
 
 
 def sorted_by_list(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of a file, a user's one after another."""
-    return frame.sort(Columns.USER, maintain_order=True)
+    """Return the rows of a file, a list's one after another."""
+    return frame.sort(_column(frame.columns), maintain_order=True)
 
 
 def list_lengths(frame: pl.DataFrame) -> np.ndarray:
-    """Return how many rows each user has, in the order of `sorted_by_list`; int64."""
-    users = frame[Columns.USER]
-    return users.rle().struct.field("len").cast(pl.Int64).to_numpy()
+    """Return how many rows each list has, in the order of `sorted_by_list`; int64."""
+    numbers = frame[_column(frame.columns)]
+    return numbers.rle().struct.field("len").cast(pl.Int64).to_numpy()
+
+
+def _column(columns: Iterable[str]) -> str:
+    column = list_column(columns)
+    assert column is not None, "no order is learnt from this table"
+    return column
 
 
 def check_lists(learning: LearningTable, section: ObjectiveSection, name: str) -> None:
     """Check that there is an order to learn and to validate.
 
     Raises:
-        DataError: No user has a positive and a negative row in one file of the training, or of the validation days.
+        DataError: No list has a positive and a negative row in the training, or in the validation days.
     """
     parts: tuple[Part, ...] = ("train", "validation")
     for part in parts:
         if not _anywhere(any(_tells_order(learning.read(path)) for path in learning.paths(part))):
             raise DataError(
-                f"models.{name}.objective: {section.objective}: no user has both a positive and a negative row in one"
-                f" file of the {part} days ({_longest(learning, part)}); there is no order to learn. Declare objective:"
-                " pointwise"
+                f"models.{name}.objective: {section.objective}: no {list_owner(learning)} has both a positive and a"
+                f" negative row in one file of the {part} days ({_longest(learning, part)}); there is no order to"
+                " learn. Declare objective: pointwise"
             )
 
 
@@ -67,7 +90,7 @@ def _anywhere(here: bool) -> bool:
 
 def _tells_order(frame: pl.DataFrame) -> bool:
     label = pl.col(Columns.LABEL)
-    varies = frame.group_by(Columns.USER).agg((label.min() != label.max()).alias("varies"))["varies"]
+    varies = frame.group_by(_column(frame.columns)).agg((label.min() != label.max()).alias("varies"))["varies"]
     return bool(varies.any())
 
 
@@ -80,7 +103,7 @@ def _longest(learning: LearningTable, part: Part) -> str:
 def file_lists(learning: LearningTable, path: Path) -> pl.DataFrame:
     """Return the rows of a file in the order of its lists, where order is learnt; else as they lie."""
     frame = learning.read(path)
-    return sorted_by_list(frame) if Columns.USER in learning.columns else frame
+    return sorted_by_list(frame) if list_column(learning.columns) else frame
 
 
 class ListNumbers:
@@ -91,7 +114,7 @@ class ListNumbers:
     """
 
     def __init__(self, learning: LearningTable) -> None:
-        self.wanted = Columns.USER in learning.columns
+        self.wanted = list_column(learning.columns) is not None
         self._next = 0
 
     def of(self, frame: pl.DataFrame) -> np.ndarray | None:

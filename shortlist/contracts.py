@@ -30,6 +30,9 @@ class Columns:
     """The declared user key in a feature table; absent when the log declares none."""
     ITEM: Final = "item"
     """The declared item key in a feature table; absent when the log declares none."""
+    SLATE: Final = "slate_number"
+    """Int64, in a feature table: the same in the rows of a slate, unique within a day; absent when `data.slate` is not
+    declared."""
     BEST: Final = "true_probability"
     """Float64, only in a generated log: the planted click probability. Never a feature."""
     SERVED_VERSION: Final = "served_version"

@@ -10,26 +10,29 @@ import numpy as np
 import polars as pl
 
 from models.inputs import LearningTable
-from models.objectives import list_lengths, sorted_by_list
-from shortlist.contracts import Columns, DataError
+from models.objectives import list_column, list_lengths, list_owner, sorted_by_list
+from shortlist.contracts import DataError
 
 
 class FileLists:
     """How many rows each list of each file has, in the order of `models.objectives.file_lists`."""
 
-    def __init__(self, lengths: Mapping[Path, np.ndarray]) -> None:
+    def __init__(self, lengths: Mapping[Path, np.ndarray], owner: str) -> None:
         self._lengths = lengths
+        self._owner = owner
 
     @classmethod
     def of(cls, learning: LearningTable) -> Self | None:
         """Read the lists of the training and validation days; None where no order is learnt."""
-        if Columns.USER not in learning.columns:
+        column = list_column(learning.columns)
+        if column is None:
             return None
         read = (
-            (path, pl.read_parquet(path, columns=[Columns.USER], hive_partitioning=False))
+            (path, pl.read_parquet(path, columns=[column], hive_partitioning=False))
             for path in learning.paths("train", "validation")
         )
-        return cls({path: list_lengths(sorted_by_list(users)) for path, users in read})
+        lengths = {path: list_lengths(sorted_by_list(numbers)) for path, numbers in read}
+        return cls(lengths, list_owner(learning))
 
     def lengths(self, paths: Sequence[Path]) -> np.ndarray:
         """Return the rows of every list in some files, one file after another; int64."""
@@ -51,7 +54,7 @@ class FileLists:
         if longest > batch_size:
             shared = f" for {workers} workers" if workers > 1 else ""
             raise DataError(
-                f"models.{name}.batch_size: a user has {longest:,} rows in one file of the training days, and a batch"
-                f" of one worker {batch_size:,}; the rows of a list are compared in one step. Declare batch_size:"
-                f" {longest * workers} or more{shared}, or objective: pointwise"
+                f"models.{name}.batch_size: a {self._owner} has {longest:,} rows in one file of the training days,"
+                f" and a batch of one worker {batch_size:,}; the rows of a list are compared in one step. Declare"
+                f" batch_size: {longest * workers} or more{shared}, or objective: pointwise"
             )

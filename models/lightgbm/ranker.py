@@ -15,7 +15,7 @@ from models.inputs import LearningTable, Part, weights_of
 from models.lightgbm.export import WEIGHTS, leaf_values
 from models.lightgbm.section import LightGBMModel
 from models.matrix import float_matrix, float_names
-from models.objectives import check_lists, file_lists, list_lengths
+from models.objectives import check_lists, file_lists, list_column, list_lengths
 from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
 from models.record import TrainedModel, read_record
 from models.trees import gain_shares, labels_of, trees_learn_from
@@ -224,7 +224,7 @@ def _made(
     learning: LearningTable, parts: tuple[Part, ...], data: Any, params: dict[str, Any], like: lgb.Dataset | None
 ) -> lgb.Dataset:
     frames = [file_lists(learning, path) for path in learning.paths(*parts)]
-    lists = [list_lengths(frame) for frame in frames] if Columns.USER in learning.columns else []
+    lists = [list_lengths(frame) for frame in frames] if list_column(learning.columns) else []
     return lgb.Dataset(
         data, np.concatenate([labels_of(frame) for frame in frames]), reference=like,
         weight=np.concatenate([frame[Columns.WEIGHT].to_numpy() for frame in frames]) if learning.is_weighted else None,

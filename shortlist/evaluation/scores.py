@@ -42,16 +42,17 @@ class ScoredRows:
 
     @property
     def lists(self) -> npt.NDArray[np.intp] | None:
-        """Dense number of what was ranked together, -1 for a row of no list; None when the log names no users.
+        """Dense number of what was ranked together, -1 for a row of no list; None when nothing says what was.
 
-        That is a request where rows name theirs, as live ones do; else a user's rows of a day.
+        That is a request where rows name theirs, as live ones do; a slate where the log declares slates; else a user's
+        rows of a day.
         """
         users = self.users
-        if users is None:
-            return None
-        if REQUEST in self.frame.columns:
+        if users is not None and REQUEST in self.frame.columns:
             return _dense(self.frame[REQUEST])
-        if Columns.DAY not in self.frame.columns:
+        if Columns.SLATE in self.frame.columns:
+            return _dense(self.frame.select(pl.struct(Columns.DAY, Columns.SLATE).rank("dense")).to_series())
+        if users is None or Columns.DAY not in self.frame.columns:
             return users
         days = _dense(self.frame[Columns.DAY])
         return np.where((users < 0) | (days < 0), -1, users * (days.max(initial=0) + 1) + days)

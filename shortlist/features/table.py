@@ -15,7 +15,7 @@ from shortlist.contracts import Columns, DataError, Files, label_column
 from shortlist.features.open_counts import OpenCounts
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
-from shortlist.features.slates import whole_slates
+from shortlist.features.slates import SLATE, whole_slates
 from shortlist.features.split import split_days
 from shortlist.features.tiles import Tiles
 from shortlist.features.transform import Transformer
@@ -136,7 +136,7 @@ def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[
 
 def _rows(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
-    if planned.slates:
+    if planned.declared.data.slate is not None:  # whole in a file: models may learn the order of a slate's rows
         there = pl.read_parquet_schema(table.folder / day.files[0])
         wanted = _wanted(planned, there)
         yield from whole_slates(table, day, planned.declared.data, wanted)
@@ -166,6 +166,7 @@ def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
             columns.append(pl.col(key).alias(name))
             seen = pl.col(f"by_{key}:{Columns.ROWS}").fill_null(0)
             columns.append((seen == 0).alias(f"cold_{name}"))
+    columns += [pl.col(SLATE).alias(Columns.SLATE)] if data.slate is not None else []
     columns += [_slice(name, planned) for name in planned.slices]
     return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]
 

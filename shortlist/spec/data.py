@@ -328,7 +328,7 @@ class Data(Section):
     explode: Explode | None = None
     """Columns that hold lists, whose elements become rows."""
     slate: Slates | None = None
-    """Which rows were one request; features of kind `slate` need it."""
+    """Which rows were one request: lists of nDCG and of learnt orders; features of kind `slate` need it."""
     outcome_delay: Duration | None = None
     """Time after an impression until its outcome is known, such as 30m or 1d: until then no statistic counts it. Null:
     it is known at once."""

@@ -25,7 +25,7 @@ SCORE: Final = "score"
 _SLICE = "slice_"
 _COPIED = (
     Columns.DAY, Columns.IMPRESSION, Columns.LABEL, Columns.USER, Columns.ITEM, "cold_user", "cold_item", Columns.BEST,
-    Columns.WEIGHT,
+    Columns.WEIGHT, Columns.SLATE,
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
         out: Folder to write; appears whole or not at all.
 
     Returns:
-        Path of the file: day, impression_id, label, user, item, cold_user, cold_item, true_probability,
+        Path of the file: day, impression_id, label, user, item, slate_number, cold_user, cold_item, true_probability,
         impression_weight, slice_* (those the table has), label_* and score_* of the model's further labels, split
         ("validation" or "test"), learnt (whether the model
         that gave the score has learnt the row), score (Float32). Validation rows of a model that was refitted on them

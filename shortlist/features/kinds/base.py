@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, cast
 
+import numpy as np
 import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.keyed import KeyedView
+from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.moments import Moments
 from shortlist.features.slates import SlateValue
@@ -233,6 +234,43 @@ class PerKey(FeatureKind):
         """Return the key's columns in the order that names its view, and those that hold several values per row."""
         keys = declared.key(self.key)
         return keys, tuple(name for name in keys if declared.is_tags(name))
+
+
+class OverDays(PerKey):
+    """Sums of a key over the days before, or over some of them.
+
+    Days that are skipped are subtracted from sums that servers look up anyway.
+    """
+
+    window_days: int | None = Field(default=None, ge=1)
+    """Days that count; null for all."""
+    skip_days: int | None = Field(default=None, ge=1)
+    """Newest days that do not count; null for none. A user's newest labels raise or lower all scores of the user on
+    the next day, which tells users apart, and says nothing of the order of items."""
+
+    @property
+    def group(self) -> Hashable:
+        """Features that skip days are compiled together: they subtract."""
+        return type(self), self.skip_days is not None
+
+    def totals(self, measure: str) -> tuple[Total, ...]:
+        """Return what is summed, and then what is subtracted from it where days are skipped."""
+        skipped = self.skip_days or 0
+        counted = Total(measure, self.window_days + skipped if self.window_days else 0)
+        return (counted, Total(measure, skipped)) if skipped else (counted,)
+
+    def summed(self, view: KeyedView, measure: str) -> pl.Expr:
+        """Return a measure over the days that count; 0 for a key that is not known."""
+        counted, *skipped = (looked_up_number(view, total.name) for total in self.totals(measure))
+        return counted - skipped[0] if skipped else counted
+
+
+def summed_nodes(graph: Graph, wanted: Sequence[tuple[OverDays, KeyedView, str]]) -> str:
+    """Compile `OverDays.summed` of features of one group, each with a view and a measure; shape (wanted, rows)."""
+    places = zip(*([view_column(view, total.name) for total in feature.totals(measure)]
+                   for feature, view, measure in wanted), strict=True)  # fmt: skip
+    counted, *skipped = (graph.filled(graph.numbers(list(each)), np.zeros(1)) for each in places)
+    return graph.add("Sub", counted, skipped[0]) if skipped else counted
 
 
 def kinds_of(features: Features) -> tuple[FeatureKind, ...]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
-import numpy as np
-from pydantic import Field
-
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.keyed import KeyedView, Total, with_rows
-from shortlist.features.kinds.base import Fitted, Number, PerKey, log1p, looked_up_number, view_column
+from shortlist.features.keyed import KeyedView, with_rows
+from shortlist.features.kinds.base import Fitted, Number, OverDays, log1p, summed_nodes
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.static_view_plan import check_holds_items
 from shortlist.spec.data import Data
@@ -19,15 +16,13 @@ from shortlist.spec.features import check_is_history
 from shortlist.system.query_engine import Engine
 
 
-class Count(PerKey):
+class Count(OverDays):
     """log(1 + n): how often the key occurred on the days before."""
 
     kind: Literal["count"]
     """Occurrences of a key."""
     of: str | None = None
     """Count instead in this history from before the log: a tags column, holding item keys, of the user's side table."""
-    window_days: int | None = Field(default=None, ge=1)
-    """Days that count; null for all."""
 
     def check(self, data: Data) -> None:
         """Check also that a history is one."""
@@ -42,29 +37,30 @@ class Count(PerKey):
             self._check_key_of_history(self.of, declared)
             yield KeyedView(keys, tags, histories=(self.of,))
         else:
-            yield KeyedView(keys, tags, with_rows(Total(Columns.ROWS, self.window_days or 0)))
+            yield KeyedView(keys, tags, with_rows(*self.totals(Columns.ROWS)))
 
     def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
         """Return the logged count."""
         view = self.view(fitted.declared)
-        yield Number(self.name, log1p(looked_up_number(view, self._statistic)))
+        yield Number(self.name, log1p(self.summed(view, self._measure)))
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
         """Compile the counts of all keys at once."""
-        places = [view_column(feature.view(fitted.declared), feature._statistic) for feature, _ in wanted]
-        return graph.log1p(graph.filled(graph.numbers(places), np.zeros(1)))
+        asked = [(feature, feature.view(fitted.declared), feature._measure) for feature, _ in wanted]
+        return graph.log1p(summed_nodes(graph, asked))
 
     @property
-    def _statistic(self) -> str:
-        return f"count_{self.of}" if self.of else Total(Columns.ROWS, self.window_days or 0).name
+    def _measure(self) -> str:
+        return f"count_{self.of}" if self.of else Columns.ROWS
 
     def _check_key_of_history(self, history: str, declared: DeclaredColumns) -> None:
-        if self.window_days is not None:
-            raise PlanError(
-                f"features: count '{self.name}': a history ('{history}') has no days, so window_days has no meaning;"
-                " leave it out."
-            )
+        for key in ("window_days", "skip_days"):
+            if getattr(self, key) is not None:
+                raise PlanError(
+                    f"features: count '{self.name}': a history ('{history}') has no days, so {key} has no meaning;"
+                    " leave it out."
+                )
         check_holds_items(history, declared)
         data = declared.data
         for name in self.key:

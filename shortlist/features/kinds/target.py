@@ -11,8 +11,8 @@ from pydantic import Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.keyed import KeyedView, Total, with_rows
-from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up_number, view_column
+from shortlist.features.keyed import KeyedView, with_rows
+from shortlist.features.kinds.base import Fitted, Number, OverDays, summed_nodes
 from shortlist.features.kinds.graph import Graph, column
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
@@ -22,7 +22,7 @@ _NO_ROWS_MEAN: Final = 0.5
 """The overall mean while nothing at all has been seen."""
 
 
-class Target(PerKey):
+class Target(OverDays):
     """Smoothed mean of the label or an earlier outcome over the days before: (sum + prior * mean) / (rows + prior)."""
 
     kind: Literal["target"]
@@ -31,8 +31,6 @@ class Target(PerKey):
     """A numeric column, outcomes allowed; null for the label."""
     prior: float = Field(default=20.0, gt=0)
     """Rows' worth of the overall mean (of the days before) mixed in."""
-    window_days: int | None = Field(default=None, ge=1)
-    """Days that count; null for all."""
 
     def check(self, data: Data) -> None:
         """Check also that the outcome is a number."""
@@ -47,34 +45,33 @@ class Target(PerKey):
 
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         """Return the sums of the key, and of all rows for the overall mean."""
-        totals = with_rows(*self._totals(declared))
+        totals = with_rows(*(total for measure in self._measures(declared) for total in self.totals(measure)))
         yield KeyedView(*self.keys_and_tags(declared), totals)
         yield KeyedView((Columns.EVERYTHING,), totals=totals)
 
     def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
         """Return the smoothed mean."""
-        rows, total = self._totals(fitted.declared)
+        rows, total = self._measures(fitted.declared)
         view, everything = self.views(fitted.declared)
         scale = self._scale(fitted.declared)
-        all_rows = looked_up_number(everything, rows.name)
-        overall = looked_up_number(everything, total.name) / scale / all_rows
+        all_rows = self.summed(everything, rows)
+        overall = self.summed(everything, total) / scale / all_rows
         mean = pl.when(all_rows > 0).then(overall).otherwise(_NO_ROWS_MEAN)
-        weighted = looked_up_number(view, total.name) / scale + self.prior * mean
-        yield Number(self.name, weighted / (looked_up_number(view, rows.name) + self.prior))
+        weighted = self.summed(view, total) / scale + self.prior * mean
+        yield Number(self.name, weighted / (self.summed(view, rows) + self.prior))
 
     @classmethod
     def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
         """Compile the smoothed means of all keys at once."""
         add, features = graph.add, [feature for feature, _ in wanted]
-        totals = [feature._totals(fitted.declared) for feature in features]
         views = [tuple(feature.views(fitted.declared)) for feature in features]
-        places = [
-            view_column(view[which], total[number].name)
+        asked = [
+            (feature, view[which], feature._measures(fitted.declared)[number])
             for which in (0, 1)  # of the key, of all rows
             for number in (0, 1)  # rows, sum
-            for view, total in zip(views, totals, strict=True)
+            for feature, view in zip(features, views, strict=True)
         ]
-        known = graph.filled(graph.numbers(places), np.zeros(1))
+        known = summed_nodes(graph, asked)
         rows, sums, all_rows, all_sums = graph.split(known, [len(features)] * 4)
         scale = column(feature._scale(fitted.declared) for feature in features)
         mean = add("Div", add("Div", all_sums, scale), all_rows)
@@ -86,12 +83,11 @@ class Target(PerKey):
     def _outcome(self, declared: DeclaredColumns) -> str:
         return declared.in_log(self.of or declared.data.label)
 
-    def _totals(self, declared: DeclaredColumns) -> tuple[Total, Total]:
+    def _measures(self, declared: DeclaredColumns) -> tuple[str, str]:
         """Return the rows and the sum; a null outcome counts in neither."""
-        outcome, window = self._outcome(declared), self.window_days or 0
+        outcome = self._outcome(declared)
         never_null = outcome == Columns.LABEL or not declared.column(outcome).nullable
-        rows = Columns.ROWS if never_null else f"{Columns.ROWS}_{outcome}"
-        return Total(rows, window), Total(f"sum_{outcome}", window)
+        return Columns.ROWS if never_null else f"{Columns.ROWS}_{outcome}", f"sum_{outcome}"
 
     def _scale(self, declared: DeclaredColumns) -> float:
         return float(declared.scale(self._outcome(declared)))

@@ -87,6 +87,16 @@ def test_a_users_days_are_lists_of_their_own(frame: Frame, write: Write) -> None
     assert by_request.lists is not None and np.unique(by_request.lists).size == -(-3_000 // 7)
 
 
+def test_slates_are_lists_where_the_log_declares_them(frame: Frame, write: Write) -> None:
+    rows = frame().with_columns(day=pl.col("impression_id") % 2, slate_number=pl.col("impression_id") // 6)
+    found = read_scores(write("slates", rows) / "scores.parquet", "test")
+    assert found.lists is not None
+    assert np.unique(found.lists).size == 2 * 3_000 // 6  # numbers are unique within a day
+    nameless = read_scores(write("nameless", rows.drop("user")) / "scores.parquet", "test")
+    assert nameless.users is None
+    assert np.array_equal(nameless.lists, found.lists)
+
+
 def test_too_few_users_of_both_classes_give_no_interval() -> None:
     labels = np.tile([1.0, 0.0], 50)
     users = np.where(np.arange(100) < 16, np.arange(100) // 2, 100 + np.arange(100))  # 8 users of both classes

@@ -51,6 +51,17 @@ def test_count_forgets_what_leaves_its_window(world: Any) -> None:
     assert table["n"].to_list() == approx([math.log(1 + n) for n in (0, 0, 0, 3, 1, 1, 2)])
 
 
+def test_count_leaves_out_the_newest_days(world: Any) -> None:
+    rows = [world.row(day) for day in (0, 0, 0, 1, 3, 4, 5)]  # no impression on day 2
+    skipping = {"kind": "count", "key": ["user_id"], "skip_days": 1, "name": "n"}
+    in_window = {**skipping, "window_days": 2, "name": "n_2d"}
+    table = world.features(rows, skipping, in_window)
+    # day 1 sees nothing, as day 0 is skipped; day 3 sees 0 and 1; day 4 sees 0 to 2; day 5 sees 0 to 3
+    assert table["n"].to_list() == approx([math.log(1 + n) for n in (0, 0, 0, 0, 4, 4, 5)])
+    # of two days: day 3 sees 0 and 1; day 4 sees 1 and 2; day 5 sees 2 and 3
+    assert table["n_2d"].to_list() == approx([math.log(1 + n) for n in (0, 0, 0, 0, 4, 1, 1)])
+
+
 def test_count_of_all_rows_has_an_empty_key(world: Any) -> None:
     rows = [world.row(0, user_id=1), world.row(0, user_id=2), world.row(1), world.row(2)]
     assert world.features(rows, {"kind": "count", "key": [], "name": "n"})["n"].to_list() == approx(
@@ -73,6 +84,15 @@ def test_target_and_its_mean_share_a_window(world: Any) -> None:
     table = world.features(rows, {"kind": "target", "key": ["item_id"], "prior": 1.0, "window_days": 1, "name": "rate"})
     # day 1 sees day 0 (mean 1); day 2 sees day 1 (mean 1/2); day 4 sees day 3, on which nothing happened
     assert table["rate"].to_list() == approx([0.5, (1 + 1) / (1 + 1), 1.0, (0 + 0.5) / (1 + 1), 0.5])
+
+
+def test_target_and_its_mean_leave_out_the_newest_days(world: Any) -> None:
+    rows = [world.row(0, item_id=10, label=1), world.row(0, item_id=20, label=0), world.row(1, item_id=10, label=0)]
+    rows += [world.row(2, item_id=10, label=0), world.row(3, item_id=10)]
+    table = world.features(rows, {"kind": "target", "key": ["item_id"], "prior": 1.0, "skip_days": 1, "name": "rate"})
+    # day 2 sees day 0 (mean 1/2); day 3 sees days 0 and 1 (mean 1/3)
+    expected = [0.5, 0.5, 0.5, (1 + 1 / 2) / (1 + 1), (1 + 1 / 3) / (2 + 1)]
+    assert table["rate"].to_list() == approx(expected)
 
 
 def test_target_of_an_outcome_leaves_its_nulls_out(world: Any) -> None:

@@ -74,9 +74,10 @@ def test_a_key_of_another_type_is_refused(world: Any, key: str) -> None:
         planned(world, count(key))
 
 
-def test_a_history_has_no_window(world: Any) -> None:
-    with pytest.raises(PlanError, match=r"count 'n_maker': a history \('watched'\) has no days, so window_days has no"):
-        planned(world, count("maker", of="watched", window_days=3))
+@pytest.mark.parametrize("days", ["window_days", "skip_days"])
+def test_a_history_has_no_days_to_choose(world: Any, days: str) -> None:
+    with pytest.raises(PlanError, match=rf"count 'n_maker': a history \('watched'\) has no days, so {days} has no"):
+        planned(world, count("maker", of="watched", **{days: 3}))
 
 
 def test_a_history_is_not_counted_by_what_an_impression_alone_knows(world: Any) -> None:

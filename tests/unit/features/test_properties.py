@@ -23,6 +23,7 @@ COLUMNS = [
     {"kind": "count", "key": ["user_id"], "window_days": 2, "name": "n"},
     {"kind": "target", "key": ["words", "user_id"], "name": "rate", "prior": 3.0},
     {"kind": "target", "key": ["maker"], "of": "seconds", "window_days": 2, "name": "dwell"},
+    {"kind": "target", "key": ["maker"], "of": "seconds", "skip_days": 1, "name": "dwell_before"},
     {"kind": "time_since", "key": ["topics"], "name": "age"},
     {"kind": "lag", "key": ["user_id"], "column": "seconds", "name": "last"},
     {"kind": "cyclic", "period": "week", "name": "week"},

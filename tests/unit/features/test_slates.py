@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shortlist.contracts import DataError, Files
+from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.columns import PlanError
 from shortlist.features.fit import fit
 from shortlist.features.plan import plan
@@ -188,6 +188,19 @@ def test_slates_are_refused_beside_tiles_that_would_cut_them() -> None:
     found = parse_spec(yaml.safe_dump(raw))
     with pytest.raises(PlanError, match=r"kind slate need statistics by whole days, and .*duration.* below 1d"):
         plan(found.data, found.features)
+
+
+def test_a_feature_table_keeps_slates_whole_and_numbered(world: Any) -> None:
+    declared = Data.model_validate({**world.data.model_dump(), "slate": {"column": "page"}})
+    features = Features.model_validate({"columns": [{"kind": "numeric", "each": "price"}]})  # compares nothing itself
+    rows = [world.row(day, page=f"request {at % 2}", price=float(at % 2)) for day in range(3) for at in range(6)]
+    log, fitted, table = world.log(rows, chunk_rows=2), world.folder / "fitted", world.folder / "table"
+    runtime = Runtime(engine="cpu", seed=1)
+    fit(declared, features, None, runtime, log, fitted)
+    built = build_table(declared, features, None, runtime, log, fitted, table)
+    for _, frame in built.frames():
+        by_slate = frame.group_by(Columns.SLATE).agg(pl.col("price_number").unique(), pl.len())
+        assert sorted(by_slate.drop(Columns.SLATE).rows()) == [([0.0], 3), ([1.0], 3)]
 
 
 def test_the_skew_report_makes_a_samples_features_again_from_whole_slates(world: Any) -> None:

@@ -170,8 +170,29 @@ def test_a_log_without_users_is_told(kind: str) -> None:
             "columns": [{"name": "item_id", "type": "integer"}, {"name": "clicked", "type": "integer"}],
         }
     )  # fmt: skip
-    with pytest.raises(ValueError, match=r"models.trees.objective: pairwise compares the rows of a user, and"):
+    with pytest.raises(
+        ValueError, match=r"models.trees.objective: pairwise compares the rows of a user or of a slate, and"
+    ):
         section.check_data("trees", data)
+
+
+def slated(table: DayTable, folder: Path, rows_of_slate: int) -> DayTable:
+    """The same table with slates of neighbouring rows, which are of different users."""
+    writer = DayTableWriter(folder, Files.TABLE, chunk_rows=10_000)
+    for _, frame in table.frames():
+        writer.append(frame.with_columns((pl.int_range(pl.len()) // rows_of_slate).alias(Columns.SLATE)))
+    return writer.close(table.notes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_slates_are_declared_they_are_the_lists(lists: DayTable, tmp_path: Path, kind: str) -> None:
+    # Rows of one slate are of different users, so their liking is what puts them in order, not the taste alone.
+    ranker = fitted(slated(lists, tmp_path / "ten", 10), kind, "pairwise")
+    rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[-1]])
+    scores = ranker.predict(rows)
+    assert np.corrcoef(scores, rows["liking"].to_numpy())[0, 1] > 0.7
+    with pytest.raises(DataError, match=r"pairwise: no slate has both .* \(every list has one row\); there is"):
+        fitted(slated(lists, tmp_path / "one", 1), kind, "pairwise")
 
 
 def test_lists_of_files_are_numbered_one_after_another(lists: DayTable) -> None:

@@ -100,6 +100,8 @@ FEATURES: list[dict[str, Any]] = [
     {"kind": "target", "key": ["user_id", "words"], "of": "seconds", "name": "user_words_seconds"},
     {"kind": "count", "key": "item_id", "name": "item_seen"},
     {"kind": "count", "key": "maker", "name": "maker_seen_2d", "window_days": 2},
+    {"kind": "count", "key": "topics", "name": "topics_before", "skip_days": 1},
+    {"kind": "target", "key": "words", "of": "seconds", "name": "words_before", "window_days": 1, "skip_days": 1},
     {"kind": "count", "key": ["user_id", "topics"], "of": "watched", "name": "user_topics_watched"},
     {"kind": "time_since", "key": "user_id", "name": "user_away", "cap_hours": 30},
     {"kind": "time_since", "key": ["user_id", "topics"], "name": "user_topics_away"},
