@@ -231,6 +231,9 @@ bench-drift: $(READY) ## how often drift tests are wrong, and what they find, by
 bench-freshness: $(READY) ## seconds from an event to a score that holds it, events per second of one core, servers killed (two minutes)
 	@$(BIN)/python -m benchmarks.freshness
 
+bench-event-restart: $(READY) ## start of a server with a million open events, with and without a checkpoint
+	@$(BIN)/python -m benchmarks.event_restart
+
 bench-retrain: $(READY_TEST) ## continued training against training from scratch: seconds and AUC
 	@$(BIN)/python -m benchmarks.retrain
 
@@ -320,4 +323,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-index bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

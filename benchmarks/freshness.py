@@ -27,7 +27,7 @@ from benchmarks.bench import Line, record, show
 from benchmarks.targets import below
 from shortlist.contracts import Columns, Files
 from shortlist.features.open_counts import open_positives, open_rows
-from shortlist.features.open_tiles import Impressions
+from shortlist.features.open_events import Impressions
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
 from shortlist.serving.server.event_counts import EventCounts

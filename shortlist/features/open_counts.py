@@ -12,7 +12,8 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.hashing import codes_of
-from shortlist.features.open_tiles import Ints, StreamingPlan
+from shortlist.features.open_events import StreamingPlan
+from shortlist.features.open_tiles import Ints
 from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
 

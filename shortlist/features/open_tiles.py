@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from heapq import heappop, heappush
 from typing import Final
@@ -14,13 +14,14 @@ import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.tiles import TILE, Tiles
+from shortlist.features.open_events import Impressions, Key, OpenRequest, Outcome, StreamingPlan
+from shortlist.features.tiles import TILE
 
-Key = int | str
 Ints = npt.NDArray[np.int64]
+Pending = list[tuple[int, int, OpenRequest]]
+"""A heap: time, number, and a request with rows of that time."""
 
 SUM_OF_LABELS: Final = f"sum_{Columns.LABEL}"
-_MICROSECOND: Final = timedelta(microseconds=1)
 _LATEST_OUTCOME: Final = 60_000_000
 """Microseconds for which a request is remembered after its outcomes were due: they may be delivered late."""
 _FEWEST_REMEMBERED: Final = 20_000
@@ -29,93 +30,17 @@ _MOST_STRANGERS: Final = 100_000
 """Requests whose outcomes came first, and that are waited for."""
 
 
-@dataclass(frozen=True)
-class StreamingPlan:
-    """What is counted of the open tiles, and from when on."""
-
-    keys: tuple[str, ...]
-    """Columns of the log."""
-    tiles: Tiles
-    delay: timedelta
-    """An impression counts so long after it happened, wherever it was counted."""
-    longest_outcome: timedelta | None = None
-    """An outcome later than this after the answer is none; None: there is no limit."""
-    clock_skew: timedelta = timedelta()
-    """How much earlier than the answer an outcome may be, by another clock, and how much later an impression."""
-
-    @property
-    def delay_us(self) -> int:
-        """The delay in microseconds."""
-        return self.delay // _MICROSECOND
-
-    @property
-    def outcome_delay_us(self) -> int:
-        """From when on an outcome is known, in microseconds after the impression."""
-        return self.tiles.delay // _MICROSECOND
-
-
-@dataclass(frozen=True)
-class Impressions:
-    """The rows of one answered request."""
-
-    request: str
-    answered: int
-    """Microseconds since 1970-01-01 UTC, as all times here."""
-    times: Sequence[int]
-    """Of each row, or one for all."""
-    keys: Mapping[str, Sequence[Key | None]]
-    """Of each column, the value of each row, or one for all; a column that is missing is null."""
-    rows: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a row of a request."""
-
-    request: str
-    row: int
-    label: int
-    time: int
-
-
-@dataclass
-class OpenRequest:
-    """A request whose outcomes may still come."""
-
-    impressions: Impressions
-    labels: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each row with an outcome: its time, and the label; of several outcomes the last one counts."""
-    settled: set[int] = field(default_factory=set)
-    """Times of rows whose labels are counted."""
-
-    def time_of(self, row: int) -> int:
-        """Return the time of a row."""
-        times = self.impressions.times
-        return times[row if len(times) > 1 else 0]
-
-    def rows_at(self, time: int) -> Sequence[int]:
-        """Return the rows of a time."""
-        times, rows = self.impressions.times, range(self.impressions.rows)
-        return rows if len(times) == 1 else [row for row in rows if times[row] == time]
-
-    def values_of(self, key: str, rows: Sequence[int]) -> Sequence[Key | None]:
-        """Return the value of a key column in some rows; nothing where the column is missing."""
-        values = self.impressions.keys.get(key, ())
-        if len(values) == 1:
-            return [values[0]] * len(rows)
-        return values if len(rows) == len(values) or not values else [values[row] for row in rows]
-
-    def is_positive(self, row: int) -> bool:
-        """Whether the outcome of a row that counts is a positive one."""
-        return row in self.labels and self.labels[row][1] > 0
-
-
 @dataclass
 class TileCounts:
     """What was counted in one tile, by key column and value."""
 
     rows: dict[str, dict[Key, int]]
     positives: dict[str, dict[Key, int]]
+
+    def copy(self) -> TileCounts:
+        """Return counts that do not change with these."""
+        rows, positives = ({key: dict(counts) for key, counts in kind.items()} for kind in (self.rows, self.positives))
+        return TileCounts(rows, positives)
 
 
 @dataclass(frozen=True)
@@ -144,6 +69,22 @@ class ClosedTile:
         return pl.DataFrame(columns, schema=schema).sort(key)
 
 
+@dataclass(frozen=True)
+class OpenState:
+    """What `OpenTiles` knows at one moment."""
+
+    now: int
+    open_since: int
+    too_late: int
+    tiles: dict[int, TileCounts]
+    requests: list[OpenRequest]
+    """In the order in which they came; the rows of theirs that are settled are those that nothing waits for."""
+    to_show: Pending
+    to_settle: Pending
+    to_forget: list[tuple[int, int, str]]
+    strangers: list[Sequence[Outcome]]
+
+
 class OpenTiles:
     """Counts impressions and their labels in the order in which they become visible.
 
@@ -155,8 +96,8 @@ class OpenTiles:
         self._tiles: dict[int, TileCounts] = {}
         self._requests: OrderedDict[str, OpenRequest] = OrderedDict()
         self._strangers: OrderedDict[str, list[Outcome]] = OrderedDict()
-        self._to_show: list[tuple[int, int, OpenRequest]] = []
-        self._to_settle: list[tuple[int, int, OpenRequest]] = []
+        self._to_show: Pending = []
+        self._to_settle: Pending = []
         self._to_forget: list[tuple[int, int, str]] = []
         self._number = 0
         self._now = -(2**63)
@@ -164,6 +105,29 @@ class OpenTiles:
         self._around = (0, 0)
         self.too_late = 0
         """Rows whose tile was closed when they came, and outcomes whose request was forgotten."""
+
+    def state(self) -> OpenState:
+        """Return a copy of all that is known, in so little time that scores can wait for it.
+
+        Whoever calls it also calls `show` and `tell`: requests and their labels are not copied.
+        """
+        tiles = {start: one.copy() for start, one in self._tiles.items()}
+        return OpenState(
+            self._now, self._open_since, self.too_late, tiles, list(self._requests.values()), self._to_show.copy(),
+            self._to_settle.copy(), self._to_forget.copy(), [list(one) for one in self._strangers.values()],
+        )  # fmt: skip
+
+    def restore(self, state: OpenState) -> None:
+        """Know what `state` of another one with the same plan gave; nothing was counted here yet."""
+        assert not self._requests and not self._tiles
+        self._now, self._open_since, self.too_late = state.now, state.open_since, state.too_late
+        self._tiles = state.tiles
+        self._requests = OrderedDict((one.impressions.request, one) for one in state.requests)
+        self._to_show, self._to_settle, self._to_forget = state.to_show, state.to_settle, state.to_forget
+        self._strangers = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.strangers)
+        self._number = 1 + max(
+            (number for heap in (self._to_show, self._to_settle, self._to_forget) for _, number, _ in heap), default=0
+        )
 
     @property
     def open_since(self) -> int:
@@ -176,7 +140,7 @@ class OpenTiles:
             return
         request = OpenRequest(shown)
         self._requests[shown.request] = request
-        latest = shown.answered + self._streaming.clock_skew // _MICROSECOND
+        latest = shown.answered + self._streaming.clock_skew_us
         for time in sorted(set(shown.times)):
             if time > latest:  # the log refuses such rows
                 continue
@@ -250,7 +214,7 @@ class OpenTiles:
         return self._number
 
     def _is_in_time(self, request: OpenRequest, outcome: Outcome) -> bool:
-        after = (outcome.time - request.impressions.answered) * _MICROSECOND
+        after = timedelta(microseconds=outcome.time - request.impressions.answered)
         longest = self._streaming.longest_outcome
         return after >= -self._streaming.clock_skew and (longest is None or after <= longest)
 
@@ -285,7 +249,7 @@ def _add(counted: Mapping[str, dict[Key, int]], request: OpenRequest, rows: Sequ
                 counts[value] = counts.get(value, 0) + change
 
 
-def _before(heap: list[tuple[int, int, OpenRequest]], limit: int) -> Iterator[tuple[int, OpenRequest]]:
+def _before(heap: Pending, limit: int) -> Iterator[tuple[int, OpenRequest]]:
     while heap and heap[0][0] < limit:
         time, _, request = heappop(heap)
         yield time, request

@@ -180,7 +180,8 @@ def _check_streaming(spec: Spec) -> None:
     if spec.runtime.target == "kserve":
         raise ValueError(
             f"{where}: servers count what reaches their own machine, and each pod of target: kserve would count only"
-            " its share; leave it out, and declare a shorter features.tile and a refresh"
+            " its share; leave it and the features of kind current out, and declare features.tile: 10m and"
+            " schedule.refresh: '*/10 * * * *', so that statistics of complete tiles are served within minutes"
         )
     if spec.serving.log.sampling < 1:
         raise ValueError(

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from typing import Final
 import orjson
 
 from shortlist.contracts import ShortlistError
-from shortlist.features.open_tiles import Impressions
+from shortlist.features.open_events import Impressions
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ _LONGEST_RECORD: Final = 64 * 2**20
 """Bytes; a longer one is no record but something else."""
 _PIECE: Final = 4 * 2**20
 _NAME: Final = "*.events"
+_KEPT: Final = "*.checkpoint*"
 
 
 class EventLogError(ShortlistError):
@@ -102,7 +103,7 @@ class EventWriter:
             self._commit(together)
 
     def _commit(self, together: list[tuple[bytes, Future[None]]]) -> None:
-        content = b"".join(_HEAD.pack(len(record), zlib.crc32(record)) + record for record, _ in together)
+        content = b"".join(framed(record) for record, _ in together)
         try:
             self._write(content)
         except OSError as error:  # a full disk, most often
@@ -162,11 +163,17 @@ class EventReader:
 
     Args:
         folder: Of the event log; it need not be there yet.
+        read: Files of which so many bytes were read before.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read: Mapping[str, int] | None = None) -> None:
         self._folder = folder
-        self._read: dict[str, int] = {}
+        self._read: dict[str, int] = dict(read or {})
+
+    @property
+    def read(self) -> Mapping[str, int]:
+        """How many bytes of each file were read."""
+        return dict(self._read)
 
     def new(self) -> Iterator[Impressions]:
         """Give what is new; the end of a file that is not whole is looked at again the next time."""
@@ -188,14 +195,19 @@ class EventReader:
             while piece := file.read(_PIECE):
                 content += piece
                 after = 0
-                for record, end in _records(content):
+                for record, end in records(content):
                     after = end
                     self._read[path.name] = at + after
                     yield decoded(record)
                 at, content = at + after, content[after:]
 
 
-def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
+def framed(record: bytes) -> bytes:
+    """Return a record as it stands in a file."""
+    return _HEAD.pack(len(record), zlib.crc32(record)) + record
+
+
+def records(content: bytes) -> Iterator[tuple[bytes, int]]:
     """Give every whole record, and where it ends; nothing behind the first one that is not whole."""
     at = 0
     while at + _HEAD.size <= len(content):
@@ -208,9 +220,9 @@ def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def remove_older(folder: Path, seconds: float) -> int:
-    """Remove files that were written last before so many seconds; return how many."""
+    """Remove files, and what servers kept of them, that were written last before so many seconds; return how many."""
     removed = 0
-    for path in folder.glob(_NAME):
+    for path in [*folder.glob(_NAME), *folder.glob(_KEPT)]:
         try:
             if time.time() - path.stat().st_mtime > seconds:
                 path.unlink()

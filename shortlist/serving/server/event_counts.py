@@ -17,9 +17,16 @@ import pyarrow as pa
 
 from shortlist.contracts import Columns
 from shortlist.features.open_counts import open_positives, open_rows
-from shortlist.features.open_tiles import ClosedTile, Impressions, Key, OpenTiles, Outcome, StreamingPlan
+from shortlist.features.open_events import Impressions, Key, Outcome, StreamingPlan
+from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.tiles import moment_of
 from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.log.event_checkpoint import (
+    EventCheckpoint,
+    checkpoint_path,
+    read_checkpoint,
+    write_checkpoint,
+)
 from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
@@ -32,6 +39,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.02
 _LOOK_FOR_OUTCOMES_SECONDS: Final = 0.2
 _TIDY_SECONDS: Final = 60.0
+"""Between two checkpoints, too: a start reads the events of so long, and what is open."""
 _ROTATE_SECONDS: Final = 600.0
 _KEPT_LONGER: Final = timedelta(hours=1)
 """Than the events of open tiles: clocks differ, and files are removed as wholes."""
@@ -59,7 +67,7 @@ class EventCounts:
         self._reader = EventReader(events)
         self._tiles = OpenTiles(streaming)
         self._counting = threading.Lock()
-        self._seen: set[Path] = set()
+        self._seen: dict[Path, float] = {}
         self._looked_for_outcomes = self._tidied = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="event-counts", daemon=True)
@@ -135,8 +143,10 @@ class EventCounts:
         return found
 
     def look(self) -> None:
-        """Count what is new."""
+        """Count what is new; the first time, what is not in the checkpoint."""
         began = time.time()
+        if self.counted_at is None:
+            self._restore()
         waiting: list[Impressions] = []
         for event in self._reader.new():
             waiting.append(event)
@@ -150,6 +160,7 @@ class EventCounts:
         self.counted_at = began
         if began - self._tidied >= _TIDY_SECONDS:
             remove_older(self._events, self._keep_seconds)
+            self._keep_checkpoint(began)
             self._tidied = began
 
     def _run(self) -> None:
@@ -165,6 +176,27 @@ class EventCounts:
                 self._broken = problem
             self._stop.wait(_LOOK_SECONDS)
 
+    def _restore(self) -> None:
+        found = read_checkpoint(checkpoint_path(self._events, self._streaming), self._streaming)
+        if found is None:
+            return
+        with self._counting:
+            self._tiles = OpenTiles(self._streaming)
+            self._tiles.restore(found.state)
+        self._reader = EventReader(self._events, found.read)
+        self._seen = {self._outcomes / part: written for part, written in found.outcomes.items()}
+
+    def _keep_checkpoint(self, now: float) -> None:
+        with self._counting:
+            state = self._tiles.state()
+        young = ((path, written) for path, written in self._seen.items() if now - written <= self._keep_seconds)
+        outcomes = {path.relative_to(self._outcomes).as_posix(): written for path, written in young}
+        try:
+            path = checkpoint_path(self._events, self._streaming)
+            write_checkpoint(path, EventCheckpoint(state, self._reader.read, outcomes))
+        except OSError as error:  # a full disk: a start takes longer then
+            _log.warning("%s: no checkpoint of the counts was kept: %s", self._events, error)
+
     def _show(self, events: Sequence[Impressions]) -> None:
         with self._counting:
             for event in events:
@@ -174,8 +206,8 @@ class EventCounts:
     def _look_for_outcomes(self, now: float) -> None:
         new = [path for path in parts(self._outcomes) if path not in self._seen]
         for path in new:
-            self._seen.add(path)
-            if now - path.stat().st_mtime > self._keep_seconds:
+            self._seen[path] = written = path.stat().st_mtime
+            if now - written > self._keep_seconds:
                 continue
             try:
                 self._tell(_outcomes_of(path, self._schema))

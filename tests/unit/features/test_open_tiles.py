@@ -16,9 +16,16 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total, with_rows
 from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
-from shortlist.features.open_tiles import ClosedTile, Impressions, OpenTiles, Outcome, StreamingPlan
+from shortlist.features.open_events import Impressions, Outcome, StreamingPlan
+from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.statistics import KeyCount, count, countable
 from shortlist.features.tiles import TILE, Tiles, microseconds
+from shortlist.serving.log.event_checkpoint import (
+    EventCheckpoint,
+    checkpoint_path,
+    read_checkpoint,
+    write_checkpoint,
+)
 from shortlist.spec.data import Data
 
 START = datetime(2026, 3, 28, 20, tzinfo=UTC)  # the clocks of Berlin go forward that night
@@ -133,6 +140,41 @@ def test_a_request_sees_what_training_sees(
     for moment in sorted(map(at, moments)):
         tiles.advance(moment)
         assert seen(tiles, users, pages) == trained(counts, moment, users, pages)
+
+
+@settings(deadline=None, max_examples=40)
+@given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
+def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
+    requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int
+) -> None:
+    log, tiles, random = Log(requests, how), OpenTiles(how), Random(seed)
+    ahead = [
+        Impressions("ahead", at(0), [at(3)], {"user_id": [1], "page": ["home"]}, 1),
+        Outcome("nobody", 0, 1, at(9)),
+    ]
+    events: list[Impressions | Outcome] = [*log.impressions, *log.outcomes, *ahead]
+    random.shuffle(events)
+    users, pages = [1, 2, 2**60, None, 7], ["home", "Zürich", None, "never seen", "home"]
+    for moment in sorted(map(at, moments)):
+        for event in events[: len(events) // 2]:
+            tiles.show(event) if isinstance(event, Impressions) else tiles.tell(event)
+        random.shuffle(events)
+        tiles.advance(moment)
+        with TemporaryDirectory() as folder:
+            path = checkpoint_path(Path(folder), how)
+            write_checkpoint(path, EventCheckpoint(tiles.state(), {"1-2.events": 3}, {"web/part-000000.parquet": 4.5}))
+            found = read_checkpoint(path, how)
+        assert found is not None
+        assert (found.read, found.outcomes) == ({"1-2.events": 3}, {"web/part-000000.parquet": 4.5})
+        again = OpenTiles(how)
+        again.restore(found.state)
+        for event in events:
+            for one in (tiles, again):
+                one.show(event) if isinstance(event, Impressions) else one.tell(event)
+        later = moment + random.randrange(2 * SECONDS) * SECOND
+        assert tiles.advance(later) == again.advance(later)
+        assert seen(tiles, users, pages) == seen(again, users, pages)
+        tiles = again  # the next one is of a restored one
 
 
 @settings(deadline=None, max_examples=25)

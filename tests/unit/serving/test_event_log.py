@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from shortlist.features.open_tiles import Impressions
+from shortlist.features.open_events import Impressions
 from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
 
 

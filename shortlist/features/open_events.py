@@ -1,0 +1,99 @@
+"""What open tiles are counted from: impressions as they are answered, and their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from shortlist.features.tiles import Tiles
+
+Key = int | str
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class StreamingPlan:
+    """What is counted of the open tiles, and from when on."""
+
+    keys: tuple[str, ...]
+    """Columns of the log."""
+    tiles: Tiles
+    delay: timedelta
+    """An impression counts so long after it happened, wherever it was counted."""
+    longest_outcome: timedelta | None = None
+    """An outcome later than this after the answer is none; None: there is no limit."""
+    clock_skew: timedelta = timedelta()
+    """How much earlier than the answer an outcome may be, by another clock, and how much later an impression."""
+
+    @property
+    def delay_us(self) -> int:
+        """The delay in microseconds."""
+        return self.delay // _MICROSECOND
+
+    @property
+    def clock_skew_us(self) -> int:
+        """The clock skew in microseconds."""
+        return self.clock_skew // _MICROSECOND
+
+    @property
+    def outcome_delay_us(self) -> int:
+        """From when on an outcome is known, in microseconds after the impression."""
+        return self.tiles.delay // _MICROSECOND
+
+
+@dataclass(frozen=True)
+class Impressions:
+    """The rows of one answered request."""
+
+    request: str
+    answered: int
+    """Microseconds since 1970-01-01 UTC, as all times here."""
+    times: Sequence[int]
+    """Of each row, or one for all."""
+    keys: Mapping[str, Sequence[Key | None]]
+    """Of each column, the value of each row, or one for all; a column that is missing is null."""
+    rows: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row of a request."""
+
+    request: str
+    row: int
+    label: int
+    time: int
+
+
+@dataclass
+class OpenRequest:
+    """A request whose outcomes may still come."""
+
+    impressions: Impressions
+    labels: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each row with an outcome: its time, and the label; of several outcomes the last one counts."""
+    settled: set[int] = field(default_factory=set)
+    """Times of rows whose labels are counted."""
+
+    def time_of(self, row: int) -> int:
+        """Return the time of a row."""
+        times = self.impressions.times
+        return times[row if len(times) > 1 else 0]
+
+    def rows_at(self, time: int) -> Sequence[int]:
+        """Return the rows of a time."""
+        times, rows = self.impressions.times, range(self.impressions.rows)
+        return rows if len(times) == 1 else [row for row in rows if times[row] == time]
+
+    def values_of(self, key: str, rows: Sequence[int]) -> Sequence[Key | None]:
+        """Return the value of a key column in some rows; nothing where the column is missing."""
+        values = self.impressions.keys.get(key, ())
+        if len(values) == 1:
+            return [values[0]] * len(rows)
+        return values if len(rows) == len(values) or not values else [values[row] for row in rows]
+
+    def is_positive(self, row: int) -> bool:
+        """Whether the outcome of a row that counts is a positive one."""
+        return row in self.labels and self.labels[row][1] > 0

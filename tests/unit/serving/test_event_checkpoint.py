@@ -1,0 +1,147 @@
+"""Checkpoints of the counts: a start reads what came since, and no kill or spoilt file makes it count wrongly."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shortlist.features.open_events import Impressions, StreamingPlan
+from shortlist.features.tiles import Tiles
+from shortlist.serving.log import event_checkpoint
+from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpoint
+from shortlist.serving.log.event_log import EventReader, EventWriter
+from shortlist.serving.server import event_counts
+from shortlist.serving.server.event_counts import EventCounts
+from shortlist.spec.data import Data
+
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "files"},
+        "columns": [{"name": "user_id", "type": "integer"}, {"name": "clicked", "type": "integer"}],
+        "label": "clicked",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+        "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
+    }
+)
+PLAN = StreamingPlan(("user_id",), Tiles(timedelta(days=1), timedelta(minutes=10)), timedelta())
+
+
+def event(number: int) -> Impressions:
+    now = time.time_ns() // 1000
+    return Impressions(f"request-{number}", now, [now], {"user_id": [number % 7]}, 1)
+
+
+def counts(folder: Path) -> EventCounts:
+    return EventCounts(PLAN, DATA, folder / "events", folder / "outcomes")
+
+
+def rows_by_user(counted: EventCounts) -> list[int]:
+    """Return the impressions of each of the users that a request of a minute later sees."""
+    counted.look()
+    tiles = counted._tiles
+    tiles.advance(time.time_ns() // 1000 + 60_000_000)
+    return tiles.counts("user_id", range(7))[0].tolist()
+
+
+def append(folder: Path, *numbers: int) -> None:
+    writer = EventWriter(folder / "events", rotate_seconds=600)
+    for waiting in [writer.append(event(number)) for number in numbers]:
+        waiting.result(10)
+    writer.close()
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Path:
+    """Return a folder of 21 events that are in the checkpoint, and of 7 that are not."""
+    append(tmp_path, *range(21))
+    first = counts(tmp_path)
+    first.look()
+    first.stop()
+    append(tmp_path, *range(21, 28))
+    return tmp_path
+
+
+def test_a_start_counts_what_came_since_the_checkpoint(counted: Path) -> None:
+    oldest = min((counted / "events").glob("*.events"))
+    oldest.write_bytes(b"\0" * oldest.stat().st_size)  # it is not read again
+    again = counts(counted)
+    assert rows_by_user(again) == [4] * 7
+    assert again.counted == 7
+    again.stop()
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, -1])
+def test_a_checkpoint_that_is_not_whole_is_none_and_all_events_are_read(kept: int, counted: Path) -> None:
+    path = checkpoint_path(counted / "events", PLAN)
+    path.write_bytes(path.read_bytes()[:kept])
+    assert read_checkpoint(path, PLAN) is None
+    again = counts(counted)
+    assert rows_by_user(again) == [4] * 7
+    assert again.counted == 28
+    again.stop()
+
+
+def test_servers_that_count_other_things_do_not_read_it(counted: Path) -> None:
+    other = StreamingPlan(("user_id", "page"), PLAN.tiles, PLAN.delay)
+    assert read_checkpoint(checkpoint_path(counted / "events", other), other) is None
+
+
+def test_a_full_disk_leaves_the_checkpoint_that_was_there(
+    counted: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = checkpoint_path(counted / "events", PLAN)
+    before, again = path.read_bytes(), counts(counted)
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(event_checkpoint.os, "fsync", full)
+        again.look()
+    assert "no checkpoint of the counts was kept: [Errno 28] No space left on device" in caplog.text
+    assert path.read_bytes() == before
+    assert [one.suffix for one in (counted / "events").iterdir() if "checkpoint" in one.name] == [".checkpoint"]
+    assert again.problem is None  # events are kept and counted
+    assert rows_by_user(again) == [4] * 7
+    again.stop()
+
+
+def count_until_killed(folder: Path, first: int, told: int) -> None:
+    """Append events and keep a checkpoint after every look; tell the number of each event that was acknowledged."""
+    event_counts._TIDY_SECONDS = 0.0
+    server = counts(folder)
+    server.start()
+    for number in range(first, first + 1_000_000):
+        server.append(event(number)).result(30)
+        os.write(told, b"%d " % number)
+
+
+def test_kills_around_checkpoints_lose_no_acknowledged_event(tmp_path: Path) -> None:
+    random, acknowledged = Random(3), set[int]()
+    for kill in range(20):
+        ours, theirs = os.pipe()
+        process = os.fork()
+        if not process:
+            try:
+                count_until_killed(tmp_path, kill * 1_000_000, theirs)
+            finally:
+                os._exit(1)
+        os.close(theirs)
+        with os.fdopen(ours, "rb") as told:
+            first = told.read(1)
+            time.sleep(random.uniform(0.01, 0.08))
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            *whole, _ = (first + told.read()).split(b" ")  # the last number may be torn
+            acknowledged |= {int(one) for one in whole}
+    kept = [int(one.request.removeprefix("request-")) for one in EventReader(tmp_path / "events").new()]
+    assert len(acknowledged) > 20
+    assert acknowledged <= set(kept)
+    server = counts(tmp_path)
+    assert rows_by_user(server) == [sum(number % 7 == user for number in kept) for user in range(7)]
+    assert server.counted < len(kept)  # the rest is in the checkpoint
+    server.stop()
