@@ -12,13 +12,16 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
+from pydantic import BaseModel
 
+from benchmarks.spec_grammar import Grammar
 from shortlist.spec.load import SpecError, canonical_json, digest, parse_spec
+from shortlist.spec.spec import Spec
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("pipelines/specs", "tests/specs/valid", "tests/specs/invalid")
@@ -57,7 +60,7 @@ class Failure(NamedTuple):
 
 
 def cases(count: int, seed: int) -> Iterator[str]:
-    """Give texts of specs: the known seeds first, then shipped specs with random changes."""
+    """Give texts of specs: the known seeds first, then shipped specs with random changes or with random sections."""
     yield from SEEDS
     draw = random.Random(seed)
     texts = [path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.yaml"))]
@@ -65,28 +68,23 @@ def cases(count: int, seed: int) -> Iterator[str]:
     values = [
         seed_text.partition(": ")[2] for seed_text in SEEDS if seed_text.startswith("a: ") and "\n" not in seed_text
     ]
+    sound = [tree for tree in trees if is_read(yaml.safe_dump(tree))]
+    grammar = Grammar(draw)
     for _ in range(max(0, count - len(SEEDS))):
-        yield (
-            _changed_tree(draw, draw.choice(trees), values)
-            if draw.random() < 0.7
-            else _changed_text(draw, draw.choice(texts))
-        )
+        kind = draw.random()
+        if kind < 0.4:
+            yield _changed_tree(draw, draw.choice(trees), values)
+        elif kind < 0.8:
+            yield _drawn_sections(draw, draw.choice(sound), grammar)
+        else:
+            yield _changed_text(draw, draw.choice(texts))
 
 
 def check(text: str) -> str:
     """Return what is wrong with how a text is treated; empty when it is read, or refused with a message."""
     try:
         spec = parse_spec(text)
-        for section in (
-            spec,
-            spec.data,
-            spec.features,
-            spec.models,
-            spec.gates,
-            spec.serving,
-            spec.monitoring,
-            spec.runtime,
-        ):
+        for section in _sections(spec):
             json.loads(canonical_json(section))
             digest(section)
         again = parse_spec(canonical_json(spec))
@@ -102,6 +100,22 @@ def check(text: str) -> str:
         if isinstance(error, KeyboardInterrupt):
             raise
         return "".join(traceback.format_exception(error)[-3:])
+
+
+def is_read(text: str) -> bool:
+    """Return whether a text is a valid spec."""
+    try:
+        parse_spec(text)
+    except SpecError:
+        return False
+    return True
+
+
+def _sections(spec: Spec) -> Iterator[BaseModel]:
+    """Give a spec, its sections, and those that have names of their own."""
+    yield spec
+    for value in (getattr(spec, name) for name in Spec.model_fields):
+        yield from value.values() if isinstance(value, Mapping) else (value,) if isinstance(value, BaseModel) else ()
 
 
 def run(count: int, seed: int) -> tuple[int, list[Failure], float]:
@@ -152,6 +166,23 @@ def _changed_tree(draw: random.Random, tree: dict[str, Any], values: list[str]) 
     for mark, value in raw.items():
         text = text.replace(mark, value)
     return text
+
+
+def _drawn_sections(draw: random.Random, tree: dict[str, Any], grammar: Grammar) -> str:
+    """Return a spec with one or two of its sections drawn at random; models and features are mostly added to."""
+    root = json.loads(json.dumps(tree, default=str))
+    texts = sorted({holder[key] for holder, key in _places(tree) if isinstance(holder[key], str)})
+    for name in draw.sample(grammar.sections, draw.choice((1, 1, 2))):
+        drawn, before = grammar.section(name, texts), root.get(name)
+        if name == "features" and draw.random() < 0.8:
+            root[name]["columns"] += drawn.get("columns", [])
+        elif name == "data" or (isinstance(before, dict) and draw.random() < 0.8):
+            # Of the log's declaration, on which all else depends, only a part.
+            some = draw.sample(sorted(drawn), min(len(drawn), 2)) if name == "data" else drawn
+            root[name] = {**(before or {}), **{key: drawn[key] for key in some}}
+        else:
+            root[name] = drawn
+    return yaml.safe_dump(root, allow_unicode=True, sort_keys=False)
 
 
 def _has(holder: Any, key: Any) -> bool:

@@ -13,7 +13,7 @@ from benchmarks.fuzz.cases import KINDS
 from benchmarks.fuzz.driver import Target, fuzz, table
 from benchmarks.fuzz.running import Running, running_envoy, running_server
 from benchmarks.fuzz.world import SCORES, fuzz_world
-from shortlist.spec.serving import Limits
+from shortlist.spec.serving import Serving
 
 _SHARES = {"json": 0.4, "binary": 0.25, "raw": 0.15, "grpc": 0.2}
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
             direct = Target(server.http, server.grpc, SCORES)
             failed = _fuzzed("server", server, direct, shares, asked.requests, asked)
             if asked.envoy:
-                with running_envoy(Path(folder) / "envoy", server.http, server.grpc, Limits()) as port:
+                with running_envoy(Path(folder) / "envoy", server.http, server.grpc, Serving()) as port:
                     through = Target(port, port, SCORES)
                     failed |= _fuzzed("through Envoy", server, through, shares, asked.envoy, asked)
             if failed:

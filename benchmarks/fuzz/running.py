@@ -23,10 +23,11 @@ from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.rollout.local.routes import clusters, routes
-from shortlist.spec.serving import Limits, Overload
+from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 
 VERSION: Final = 3
+_ALL: Final = Route(stable=VERSION)
 _READY_SECONDS: Final = 300.0
 
 
@@ -91,7 +92,7 @@ def running_server(
 
 
 @contextmanager
-def running_envoy(folder: Path, http: int, grpc: int, limits: Limits) -> Iterator[int]:
+def running_envoy(folder: Path, http: int, grpc: int, serving: Serving, route: Route = _ALL) -> Iterator[int]:
     """Run an Envoy in front of a server's two ports until the end of the block; give its port."""
     (port,) = free_ports(1)
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,15 +100,15 @@ def running_envoy(folder: Path, http: int, grpc: int, limits: Limits) -> Iterato
         http=http, grpc=grpc, health=0, triton_metrics=0
     )  # the only server is not asked for its health
     for name, content in (
-        (CLUSTERS_FILE, clusters({VERSION: [ports]}, Overload().most)),
-        (ROUTES_FILE, routes(MODEL, Route(stable=VERSION), 1.0, limits.max_request_bytes)),
+        (CLUSTERS_FILE, clusters({VERSION: [ports]}, serving.overload.most)),
+        (ROUTES_FILE, routes(MODEL, route, 1.0, serving.limits.max_request_bytes)),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / name, content)
     with ExitStack() as stack:
         # A Unix socket's path has at most 107 characters.
         admin = Path(stack.enter_context(TemporaryDirectory(prefix="shortlist-"))) / "admin.sock"
-        write_json(folder / "envoy.json", bootstrap("envoy-a", port, folder, admin, folder / "access.jsonl", limits))
+        write_json(folder / "envoy.json", bootstrap("envoy-a", port, folder, admin, folder / "access.jsonl", serving))
         program = envoy_program("envoy-a", folder / "envoy.json")
         log = folder / "envoy.log"
         with log.open("wb") as output:

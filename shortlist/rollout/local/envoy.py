@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import quote
 
 from shortlist.rollout.local.access_log import FLUSH_MS, access_log
+from shortlist.rollout.local.load_shedding import REFUSED_STATUS, REFUSED_TEXT, shedding_filters
 from shortlist.rollout.local.routes import BUFFER, ROUTES
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import UnixConnection
 from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, VERSION_HEADER
-from shortlist.spec.serving import Limits
+from shortlist.spec.serving import Limits, Serving
 from shortlist.storage.artefacts import sha256
 
 Config = dict[str, Any]
@@ -31,8 +32,9 @@ _OWN_HEAP = 128 * 1024 * 1024
 """What an Envoy takes without any body."""
 _COPIES = 4
 """Times that it may hold what a server may: kept for another try, under way from the client and to the server."""
-_GRPC_CODES = {400: 3, 408: 4, 413: 8, 431: 8}
+_GRPC_CODES = {400: 3, 408: 4, 413: 8, REFUSED_STATUS: 8, 431: 8}
 """Refusals of its own that Envoy would call INTERNAL or UNKNOWN: HTTP's status, and the code of gRPC's."""
+_RETRY_LATER: Config = {"headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}]}
 _VERSIONS = {"routes": f"http.ingress.rds.{ROUTES}.version_text", "clusters": "cluster_manager.cds.version_text"}
 """Names under which an Envoy says which content it works with."""
 _MANAGER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -58,7 +60,7 @@ def envoy_program(name: str, config: Path) -> Program:
     return Program(name=name, command=tuple(command), environment=kept, inherits=False)
 
 
-def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, limits: Limits) -> Config:
+def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, serving: Serving) -> Config:
     """Return the configuration that one Envoy starts with.
 
     Args:
@@ -67,7 +69,7 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, limits
         folder: Where the files of routes and clusters are.
         admin: Its Unix socket; the only way to its administration.
         log: Its access log.
-        limits: What clients may take.
+        serving: What clients may take, and when requests are refused.
     """
     return {
         "node": {"id": name, "cluster": "shortlist"},
@@ -78,8 +80,8 @@ def bootstrap(name: str, port: int, folder: Path, admin: Path, log: Path, limits
         "stats_config": {
             "stats_matcher": {"inclusion_list": {"patterns": [{"exact": name} for name in _VERSIONS.values()]}}
         },
-        "static_resources": {"listeners": [_listener(port, _manager(folder, log, limits))]},
-        "overload_manager": _overload(limits),
+        "static_resources": {"listeners": [_listener(port, _manager(folder, log, serving))]},
+        "overload_manager": _overload(serving.limits),
     }
 
 
@@ -167,7 +169,8 @@ def _overload(limits: Limits) -> Config:
     }
 
 
-def _manager(folder: Path, log: Path, limits: Limits) -> Config:
+def _manager(folder: Path, log: Path, serving: Serving) -> Config:
+    limits = serving.limits
     return {
         "@type": _MANAGER,
         "stat_prefix": "ingress",
@@ -202,7 +205,7 @@ def _manager(folder: Path, log: Path, limits: Limits) -> Config:
         "local_reply_config": _protocol_error_format(limits),
         "access_log": [access_log(log)],
         "http_filters": [
-            # For messages of gRPC's, see the routes.
+            # For what a route holds until it is whole.
             {
                 "name": BUFFER,
                 "disabled": True,
@@ -211,6 +214,7 @@ def _manager(folder: Path, log: Path, limits: Limits) -> Config:
                     "max_request_bytes": limits.max_request_bytes,
                 },
             },
+            *shedding_filters(serving.overload),
             {
                 "name": "envoy.filters.http.router",
                 "typed_config": {
@@ -242,6 +246,7 @@ def _protocol_error_format(limits: Limits) -> Config:
     sentences = {
         408: f"the request: wanted all of it within {limits.body_seconds:g} s (serving.limits.body_seconds)",
         413: f"the body: wanted at most {limits.max_request_bytes} bytes (serving.limits.max_request_bytes)",
+        REFUSED_STATUS: REFUSED_TEXT,
     }
 
     def body(status: int) -> Config:
@@ -262,11 +267,9 @@ def _protocol_error_format(limits: Limits) -> Config:
         "mappers": [
             *codes,
             # As many requests as may be under way are.
-            {
-                "filter": {"response_flag_filter": {"flags": ["UO"]}},
-                "headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}],
-            },
+            {"filter": {"response_flag_filter": {"flags": ["UO"]}}, **_RETRY_LATER},
             {"filter": is_grpc, **plain},
+            {"filter": _has_status(REFUSED_STATUS), "status_code": 503, **_RETRY_LATER, **body(REFUSED_STATUS)},
             *({"filter": _has_status(status), **body(status)} for status in sentences),
             # An encoding that nobody knows is the client's mistake, not a failure here.
             {"filter": _has_status(501), "status_code": 400},

@@ -14,7 +14,7 @@ from shortlist.rollout.local.routes import clusters, routes
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.program import Program
-from shortlist.spec.serving import Limits
+from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import write_json
 
 _LONGEST_LOG = 256 * 1024 * 1024
@@ -31,12 +31,12 @@ class Gateway:
         self._places = places
         self._sockets = sockets
 
-    def programs(self, port: int, limits: Limits) -> dict[str, Program]:
+    def programs(self, port: int, serving: Serving) -> dict[str, Program]:
         """Return the two programs; their configurations are written.
 
         Args:
             port: That both listen on.
-            limits: What clients may take.
+            serving: What clients may take, and when requests are refused.
         """
         self._places.envoy.mkdir(parents=True, exist_ok=True)
         found = {}
@@ -45,7 +45,7 @@ class Gateway:
             log = self._places.logs / f"{name}.access.jsonl"
             if not is_ready(self._admin(name)) and log.exists() and log.stat().st_size > _LONGEST_LOG:
                 log.replace(log.with_name(f"{log.name}.1"))
-            write_json(config, bootstrap(name, port, self._places.envoy, self._admin(name), log, limits))
+            write_json(config, bootstrap(name, port, self._places.envoy, self._admin(name), log, serving))
             found[name] = envoy_program(name, config)
         return found
 

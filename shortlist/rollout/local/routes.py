@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.local.load_shedding import sheds
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.server.headers import (
@@ -95,13 +96,13 @@ def _table(model: str, route: Route, retries: _Retries, most: int) -> list[Confi
     path = f"/v2/models/{model}"
     table = [
         _route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _whole_first(most),
-        _route(f"{path}/infer", _split(route, "http", retries), method="POST") | _kept_for_retries(most),
+        _route(f"{path}/infer", _split(route, "http", retries), method="POST") | _whole_first(most),
     ]
     for version in sorted({route.stable, route.canary or route.stable}):
         # A client that names a version gets it and counts for no track.
         action = {**_to(version, "http"), **_patience(retries, "http")}
         one = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
-        table.append(one | _kept_for_retries(most))
+        table.append(one | _whole_first(most))
     http, grpc = _quick(route, "http"), _quick(route, "grpc")
     stable = route.stable
     calls = [_route(f"{_SERVICE}/{name}", grpc, grpc=True, version=stable) for name in _SIDE_CALLS]
@@ -121,15 +122,15 @@ def _too_long(most: int) -> Config:
     return {"match": {"prefix": "/", "headers": [header]}, "direct_response": _says(413, said)}
 
 
-def _kept_for_retries(most: int) -> Config:
-    """Let a body through as it comes, and keep it for another try: the server bounds how much all together are."""
-    return {"request_body_buffer_limit": most}
-
-
 def _whole_first(most: int) -> Config:
-    """Hold a message of gRPC's until it is whole: a server cannot bound all that it is sent, Envoy ends streams."""
+    """Hold a request until it is whole, and keep it for another try.
+
+    Envoy closes a connection of HTTP/1 over which it refuses a request that is not whole; and a server cannot bound
+    what all messages of gRPC's together take, Envoy ends streams.
+    """
     kind = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute"
-    return {"typed_per_filter_config": {BUFFER: {"@type": kind, "buffer": {"max_request_bytes": most}}}}
+    buffer = {BUFFER: {"@type": kind, "buffer": {"max_request_bytes": most}}}
+    return {"request_body_buffer_limit": most, "typed_per_filter_config": buffer}
 
 
 def _says(status: int, text: str) -> Config:
@@ -179,6 +180,7 @@ def _share(route: Route, track: str, version: int, percent: int, *, protocol: st
         "weight": percent,
         "request_headers_to_add": asked,
         "response_headers_to_add": told,
+        **sheds(track),
     }
 
 

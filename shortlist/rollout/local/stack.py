@@ -259,7 +259,7 @@ class Stack:
     def _apply(self, record: StackRecord) -> None:
         """Write down what should run, then make it so."""
         # First what may fail: what cannot be started is not written down.
-        programs = self._gateway.programs(record.port, record.serving.limits) | shipping_programs(self.places, record)
+        programs = self._gateway.programs(record.port, record.serving) | shipping_programs(self.places, record)
         for version, deployed in record.versions.items():
             programs |= version_programs(self.places, record, version, deployed)
         record.write(self.places.record)

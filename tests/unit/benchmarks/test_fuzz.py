@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from benchmarks import fuzz_logs, fuzz_specs
 from shortlist.spec.load import SpecError, load_spec, parse_spec
+from shortlist.spec.models import model_sections
+from shortlist.spec.spec import Spec
 
 MINIMAL = Path(__file__).parents[3] / "tests/specs/valid/minimal.yaml"
 
@@ -22,6 +25,23 @@ def test_what_once_gave_a_traceback_gives_a_message(number: int) -> None:
 def test_changed_specs_are_read_or_refused() -> None:
     tried, failures, _ = fuzz_specs.run(len(fuzz_specs.SEEDS) + 60, seed=11)
     assert (tried, failures) == (len(fuzz_specs.SEEDS) + 60, [])
+
+
+def test_drawn_sections_reach_every_section_and_some_of_them_are_read() -> None:
+    grammar = fuzz_specs.Grammar(random.Random(2))
+    assert set(grammar.sections) == set(Spec.model_fields) - {"version", "name"}
+    drawn = [grammar.section("models", []) for _ in range(300)]
+    assert {model["kind"] for models in drawn for model in models.values()} == set(model_sections())
+    texts = list(islice(fuzz_specs.cases(2_000, seed=3), len(fuzz_specs.SEEDS), None, 20))
+    assert sum(map(fuzz_specs.is_read, texts)) >= len(texts) // 20
+
+
+def test_a_section_that_breaks_its_reader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(fuzz_specs, "canonical_json", broken)
+    assert "ZeroDivisionError" in fuzz_specs.check(MINIMAL.read_text())
 
 
 def test_strange_logs_are_read_or_refused() -> None:

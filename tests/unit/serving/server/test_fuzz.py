@@ -15,7 +15,7 @@ from benchmarks.fuzz.driver import Target, fuzz
 from benchmarks.fuzz.mutation import changed_bytes
 from benchmarks.fuzz.running import Running, running_envoy, running_server
 from benchmarks.fuzz.world import SCORES, fuzz_world
-from shortlist.spec.serving import Limits
+from shortlist.spec.serving import Limits, Serving
 
 LIMITS = Limits(max_request_bytes=2**20, max_buffered_bytes=2**21, body_seconds=30)
 
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def envoy(server: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running_envoy(tmp_path_factory.mktemp("envoy"), server.http, server.grpc, LIMITS) as port:
+    with running_envoy(tmp_path_factory.mktemp("envoy"), server.http, server.grpc, Serving(limits=LIMITS)) as port:
         yield port
 
 

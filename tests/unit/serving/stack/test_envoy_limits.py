@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from benchmarks.fuzz.cases import INFER, MODEL
 from benchmarks.fuzz.running import free_ports, running_envoy
-from shortlist.spec.serving import Limits
+from shortlist.spec.serving import Limits, Serving
 
 LONGEST = 100_000
 TOO_LONG = {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
@@ -41,7 +41,7 @@ def envoy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     )
     process = subprocess.Popen([sys.executable, str(ECHO), str(folder / "echo.json")])
     try:
-        with running_envoy(folder / "envoy", http_port, grpc_port, limits) as port:
+        with running_envoy(folder / "envoy", http_port, grpc_port, Serving(limits=limits)) as port:
             deadline = time.monotonic() + 60
             while ask(port)[0] != 200:
                 assert time.monotonic() < deadline

@@ -1,0 +1,128 @@
+"""A real Envoy refuses what the servers of a track could not answer in time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc as services
+
+from benchmarks.fuzz.cases import INFER, MODEL
+from benchmarks.fuzz.running import VERSION, free_ports, running_envoy
+from shortlist.rollout.evidence_access import AccessLog
+from shortlist.rollout.local.access_log import FLUSH_MS
+from shortlist.rollout.local.deployment import Route
+from shortlist.spec.serving import Overload, Serving
+
+ECHO = Path(__file__).with_name("echo_server.py")
+SLOW = b"take your time"  # answered after 200 ms
+CLIENTS = 24
+ASKED = 12
+OVERLOAD = Overload(max_concurrent=1, max_wait_ms=20)  # 4 requests always get in
+REFUSED = "the server has too much to do; come back later"
+Answer = tuple[int, str | None, str | None, str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("envoy")
+
+
+@pytest.fixture(scope="module")
+def envoy(folder: Path) -> Iterator[int]:
+    """An Envoy in front of a stand-in for a server, half of whose users are the canary's."""
+    http_port, grpc_port, health_port = free_ports(3)
+    ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
+    (folder / "echo.json").write_text(json.dumps({"version": VERSION, **ports}))
+    route = Route(stable=VERSION, canary=VERSION, percent=50, rollout="one", step=1)
+    process = subprocess.Popen([sys.executable, str(ECHO), str(folder / "echo.json")])
+    try:
+        with running_envoy(folder / "envoy", http_port, grpc_port, Serving(overload=OVERLOAD), route) as port:
+            deadline = time.monotonic() + 60
+            while ask(port, "anna")[0] != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(port: int, user: str) -> Answer:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        return answer(connection, user, b"{}")
+
+
+def answer(connection: http.client.HTTPConnection, user: str, body: bytes) -> Answer:
+    """Return status, track, time to come back, and the JSON of the answer."""
+    connection.request("POST", INFER, body, {"x-shortlist-user": user})
+    got = connection.getresponse()
+    return got.status, got.headers["x-shortlist-track"], got.headers["retry-after"], str(json.load(got).get("error"))
+
+
+def client(port: int, user: str) -> list[Answer]:
+    """Ask again and again over one connection, which a refusal must not end."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.connect()
+        line = connection.sock
+        found = [answer(connection, user, SLOW) for _ in range(ASKED)]
+        assert connection.sock is line
+        return found
+
+
+def user_of(port: int, track: str) -> str:
+    return next(f"user {number}" for number in range(100) if ask(port, f"user {number}")[1] == track)
+
+
+def test_what_would_wait_too_long_is_refused_for_its_track_alone_and_keeps_its_connection(envoy: int) -> None:
+    one, other = user_of(envoy, "stable"), user_of(envoy, "canary")
+    with ThreadPoolExecutor(CLIENTS + 1) as pool:
+        busy = [pool.submit(client, envoy, one) for _ in range(CLIENTS)]
+        meanwhile = pool.submit(lambda: [ask(envoy, other)[:2] for _ in range(20)]).result()
+        found = [each for asked in busy for each in asked.result()]
+    counts = Counter(status for status, *_ in found)
+    assert counts[503] > 0
+    assert counts[200] >= ASKED  # at least as many as one client that is never refused
+    assert counts.total() == counts[200] + counts[503] == CLIENTS * ASKED
+    assert {each for each in found if each[0] == 503} == {(503, "stable", "1", REFUSED)}
+    assert meanwhile == [(200, "canary")] * 20
+
+
+def test_over_grpc_a_refusal_is_resource_exhausted(envoy: int) -> None:
+    one = user_of(envoy, "stable")
+    with ThreadPoolExecutor(CLIENTS) as pool, grpc.insecure_channel(f"127.0.0.1:{envoy}") as channel:
+        busy = [pool.submit(client, envoy, one) for _ in range(CLIENTS)]
+        stub, refused = services.GRPCInferenceServiceStub(channel), []
+        while not all(each.done() for each in busy):
+            try:
+                stub.ModelInfer(
+                    messages.ModelInferRequest(model_name=MODEL), timeout=60, metadata=[("x-shortlist-user", one)]
+                )
+            except grpc.RpcError as error:
+                refused.append((error.code(), error.details()))
+        assert set(refused) == {(grpc.StatusCode.RESOURCE_EXHAUSTED, REFUSED)}
+
+
+def test_a_refusal_is_no_evidence_about_a_release(envoy: int, folder: Path) -> None:
+    time.sleep(2 * FLUSH_MS / 1000)
+    lines = [line for frame in AccessLog(folder / "envoy" / "access.jsonl").read() for line in frame.to_dicts()]
+    refused = [line for line in lines if line["details"] == "reached_concurrency_limit"]
+    assert len(refused) > 0
+    assert {(line["track"], line["rollout"]) for line in refused} == {(None, None)}
+    assert {line["rollout"] for line in lines if line["status"] == 200 and line["grpc"] is None} == {"one"}
+
+
+def test_once_the_load_is_over_everybody_gets_in(envoy: int) -> None:
+    one = user_of(envoy, "stable")
+    assert [ask(envoy, one)[0] for _ in range(20)] == [200] * 20
