@@ -27,6 +27,7 @@ from shortlist.evaluation.records import (
     SliceComparison,
 )
 from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
+from shortlist.evaluation.slates import SlateLimits, SlateMeasures, slates_gate
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError
@@ -62,6 +63,8 @@ class Case:
     """What a real Triton answered; None when there is no readable proof."""
     members: tuple[Comparison, ...] = ()
     """With each of the models that it is made of; empty: it is made of none."""
+    slates: SlateMeasures | None = None
+    """What users would see of it; None when no slates were made."""
 
     @property
     def measures(self) -> Measures:
@@ -397,6 +400,11 @@ GATES: Final[dict[str, Gate]] = {
     "retrieval": Gate(
         lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
         RetrievalLimits,
+        lambda case: case.evidence.retrieval_declared,
+    ),
+    "slates": Gate(
+        lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits)),
+        SlateLimits,
         lambda case: case.evidence.retrieval_declared,
     ),
     "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),

@@ -9,15 +9,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.ordering.order import columns_read, order
-from shortlist.recommending.candidate_columns import NOW, SCORE
+from shortlist.recommending.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import Queries
+from shortlist.retrieval.union import NO_RANK
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 
@@ -126,7 +128,8 @@ class Recommender:
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
-        self._of_request = [name for name in read if name not in {*self._of_items, SCORE, NOW}]
+        self._ranks = [name for name in rank_types(retriever.section) if name in read]
+        self._of_request = [name for name in read if name not in {*self._of_items, *self._ranks, SCORE, NOW}]
 
     @property
     def size(self) -> int:
@@ -147,6 +150,16 @@ class Recommender:
     def ordering(self) -> Ordering:
         """The section."""
         return self._ordering
+
+    @property
+    def retriever(self) -> Retriever:
+        """The fitted sources."""
+        return self._retriever
+
+    @property
+    def lists(self) -> Mapping[str, pl.Series]:
+        """Items of the files that filters read, by the name of the filter."""
+        return self._lists
 
     @property
     def item_type(self) -> pl.DataType:
@@ -174,18 +187,22 @@ class Recommender:
         found = self._retriever.candidates(queries)
         given = found.items[0] != _NO_ITEM
         first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
-        rows = found.items[0][given]
+        rows, ranks = found.items[0][given], found.ranks[0][given]
         sources = [found.sources[place] for place in first[given]]
-        filtered, frame = self._filtered(rows, request)
+        filtered, frame = self._filtered(rows, ranks, request)
         asked: list[str] = []
         for name, more in self._more(queries):
             if len(filtered.rows) >= request.k:
                 break
-            new = more[~np.isin(more, rows)]
+            is_new = ~np.isin(more, rows)
+            new = more[is_new]
             rows = np.concatenate([rows, new])
+            of_new = np.zeros((len(new), len(found.sources)), np.int32)
+            of_new[:, found.sources.index(name)] = np.flatnonzero(is_new) + 1
+            ranks = np.concatenate([ranks, of_new])
             sources += [name] * len(new)
             asked += [] if name in asked else [name]
-            filtered, frame = self._filtered(rows, request)
+            filtered, frame = self._filtered(rows, ranks, request)
         gone = np.flatnonzero(filtered.removed_by >= 0)
         return FoundCandidates(
             rows=frame[filtered.rows],
@@ -239,13 +256,18 @@ class Recommender:
     def _told(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
-    def _filtered(self, rows: Rows, request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
+    def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
         frame = self._items.select(self._of_items)[rows].with_columns(
             pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
             *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
+            *(self._rank(name, ranks) for name in self._ranks),
         )
         known = FilterRequest(request.now, request.history, self._lists)
         return apply_filters(frame, self._filters.rules, known), frame
+
+    def _rank(self, name: str, ranks: NDArray[np.int32]) -> pl.Series:
+        of_source = ranks[:, self.sources.index(name.removeprefix(RANK_OF))].astype(np.float64)
+        return pl.Series(name, np.where(of_source == NO_RANK, np.nan, of_source)).fill_nan(None)
 
     def _more(self, queries: Queries) -> Iterator[tuple[str, Rows]]:
         """Give ever longer lists of the fallbacks, each until it has no more."""
