@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from shortlist.retrieval.source import Queries
 from shortlist.retrieval.union import NO_RANK
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import SourceSection
 
 _NO_ITEM: Final = -1
 
@@ -75,12 +77,28 @@ class FoundCandidates:
     fallback: tuple[str, ...]
     """Sources that were asked for more."""
 
+    @property
+    def removed_counts(self) -> Mapping[str, int]:
+        """Candidates that each filter removed first, by its name; filters that removed none are left out."""
+        return Counter(self.removed.filters)
+
+    @property
+    def source_counts(self) -> Mapping[str, int]:
+        """Candidates that each source ranked highest, by its name; sources without any are left out."""
+        return Counter(self.sources)
+
+    def head(self, most: int) -> FoundCandidates:
+        """Return the first candidates."""
+        return replace(self, rows=self.rows[:most], sources=self.sources[:most])
+
 
 @dataclass(frozen=True)
 class Slate:
     """An answer; arrays of shape (n_items,), in the order in which items are shown."""
 
     items: pl.Series
+    rows: np.ndarray
+    """Int64: their places among the candidates."""
     scores: np.ndarray
     """Float64: what the model gave."""
     values: np.ndarray
@@ -162,6 +180,12 @@ class Recommender:
         return self._lists
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the request and of the user that a stage reads."""
+        of_sources = (name for source in self._retriever.section.sources.values() for name in _context_of(source))
+        return tuple(dict.fromkeys((*self._of_request, *of_sources)))
+
+    @property
     def item_type(self) -> pl.DataType:
         """Of the ids of items."""
         return self._retriever.catalogue.ids.dtype
@@ -231,6 +255,7 @@ class Recommender:
         ordered = order(found.rows.with_columns(pl.Series(SCORE, given)), self._ordering, request.k, request.id)
         return Slate(
             items=found.rows[Columns.ITEM].gather(ordered.rows),
+            rows=ordered.rows,
             scores=given[ordered.rows],
             values=ordered.values,
             sources=tuple(found.sources[row] for row in ordered.rows),
@@ -281,3 +306,8 @@ class Recommender:
                 yield name, items
                 if len(items) < most:
                     break
+
+
+def _context_of(source: SourceSection) -> tuple[str, ...]:
+    # A section of the registry is a `SourceKind`.
+    return tuple(getattr(source, "reads_context", ()))
