@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,13 +17,15 @@ import pytest
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from shortlist.contracts import Files
+from shortlist.contracts import Files, ShortlistError
+from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.release import open_release, write_release
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.recommending import request_of
 from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, RequestError, UnknownModelError
@@ -36,6 +39,7 @@ from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.serving import PredictionLog
+from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 
 RECOMMEND = "shop.recommend"
@@ -251,13 +255,74 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     assert "seen" in rows[1]["slate:removed_by"]
 
 
-def test_a_client_with_candidates_is_answered_as_before(local: Shop) -> None:
+def places_of(local: Shop) -> ServingPaths:
+    return ServingPaths(root=local.folder, rollouts=local.folder / "rollouts")
+
+
+class TestWhy:
+    """`shortlist why`."""
+
+    @pytest.fixture
+    def places(self, local: Shop, start: Any) -> ServingPaths:
+        sections: Any = ({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 2.0}})
+        parts = local.parts(*sections, log={"feature_sampling": 1.0})
+        local.ask(parts, {"user_id": 1, "page": "home"})
+        local.logged(parts)
+        version = local.folder / "versions" / "v3"
+        shutil.copytree(start.model, version / "model")
+        shutil.copytree(local.folder / "release", version / "release")
+        return places_of(local)
+
+    def test_every_stage_is_told_and_the_slate_comes_out_the_same(self, places: ServingPaths) -> None:
+        text = "\n".join(explain(places, "r0"))
+        row = find_slate(places, "r0")
+        assert "request 'r0' of " in text and ", version 3" in text
+        assert "retrieval  8 candidates; after filters: popular " in text
+        assert f"weighty: {', '.join(row['slate:removed'])}" in text
+        assert "ordering   value score > gumbel; drawn; 0 without a value" in text
+        assert f"  1  {row['items'][0]}  popular  {row['scores'][0]:.6g}" in text
+        assert "items:weight: " in text and "slates.json" in text
+        assert "candidates, filters, order and propensities are the same, bit by bit" in text
+        assert "from the logged features differ by at most 0" in text
+
+    @pytest.mark.parametrize(
+        ("change", "differs"),
+        [
+            ({"slate:candidates": ["item 1"]}, ["candidates"]),
+            ({"slate:propensities": [0.5, 0.5, 0.5]}, ["propensities"]),
+            ({"request_id": "another"}, ["items", "values", "propensities"]),  # other draws
+        ],
+    )
+    def test_what_does_not_come_out_the_same_is_named(
+        self, places: ServingPaths, change: dict[str, Any], differs: list[str]
+    ) -> None:
+        version = ServedVersion.open(places, 3)
+        assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
+
+    def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
+        (places.versions / "v3" / "release" / "slates.json").write_text("{}")
+        with pytest.raises(IntegrityError, match="changed after it was written"):
+            list(explain(places, "r0"))
+
+    def test_a_request_that_nobody_logged_is_told(self, places: ServingPaths) -> None:
+        with pytest.raises(ShortlistError, match="no answer to request 'nobody' is logged"):
+            find_slate(places, "nobody")
+        shutil.rmtree(places.versions / "v3" / "release")
+        with pytest.raises(ShortlistError, match="version 3 is not deployed here any more"):
+            find_slate(places, "r0")
+
+
+def test_a_client_with_candidates_is_answered_as_before(local: Shop, start: Any) -> None:
     parts = local.parts()
     items = Tensor("item_id", "BYTES", (2,), ["item 0", "item 5"])
     asked = InferenceRequest("shop", "", [items, *tensors(k=None)], RequestContext("rank"))
     (row,) = _answered(local, parts, asked)
     assert (row["items"], row["scores"]) == (["item 0", "item 5"], [1.0, 2.0])
     assert all(row[name] is None for name in SLATE_COLUMNS)
+    shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
+    shutil.copytree(start.model, local.folder / "versions" / "v3" / "model")
+    with pytest.raises(ShortlistError, match="request 'rank' brought its candidates; only slates have a journey"):
+        find_slate(places_of(local), "rank")
 
 
 def test_without_a_release_there_is_nothing_to_ask_for_recommendations(local: Shop) -> None:
