@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -70,6 +70,12 @@ class Recommending:
     def problem(self) -> str | None:
         """Why it is not known what users were shown lately; None when all is well."""
         return self._history.problem if self._history is not None else None
+
+    @property
+    def index_age_seconds(self) -> float:
+        """Seconds since the end (UTC) of the newest day that the sources of candidates learnt from."""
+        newest = date.fromisoformat(self._recommender.retriever.facts["last_day"]) + timedelta(days=1)
+        return time.time() - datetime.combine(newest, datetime.min.time(), UTC).timestamp()
 
     @property
     def is_ready(self) -> bool:

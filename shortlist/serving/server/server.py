@@ -211,6 +211,9 @@ class ServerComponents:
             ("requests_waiting", "Requests taken on that are not worked on yet", lambda: admission.waiting),
             ("requests_refused", "Requests refused because too many wait", lambda: admission.refused),
         )
+        if (recommending := self.service.recommending) is not None:
+            said = "Since the end of the newest day that the sources of candidates learnt from"
+            watched += (("index_age_seconds", said, lambda: recommending.index_age_seconds),)
         if (counts := self.counts) is not None:
             watched += (
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
