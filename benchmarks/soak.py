@@ -70,6 +70,7 @@ def small_spec(seed: int) -> Spec:
     return spec.model_copy(
         update={
             "name": "soak",
+            **dict.fromkeys(("retrieval", "filters", "ordering")),  # clients bring their candidates
             "data": spec.data.model_copy(update={"source": source}),
             "models": {"xgboost": trees, **baselines},
             "gates": spec.gates.model_copy(update={**limits, **calm, "infra": infra}),

@@ -16,6 +16,7 @@ def evaluate_gates(
     skew: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
     retrieval: dsl.Input[dsl.Dataset],
+    slates: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
@@ -41,7 +42,13 @@ def evaluate_gates(
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
         named |= {one.metadata["model"]: one for one in ensemble_artefacts(made, "model")}
         candidates = {
-            name: Candidate(Path(one.path), scored[name], proven[name], tuple(one.metadata.get("members", ())))
+            name: Candidate(
+                Path(one.path),
+                scored[name],
+                proven[name],
+                tuple(one.metadata.get("members", ())),
+                Path(slates.path) / name,
+            )
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]

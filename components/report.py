@@ -27,6 +27,7 @@ def report(
     retrieval: dsl.Input[dsl.Dataset],
     release: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
+    slates: dsl.Input[dsl.Dataset],
     verdict: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
@@ -55,7 +56,7 @@ def report(
             lineage,
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [raw_log, fitted, skew, retrieval, release, champion, ensembles, *proofs],
+            [raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *proofs],
             {one.metadata["model"]: one for one in models},
             {name: (score, proofs_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),

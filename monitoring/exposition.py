@@ -54,6 +54,7 @@ class MonitoringCollector(Collector):
             yield from self._numbers(report)
             yield from self._drift(report)
             yield from self._quality(report)
+            yield from self._slates(report)
 
     def _numbers(self, report: WindowReport) -> Iterator[Metric]:
         for name, says, number in _NUMBERS:
@@ -91,6 +92,25 @@ class MonitoringCollector(Collector):
                 if (value := getattr(measure, number)) is not None
             )
             yield self._gauges(name, says, ("version", "slice", "measure"), values)
+
+    def _slates(self, report: WindowReport) -> Iterator[Metric]:
+        for name, says, number in _SLATES:
+            values = (
+                ((str(one.version),), float(value))
+                for one in report.slates
+                if (value := getattr(one, number)) is not None
+            )
+            yield self._gauges(name, f"{says}, in the newest window", ("version",), values)
+        for name, says, label, number in (
+            ("slate_source_ratio", "Share of the candidates that a source ranked highest", "source", "sources"),
+            ("slate_removed_ratio", "Share of the candidates that a filter removed first", "filter", "removed"),
+        ):
+            shares = (
+                ((str(one.version), which), share)
+                for one in report.slates
+                for which, share in getattr(one, number).items()
+            )
+            yield self._gauges(name, f"{says}, in the newest window", ("version", label), shares)
 
     def _served(self) -> Iterator[Metric]:
         found = self._book.served_features()
@@ -201,6 +221,18 @@ _NUMBERS: Final = (
     ("champion_version", "The version of most of its rows", "champion"),
 )
 """Names, what they say, and the report's field; a number that is not known is left out."""
+
+_SLATES: Final = (
+    ("slates", "Slates that were answered", "slates"),
+    ("slate_short_ratio", "Share of the slates with fewer items than were asked for", "short"),
+    ("slate_fallback_ratio", "Share of the slates for which sources were asked for more", "fallback"),
+    ("slate_explored_ratio", "Share of the slates whose places were drawn", "explored"),
+    ("slate_items", "Different items that were shown", "items"),
+    ("slate_hit_ratio", "Share of the slates with an outcome that have a positive one", "hit_rate"),
+    ("slate_clicks", "Positive outcomes per slate with an outcome", "clicks"),
+    ("slate_overlap_ratio", "Overlap with the items that the version of most rows showed", "overlap"),
+)
+"""Likewise, of the slates of a version."""
 
 
 def _registry(book: MonitoringStore) -> CollectorRegistry:

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import polars as pl
+
 from monitoring.alerts.alerts import send_alerts
 from monitoring.alerts.webhook import token_of
 from monitoring.checks import check_window
@@ -28,6 +30,7 @@ from monitoring.retraining.retrain_policy import decide
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeatures
 from monitoring.served_features.served_features import PublishedViews, compare_served
+from monitoring.slates import slate_traffic
 from monitoring.versions import Versions, WatchedVersion
 from monitoring.windows.known_columns import log_columns
 from monitoring.windows.live_window import LiveWindow
@@ -187,7 +190,7 @@ class MonitoringJob:
         with progress("windows", total=len(spans), unit="windows") as advance:
             for span in spans:
                 window = windows.read(span)
-                report = self._report(window, versions, now, champion)
+                report = self._report(window, windows.slates(span), versions, now, champion)
                 self.book.add_report(report)
                 new.append(report)
                 advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
@@ -207,7 +210,9 @@ class MonitoringJob:
         limits = self._settings.served_features
         self.book.set_served_features(compare_served(self.name, sampled, files, views, limits, now))
 
-    def _report(self, window: LiveWindow, versions: Versions, now: datetime, champion: int) -> WindowReport:
+    def _report(
+        self, window: LiveWindow, slates: pl.DataFrame, versions: Versions, now: datetime, champion: int
+    ) -> WindowReport:
         rows = {int(version): int(count) for version, count in window.rows["version"].value_counts().iter_rows()}
         main = max(rows, key=lambda version: rows[version], default=None)
         served = versions[champion if main is None else main]
@@ -220,7 +225,7 @@ class MonitoringJob:
             requests=window.requests, rows=window.rows.height, coverage=window.coverage, late=window.late,
             duplicates=window.duplicates, orphans=window.orphans, volume_ratio=ratio, problems=problems,
             quality=measure_quality(window, qualities, self._slices, limits, least),
-            warnings=warnings(window, qualities, limits),
+            slates=slate_traffic(slates, window.rows, main), warnings=warnings(window, qualities, limits),
             # Of broken data nothing else can be said: every column that hangs on them would be named.
             findings=() if problems or window.rows.height < least else self._findings(window, served),
         )  # fmt: skip

@@ -74,6 +74,33 @@ class Quality(_Record):
     """Why there are no measures: one class, too few rows."""
 
 
+class SlateTraffic(_Record):
+    """The slates of one version in a window, as its server logged them."""
+
+    version: int
+    slates: int
+    sources: dict[str, float]
+    """Share of the candidates after filters that each source ranked highest."""
+    removed: dict[str, float]
+    """Share of the candidates before filters that each filter removed first."""
+    short: float
+    """Share of the slates with fewer items than were asked for."""
+    fallback: float
+    """Share of the slates for which sources were asked for more."""
+    explored: float
+    """Share of the slates whose places were drawn."""
+    items: int
+    """Different items that were shown."""
+    judged: int
+    """Slates with an outcome."""
+    hit_rate: float | None = None
+    """Share of them with a positive outcome; None without any."""
+    clicks: float | None = None
+    """Positive outcomes per slate, the mean over them."""
+    overlap: float | None = None
+    """With what the version of most rows showed, from 0 to 1: shares of items that both have; None for that version."""
+
+
 class WindowReport(_Record):
     """Everything that is known of one window."""
 
@@ -103,6 +130,8 @@ class WindowReport(_Record):
     problems: tuple[Problem, ...] = ()
     findings: tuple[Finding, ...] = ()
     quality: tuple[Quality, ...] = ()
+    slates: tuple[SlateTraffic, ...] = ()
+    """By version; empty where clients bring their candidates."""
     warnings: tuple[str, ...] = ()
     """Early warnings that need no labels; they do not change the verdict."""
 

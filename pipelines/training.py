@@ -9,6 +9,7 @@ from components.build_reference_profile import build_reference_profile
 from components.build_release import build_release
 from components.build_retrieval import build_retrieval
 from components.evaluate_gates import evaluate_gates
+from components.evaluate_slates import evaluate_slates
 from components.finalize_run import finalize_run
 from components.find_champion import find_champion
 from components.materialize_features import materialize_features
@@ -116,7 +117,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 previous=previous,
                 **cause,
             )
-            common = {"data": data, "runtime": runtime, "code": code}
+            common: dict[str, Any] = {"data": data, "runtime": runtime, "code": code}
             collected = found.outputs["collected"]
             files, moments = {"location": location, "input_digest": input_digest}, {"now": now, "until": until}
             if wide:
@@ -209,6 +210,14 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models"),
                 ensembles=ensembles,
             )
+            seen = add_step(
+                evaluate_slates,
+                **common,
+                **features_of,
+                release=released.outputs["release"],
+                **all_of("models"),
+                ensembles=ensembles,
+            )
             judged = add_step(
                 evaluate_gates,
                 gates=gates,
@@ -218,6 +227,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
+                slates=seen.outputs["slates"],
                 **all_of("models", "scores", "proofs"),
                 ensembles=ensembles,
             )
@@ -275,6 +285,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 retrieval=candidates.outputs["retrieval"],
                 release=released.outputs["release"],
                 champion=champion.outputs["champion"],
+                slates=seen.outputs["slates"],
                 verdict=judged.outputs["verdict"],
                 **all_of("models", "scores", "proofs"),
                 ensembles=ensembles,

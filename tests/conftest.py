@@ -122,8 +122,10 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def small_spec() -> dict[str, Any]:
-    """The shipped demo on few rows, with trees alone, and watched."""
+    """The shipped demo on few rows, with trees alone, clients that bring candidates, and watched."""
     spec: dict[str, Any] = yaml.safe_load(_DEMO.read_text())
+    for stage in ("retrieval", "filters", "ordering"):
+        del spec[stage]
     spec["data"]["source"] |= {"rows": 24_000, "users": 800, "items": 300, "days": 8}
     spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}

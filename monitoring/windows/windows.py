@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from monitoring.served_features.sample import sampled
+from monitoring.slates import READ
 from monitoring.windows import answered, live_outcomes
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.part_index import QUARTER, PartIndex
@@ -96,6 +97,15 @@ class Windows:
         found = (answered.answered(sampled(piece), age) for piece in (self._predictions.empty(), *pieces))
         requests = pl.concat(one.filter(inside, pl.col(answered.ROWS) > 0) for one in found)
         return requests.unique(answered.REQUEST, keep="first", maintain_order=True)
+
+    def slates(self, span: Span) -> pl.DataFrame:
+        """Return the answered requests of a window as `monitoring.slates` reads them, each once."""
+        age = max_age_hours(self._settings, self._data)
+        inside = pl.col(answered.MOMENT).is_between(*span, closed="left")
+        pieces = self._predictions.read(self._predictions.about(*span), tuple(dict.fromkeys((*answered.READ, *READ))))
+        some = [answered.answered(piece, age).filter(inside).select(answered.REQUEST, *READ) for piece in pieces]
+        empty = answered.answered(self._predictions.empty(), age).select(answered.REQUEST, *READ)
+        return pl.concat([empty, *some]).unique(answered.REQUEST, keep="first", maintain_order=True)
 
     @cached_property
     def _predictions(self) -> PartIndex:

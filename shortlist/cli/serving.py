@@ -1,4 +1,4 @@
-"""The commands of serving: `shortlist serve|status|stop|deploy-canary|canary-status|promote|rollback|replay`."""
+"""The commands of serving: `shortlist serve|status|why|stop|deploy-canary|canary-status|promote|rollback|replay`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,19 @@ def serve(
 def status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
     """Say what is served, to whom, and what is wrong; exit code 1 when something is."""
     raise typer.Exit(_show(_deployer(spec, runs)))
+
+
+@commands.command()
+def why(
+    spec: SpecArgument,
+    request_id: Annotated[str, typer.Argument(help="The answer's id: x-request-id, or the protocol's own.")],
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Say how an answer with recommendations came about, stage by stage, and whether it comes out the same again."""
+    from shortlist.deployment.why import explain
+
+    for line in explain(_deployer(spec, runs).places, request_id):
+        typer.echo(line)
 
 
 @commands.command()

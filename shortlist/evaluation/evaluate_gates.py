@@ -23,6 +23,7 @@ from shortlist.evaluation.gates import GATES, Case
 from shortlist.evaluation.measure import Scored, best_possible, compare, measure
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.evaluation.records import Comparison, Measures, SliceComparison
+from shortlist.evaluation.slates import SLATES, SlateMeasures, measure_slates
 from shortlist.evaluation.slices import compare_slices
 from shortlist.evaluation.verdict import Verdict
 from shortlist.spec.gates import Gates
@@ -40,6 +41,8 @@ class Candidate(NamedTuple):
     """Folder of `proof.json`."""
     members: tuple[str, ...] = ()
     """Names of the candidates that it is made of."""
+    slates: Path | None = None
+    """Folder of what was found about its slates; None: none were made."""
 
 
 def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
@@ -73,7 +76,13 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     }
     results = [
         _evaluate_candidate(
-            candidate, scored[model], [scored[one] for one in candidate.members], evidence, limits, seed
+            candidate,
+            scored[model],
+            [scored[one] for one in candidate.members],
+            evidence,
+            limits,
+            seed,
+            champion / SLATES,
         )
         for model, candidate in candidates.items()
     ]
@@ -95,12 +104,14 @@ class _CandidateResult:
     comparison: Comparison | None
     best_comparison: Comparison | None
     slices: tuple[SliceComparison, ...] | None
+    slates: SlateMeasures | None
     report: GateReport
 
 
 def _evaluate_candidate(
-    candidate: Candidate, scored: Scored, members: Sequence[Scored], evidence: GateInputs, limits: Gates, seed: int
-) -> _CandidateResult:
+    candidate: Candidate, scored: Scored, members: Sequence[Scored], evidence: GateInputs, limits: Gates, seed: int,
+    champion_slates: Path,
+) -> _CandidateResult:  # fmt: skip
     folder, model = candidate.folder, scored.measures.model
     scored = replace(
         scored, measures=scored.measures.model_copy(update={"validation_log_loss": validation_log_loss(folder)})
@@ -111,11 +122,16 @@ def _evaluate_candidate(
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
+    slates = None
+    if candidate.slates is not None:
+        slates = measure_slates(
+            candidate.slates, limits.confidence, limits.bootstrap_rounds, seed, champion_slates
+        )  # fmt: skip
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof,
-                tuple(compare(scored, one, limits) for one in members))  # fmt: skip
+                tuple(compare(scored, one, limits) for one in members), slates)  # fmt: skip
     asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
     report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))
-    return _CandidateResult(scored.measures, gain, comparison, best, slices, report)
+    return _CandidateResult(scored.measures, gain, comparison, best, slices, slates, report)
 
 
 def _slices(
@@ -146,5 +162,6 @@ def _verdict(results: list[_CandidateResult], evidence: GateInputs, limits: Gate
         skew=evidence.skew,
         log=evidence.log,
         retrieval=evidence.retrieval,
+        slate_measures={one.measures.model: one.slates for one in results if one.slates is not None},
         reports=tuple(one.report for one in results),
     )

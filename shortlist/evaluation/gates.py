@@ -28,6 +28,7 @@ from shortlist.evaluation.records import (
     SliceComparison,
 )
 from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
+from shortlist.evaluation.slates import SlateLimits, SlateMeasures, slates_gate
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError
@@ -63,6 +64,8 @@ class Case:
     """What a real Triton answered; None when there is no readable proof."""
     members: tuple[Comparison, ...] = ()
     """With each of the models that it is made of; empty: it is made of none."""
+    slates: SlateMeasures | None = None
+    """What users would see of it; None when no slates were made."""
 
     @property
     def measures(self) -> Measures:
@@ -410,6 +413,11 @@ GATES: Final[dict[str, Gate]] = {
         ),
         LabelLimits,
         lambda case: bool(case.scored.labels),
+    ),
+    "slates": Gate(
+        lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits)),
+        SlateLimits,
+        lambda case: case.evidence.retrieval_declared,
     ),
     "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
 }

@@ -52,11 +52,11 @@ class RetrievalEvaluation(Record):
 
 
 class StageNumbers(Record):
-    """One list: a source's, or that of all together. Intervals are by user."""
+    """One list: that of a source, of all together, or of a later stage. Intervals are by user."""
 
     stage: str = "retrieval"
     source: str | None
-    """Name of the source; null for all together."""
+    """Name of the source; null for a list that is of no single one."""
     items: float = Field(ge=0)
     """Candidates per user, the mean."""
     recall: Interval | None
@@ -68,6 +68,8 @@ class StageNumbers(Record):
     """Mean self-information of the first ten candidates, in bits."""
     coverage: float
     index_recall: float | None = None
+    diversity: float | None = None
+    """Mean of 1 - likeness over the pairs of the first ten; None where it was not measured."""
 
 
 class RetrievalMeasures(Record):
@@ -111,7 +113,7 @@ def measure_retrieval(folder: Path | None, confidence: float, rounds: int, seed:
         return None
     per_user = pl.read_parquet(folder / PER_USER)
     stages = {
-        one.name: _stage(one, per_user.filter(pl.col("list") == one.name), confidence, rounds, seed)
+        one.name: stage_numbers(one, per_user.filter(pl.col("list") == one.name), confidence, rounds, seed)
         for one in evaluation.lists
     }
     best = stages.pop(BEST, None)
@@ -147,21 +149,38 @@ def retrieval_gate(measures: RetrievalMeasures | None, limits: RetrievalLimits) 
     return GateResult.of("retrieval", failures, passes, **numbers)
 
 
-def _stage(one: EvaluatedList, rows: pl.DataFrame, confidence: float, rounds: int, seed: int) -> StageNumbers:
+def stage_numbers(
+    one: EvaluatedList, rows: pl.DataFrame, confidence: float, rounds: int, seed: int, stage: str = "retrieval"
+) -> StageNumbers:
+    """Return the numbers of a list over its users.
+
+    Args:
+        one: What is true of it over all users.
+        rows: A line per user, with the numbers of `shortlist.evaluation.list_metrics`.
+        confidence: Level of the intervals.
+        rounds: Resamples of users.
+        seed: Of the resamples.
+        stage: That it belongs to.
+    """
+
     def interval(name: str) -> Interval | None:
         values = rows[name].to_numpy()
         return bootstrap_mean(values, confidence, rounds, seed) if len(values) >= FEWEST_CLUSTERS else None
 
-    novelty = rows["novelty"].fill_nan(None).mean()
-    mean_items = rows["items"].mean()
+    def mean(name: str) -> float | None:
+        found = rows[name].fill_nan(None).mean() if name in rows.columns else None
+        return float(found) if isinstance(found, float) else None
+
     return StageNumbers(
-        source=None if one.name in (ALL, BEST) else one.name,
-        items=float(mean_items) if isinstance(mean_items, float) else 0.0,
+        stage=stage,
+        source=one.name if stage == "retrieval" and one.name not in (ALL, BEST) else None,
+        items=mean("items") or 0.0,
         recall=interval("recall"),
         ndcg_at_10=interval("ndcg_at_10"),
         hit_rate_at_10=interval("hit_rate_at_10"),
         reciprocal_rank=interval("reciprocal_rank"),
-        novelty=float(novelty) if isinstance(novelty, float) else None,
+        novelty=mean("novelty"),
         coverage=one.coverage,
         index_recall=one.index_recall,
+        diversity=mean("diversity"),
     )

@@ -21,6 +21,7 @@ from shortlist.evaluation.records import (
     SliceComparison,
 )
 from shortlist.evaluation.retrieval import RetrievalMeasures
+from shortlist.evaluation.slates import SlateMeasures
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import read_json
 
@@ -66,6 +67,8 @@ class Verdict(Record):
     """Row counts of validation; empty when they could not be read."""
     retrieval: RetrievalMeasures | None = None
     """How good the candidates are; None where nothing is declared, or it was not measured."""
+    slate_measures: dict[str, SlateMeasures] = Field(default_factory=dict)
+    """Per candidate; empty where nothing is declared. One whose slates were not evaluated is left out."""
     reports: tuple[GateReport, ...]
 
     def best_after(self, model: str) -> str:

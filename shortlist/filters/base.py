@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,11 @@ class Filter(Section):
     @property
     def file(self) -> str | None:
         """The user's file that it reads, relative to the folder of the log; None: it has no file."""
+        return None
+
+    @property
+    def remembers(self) -> timedelta | None:
+        """How much of the past it has to be told of what users were shown; None: nothing."""
         return None
 
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
@@ -56,6 +57,11 @@ class Seen(Filter):
     def reads(self) -> tuple[str, ...]:
         """The item."""
         return (Columns.ITEM,)
+
+    @property
+    def remembers(self) -> timedelta:
+        """The window."""
+        return length_of(self.window)
 
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where an item is not among the remembered ones; everything, for a user without a history."""

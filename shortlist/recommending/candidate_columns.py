@@ -20,6 +20,10 @@ SCORE: Final = "score"
 NOW: Final = "now"
 """Datetime("us", "UTC"): the moment of the request."""
 
+RANK_OF: Final = "rank_of_"
+"""Float64, so that 1 / rank is no division of whole numbers: before the name of a source, the candidate's rank there,
+from 1; null where the source did not give it."""
+
 _TYPES: Final[Mapping[str, pl.DataType]] = {
     "integer": pl.Int64(),
     "hex": pl.Int64(),
@@ -43,13 +47,18 @@ def candidate_types(data: Data) -> dict[str, pl.DataType]:
     return {**types, Columns.ITEM: types[data.item], NOW: pl.Datetime("us", "UTC")}
 
 
+def rank_types(retrieval: Retrieval) -> dict[str, pl.DataType]:
+    """Return the columns that say which rank each source gave a candidate."""
+    return {f"{RANK_OF}{name}": pl.Float64() for name in retrieval.sources}
+
+
 def check_slates(data: Data, retrieval: Retrieval, filters: Filters, ordering: Ordering) -> None:
     """Check filters and ordering against what candidates have, and against each other.
 
     Raises:
         ShortlistError: An expression or a rule does not fit the columns, or a fallback is no source.
     """
-    types = candidate_types(data)
+    types = {**candidate_types(data), **rank_types(retrieval)}
     for number, rule in enumerate(filters.rules):
         _placed(f"filters.rules.{number}", rule.check, types)
         if rule.file is not None and isinstance(data.source, GeneratedSource):

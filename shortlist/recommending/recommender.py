@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, ShortlistError, score_column
 from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.ordering.order import columns_read, order
-from shortlist.recommending.candidate_columns import NOW, SCORE
+from shortlist.recommending.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import Queries
+from shortlist.retrieval.union import NO_RANK
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import SourceSection
 
 _NO_ITEM: Final = -1
 
@@ -74,12 +78,28 @@ class FoundCandidates:
     fallback: tuple[str, ...]
     """Sources that were asked for more."""
 
+    @property
+    def removed_counts(self) -> Mapping[str, int]:
+        """Candidates that each filter removed first, by its name; filters that removed none are left out."""
+        return Counter(self.removed.filters)
+
+    @property
+    def source_counts(self) -> Mapping[str, int]:
+        """Candidates that each source ranked highest, by its name; sources without any are left out."""
+        return Counter(self.sources)
+
+    def head(self, most: int) -> FoundCandidates:
+        """Return the first candidates."""
+        return replace(self, rows=self.rows[:most], sources=self.sources[:most])
+
 
 @dataclass(frozen=True)
 class Slate:
     """An answer; arrays of shape (n_items,), in the order in which items are shown."""
 
     items: pl.Series
+    rows: np.ndarray
+    """Int64: their places among the candidates."""
     scores: np.ndarray
     """Float64: what the model gave."""
     values: np.ndarray
@@ -131,7 +151,9 @@ class Recommender:
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
         self._scores_read = [name for name in columns_read(ordering) if name in labels]
-        self._of_request = [name for name in read if name not in {*self._of_items, *labels, SCORE, NOW}]
+        self._ranks = [name for name in rank_types(retriever.section) if name in read]
+        known = {*self._of_items, *self._ranks, *labels, SCORE, NOW}
+        self._of_request = [name for name in read if name not in known]
 
     @property
     def size(self) -> int:
@@ -152,6 +174,22 @@ class Recommender:
     def ordering(self) -> Ordering:
         """The section."""
         return self._ordering
+
+    @property
+    def retriever(self) -> Retriever:
+        """The fitted sources."""
+        return self._retriever
+
+    @property
+    def lists(self) -> Mapping[str, pl.Series]:
+        """Items of the files that filters read, by the name of the filter."""
+        return self._lists
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Columns of the request and of the user that a stage reads."""
+        of_sources = (name for source in self._retriever.section.sources.values() for name in _context_of(source))
+        return tuple(dict.fromkeys((*self._of_request, *of_sources)))
 
     @property
     def item_type(self) -> pl.DataType:
@@ -179,18 +217,22 @@ class Recommender:
         found = self._retriever.candidates(queries)
         given = found.items[0] != _NO_ITEM
         first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
-        rows = found.items[0][given]
+        rows, ranks = found.items[0][given], found.ranks[0][given]
         sources = [found.sources[place] for place in first[given]]
-        filtered, frame = self._filtered(rows, request)
+        filtered, frame = self._filtered(rows, ranks, request)
         asked: list[str] = []
         for name, more in self._more(queries):
             if len(filtered.rows) >= request.k:
                 break
-            new = more[~np.isin(more, rows)]
+            is_new = ~np.isin(more, rows)
+            new = more[is_new]
             rows = np.concatenate([rows, new])
+            of_new = np.zeros((len(new), len(found.sources)), np.int32)
+            of_new[:, found.sources.index(name)] = np.flatnonzero(is_new) + 1
+            ranks = np.concatenate([ranks, of_new])
             sources += [name] * len(new)
             asked += [] if name in asked else [name]
-            filtered, frame = self._filtered(rows, request)
+            filtered, frame = self._filtered(rows, ranks, request)
         gone = np.flatnonzero(filtered.removed_by >= 0)
         return FoundCandidates(
             rows=frame[filtered.rows],
@@ -229,6 +271,7 @@ class Recommender:
         ordered = order(scored, self._ordering, request.k, request.id)
         return Slate(
             items=found.rows[Columns.ITEM].gather(ordered.rows),
+            rows=ordered.rows,
             scores=given[ordered.rows],
             values=ordered.values,
             sources=tuple(found.sources[row] for row in ordered.rows),
@@ -254,13 +297,18 @@ class Recommender:
     def _told(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
-    def _filtered(self, rows: Rows, request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
+    def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
         frame = self._items.select(self._of_items)[rows].with_columns(
             pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
             *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
+            *(self._rank(name, ranks) for name in self._ranks),
         )
         known = FilterRequest(request.now, request.history, self._lists)
         return apply_filters(frame, self._filters.rules, known), frame
+
+    def _rank(self, name: str, ranks: NDArray[np.int32]) -> pl.Series:
+        of_source = ranks[:, self.sources.index(name.removeprefix(RANK_OF))].astype(np.float64)
+        return pl.Series(name, np.where(of_source == NO_RANK, np.nan, of_source)).fill_nan(None)
 
     def _more(self, queries: Queries) -> Iterator[tuple[str, Rows]]:
         """Give ever longer lists of the fallbacks, each until it has no more."""
@@ -274,3 +322,8 @@ class Recommender:
                 yield name, items
                 if len(items) < most:
                     break
+
+
+def _context_of(source: SourceSection) -> tuple[str, ...]:
+    # A section of the registry is a `SourceKind`.
+    return tuple(getattr(source, "reads_context", ()))

@@ -16,12 +16,14 @@ from shortlist.evaluation.measure import measure
 from shortlist.evaluation.verdict import Verdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.page_facts import split_rows
-from shortlist.report.report import write_report
+from shortlist.report.report import slates_of, write_report
 from shortlist.report.summary import (
     BlessedVersion,
     Rows,
+    StageLine,
     StepNumbers,
     Summary,
+    best_possible_of,
     engine_of_all,
     gate_lines,
     label_numbers,
@@ -92,7 +94,7 @@ def summary_of(page: RunPage) -> Summary:
     return Summary(
         spec=page.spec,
         rows=_rows(page),
-        best_possible=verdict.best_possible if verdict else None,
+        best_possible=best_possible_of(verdict.best_possible, verdict.retrieval) if verdict else None,
         models={one.model: model_numbers(one, kinds.get(one.model, ""), records.get(one.model)) for one in measures},
         metric=verdict.metric if verdict else None,
         notice=page.notice,
@@ -109,8 +111,14 @@ def summary_of(page: RunPage) -> Summary:
         engine=engine_of_all(step.engine for step in page.steps),
         embeddings=embeddings_of(records.values()),
         labels=label_numbers(measures),
-        stages=stage_lines(verdict.retrieval if verdict else None),
+        stages=_stages(page, verdict),
     )
+
+
+def _stages(page: RunPage, verdict: Verdict | None) -> tuple[StageLine, ...]:
+    if verdict is None or page.verdict is None:
+        return ()
+    return stage_lines(verdict.retrieval, slates_of(verdict, read_blessing(page.verdict / Files.BLESSING)))
 
 
 def _rows(page: RunPage) -> Rows:

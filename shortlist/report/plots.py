@@ -80,9 +80,14 @@ def auc_plot(models: Sequence[Measures], best: Scores | None) -> Plot | None:
         return plot(figure, "auc", "AUC", caption)
 
 
-def funnel_plot(measures: RetrievalMeasures) -> Plot | None:
-    """Return the recall of every source and of all together; None when too few users were measured."""
-    every = [*measures.stages, *([measures.best_possible] if measures.best_possible else [])]
+def funnel_plot(measures: RetrievalMeasures, later: Sequence[StageNumbers] = ()) -> Plot | None:
+    """Return the recall of every source, of all together and of later stages; None with too few users.
+
+    Args:
+        measures: Of retrieval.
+        later: Filtering, scoring and ordering; empty where no slates were made.
+    """
+    every = [*measures.stages, *later, *([measures.best_possible] if measures.best_possible else [])]
     shown = [(_list_name(one, measures), one.recall, one.items) for one in every if one.recall]
     if not shown:
         return None
@@ -98,8 +103,8 @@ def funnel_plot(measures: RetrievalMeasures) -> Plot | None:
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x")
         caption = (
-            f"From {size:,} items to the candidates of a user: which share of the items that users took on the test"
-            " days is among them. The line is the confidence interval."
+            f"From {size:,} items to the candidates of a user{' and to the slate' if later else ''}: which share of the"
+            " items that users took on the test days is among them. The line is the confidence interval."
         )
         return plot(figure, "funnel", "Candidates", caption)
 
@@ -108,6 +113,8 @@ _BEST_POSSIBLE = "best possible"
 
 
 def _list_name(one: StageNumbers, measures: RetrievalMeasures) -> str:
+    if one.stage != "retrieval":
+        return one.stage
     return one.source or (_BEST_POSSIBLE if one is measures.best_possible else "all sources")
 
 

@@ -14,6 +14,7 @@ from shortlist.contracts import Files
 from shortlist.evaluation.blessing import Blessing, read_blessing
 from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.records import TITLES, Measures, Scores
+from shortlist.evaluation.slates import SlateMeasures
 from shortlist.evaluation.verdict import Verdict
 from shortlist.report import plots
 from shortlist.report.figures import Plot
@@ -49,6 +50,7 @@ def render(page: RunPage) -> str:
     blessing = read_blessing(page.verdict / Files.BLESSING) if page.verdict else None
     models = _by_auc((*(verdict.models if verdict else ()), *page.measures))
     best = verdict.best_possible if verdict else None
+    slates = slates_of(verdict, blessing)
     records = {model: read_json(folder / Files.MODEL) for model, folder in page.models.items()}
     return _template().render(
         page=page,
@@ -69,7 +71,10 @@ def render(page: RunPage) -> str:
         best_line=best_line,
         model_plots=model_plots(models, best),
         retrieval=verdict.retrieval if verdict else None,
-        funnel=plots.funnel_plot(verdict.retrieval) if verdict and verdict.retrieval else None,
+        slates=slates,
+        funnel=plots.funnel_plot(verdict.retrieval, slates[1].stages if slates else ())
+        if verdict and verdict.retrieval
+        else None,
         training_plots=sorted(
             (one for record in records.values() for one in training_plots(record)),
             key=lambda one: one.name.startswith("importance"),
@@ -77,6 +82,14 @@ def render(page: RunPage) -> str:
         **_log(page),
         **_table(page),
     )
+
+
+def slates_of(verdict: Verdict | None, blessing: Blessing | None) -> tuple[str, SlateMeasures] | None:
+    """Return the candidate whose slates are shown, the blessed one or the first, with what was measured of them."""
+    measured = verdict.slate_measures if verdict else {}
+    blessed = blessing.blessed.model if blessing and blessing.blessed else None
+    shown = blessed if blessed in measured else next(iter(measured), None)
+    return (shown, measured[shown]) if shown else None
 
 
 def model_plots(models: Sequence[Measures], best: Scores | None) -> list[Plot]:

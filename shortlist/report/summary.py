@@ -12,7 +12,8 @@ from pydantic import Field
 from shortlist.evaluation.embeddings import EmbeddingNumbers
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.records import Interval, Measures, Metric, Record, Scores
-from shortlist.evaluation.retrieval import RetrievalMeasures
+from shortlist.evaluation.retrieval import RetrievalMeasures, StageNumbers
+from shortlist.evaluation.slates import FILTERING, SlateMeasures
 from shortlist.storage.artefacts import write_json
 
 Count = int | None
@@ -130,9 +131,12 @@ class StageLine(Record):
     """A stage, on the users of the test days; a number is null where too few users were measured."""
 
     stage: str
-    """`retrieval`; or `best_possible`, the list of a generated world's own truth."""
+    """`retrieval`, `filtering`, `scoring` and `ordering`, the last of which users would see; or `best_possible`, the
+    list of a generated world's own truth."""
     source: str | None
     """One source of the stage; null for all together."""
+    model: str | None = None
+    """The candidate that scored: the blessed one, else the first one; null for a stage before."""
     items: float = Field(ge=0)
     """Candidates per user, the mean."""
     recall: float | None = Field(ge=0, le=1)
@@ -148,6 +152,17 @@ class StageLine(Record):
     """Share of the catalogue that was some user's candidate."""
     index_recall: float | None = Field(default=None, ge=0, le=1)
     """Share of the exact answers that an approximate index found; null where the search is exact."""
+    diversity: float | None = None
+    """Mean of 1 - likeness over the pairs of the first ten; null where it was not measured."""
+
+
+class BestPossible(Scores):
+    """Of a generated log: what its own truth reaches on the test days."""
+
+    ndcg_at_10: float | None = None
+    """Of the items that each user takes most often in expectation, whoever shows them; null without `retrieval`."""
+    recall: float | None = None
+    """Of as many of them as there are candidates."""
 
 
 class Failure(Record):
@@ -163,7 +178,7 @@ class Summary(Record):
     spec: str
     """Name of the spec."""
     rows: Rows
-    best_possible: Scores | None
+    best_possible: BestPossible | None
     """Of a generated log: what the planted probabilities themselves reach on the test rows."""
     models: dict[str, ModelNumbers]
     """By declared name; `champion` is the serving model on this run's rows."""
@@ -250,25 +265,48 @@ def engine_of_all(engines: Iterable[EngineNumbers | None]) -> EngineNumbers | No
     return used[-1].model_copy(update={"queries": sum(one.queries for one in used), "on_cpu": dict(on_cpu)})
 
 
-def stage_lines(measures: RetrievalMeasures | None) -> tuple[StageLine, ...]:
-    """Return a line per source, one for all together, and the best possible of a generated log."""
+def stage_lines(
+    measures: RetrievalMeasures | None, slates: tuple[str, SlateMeasures] | None = None
+) -> tuple[StageLine, ...]:
+    """Return a line per source, for all together, for every later stage, and the best possible of a generated log.
+
+    Args:
+        measures: Of retrieval; None where nothing is declared.
+        slates: Name of a candidate and what was measured of its slates; None where none were made.
+    """
     if measures is None:
         return ()
+    model, later = (slates[0], slates[1].stages) if slates else (None, ())
     best = measures.best_possible
-    found = [*measures.stages, *([best.model_copy(update={"stage": "best_possible"})] if best else [])]
-    return tuple(
-        StageLine(
-            stage=one.stage,
-            source=one.source,
-            items=one.items,
-            **_ends("recall", one.recall),
-            **{name: _value(getattr(one, name)) for name in ("ndcg_at_10", "hit_rate_at_10", "reciprocal_rank")},
-            novelty=one.novelty,
-            coverage=one.coverage,
-            index_recall=one.index_recall,
-        )
-        for one in found
+    return (
+        *(_stage_line(one) for one in measures.stages),
+        *(_stage_line(one, None if one.stage == FILTERING else model) for one in later),
+        *([_stage_line(best.model_copy(update={"stage": "best_possible"}))] if best else []),
     )
+
+
+def _stage_line(one: StageNumbers, model: str | None = None) -> StageLine:
+    return StageLine(
+        stage=one.stage,
+        source=one.source,
+        model=model,
+        items=one.items,
+        **_ends("recall", one.recall),
+        **{name: _value(getattr(one, name)) for name in ("ndcg_at_10", "hit_rate_at_10", "reciprocal_rank")},
+        novelty=one.novelty,
+        coverage=one.coverage,
+        index_recall=one.index_recall,
+        diversity=one.diversity,
+    )
+
+
+def best_possible_of(scores: Scores | None, measures: RetrievalMeasures | None) -> BestPossible | None:
+    """Return what a generated log's own truth reaches; None for a real one."""
+    if scores is None:
+        return None
+    best = measures.best_possible if measures else None
+    found = {"ndcg_at_10": _value(best.ndcg_at_10), "recall": _value(best.recall)} if best else {}
+    return BestPossible(**scores.model_dump(), **found)
 
 
 def _value(found: Interval | None) -> float | None:

@@ -34,6 +34,7 @@ TITLES: Final = {
     "validate_export": "Validate on a real Triton:",
     "train_ensembles": "Train ensembles",
     "score_champion": "Score the champion",
+    "evaluate_slates": "Evaluate slates",
     "evaluate_gates": "Gates",
     "build_reference_profile": "Build the reference profile",
     "register": "Register in MLflow",

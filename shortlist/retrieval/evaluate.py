@@ -21,7 +21,7 @@ from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import ROW, Queries, users_of
 from shortlist.retrieval.sources.nearest import NearestItems
 from shortlist.spec.data import Data, GeneratedSource
-from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
@@ -64,11 +64,11 @@ def evaluate_retrieval(
         for name, rows in found.items():
             lists[name].append(rows)
     whole = {name: np.concatenate(parts) if parts else np.empty((0, 1), np.int32) for name, parts in lists.items()}
-    if isinstance(data.source, GeneratedSource) and _in_world(data.source, users.queries.users):
+    if isinstance(data.source, GeneratedSource) and in_world(data.source, users.queries.users):
         ids = best_candidates(data.source, users.queries.users, sorted(test), retriever.section.candidates)
         rows = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1)))
         whole[BEST] = rows.reshape(ids.shape)
-    popularity = _popularity(retriever)
+    popularity = popularity_of(retriever)
     size = retriever.catalogue.size
     evaluated, lines = [], []
     for name, rows in whole.items():
@@ -87,20 +87,38 @@ def evaluate_retrieval(
         write_json(staging / FILE, evaluation.model_dump(mode="json"))
 
 
-def read_test_users(retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], seed: int) -> TestUsers:
-    """Return the users with a positive row on the test days, their queries and what they took."""
+def read_test_users(
+    retriever: Retriever, data: Data, log: DayTable, test: frozenset[date], seed: int, most: int = MOST_USERS,
+    *, all_context: bool = False,
+) -> TestUsers:  # fmt: skip
+    """Return the users with a positive row on the test days, their queries and what they took.
+
+    Args:
+        retriever: The sources.
+        data: The spec's section.
+        log: The validated log.
+        test: The test days.
+        seed: Of the draw of users.
+        most: Users; of more, so many are drawn.
+        all_context: Give queries what a request tells, `retrieval.context`, with the time and the columns of the user's
+            side tables, not only what sources read.
+    """
     assert data.user and data.item
     own = {column.name for column in data.columns}
     context = context_columns(retriever.section)
+    if all_context:
+        context = list(
+            dict.fromkeys((*context, *retriever.section.context, *columns_of(user_tables(data)), Columns.TIME))
+        )
     wanted = list(dict.fromkeys((data.user, data.item, *(name for name in context if name in own))))
     rows = log.scan(test).filter(pl.col(data.user).is_not_null()).select(*wanted, Columns.TIME, Columns.LABEL).collect()
     taken = rows.filter(pl.col(Columns.LABEL) == 1).select(data.user, data.item).unique().drop_nulls()
     users = taken[data.user].unique().sort()
-    if len(users) > MOST_USERS:
-        users = users.sample(MOST_USERS, seed=seed).sort()
+    if len(users) > most:
+        users = users.sample(most, seed=seed).sort()
     first = rows.sort(Columns.TIME, maintain_order=True).unique(data.user, keep="first", maintain_order=True)
     asked = users.to_frame().join(first, on=data.user, how="left", maintain_order="left")
-    if set(context) - own:
+    if set(context) - own - {Columns.TIME}:
         of_users = users_of(log.folder, data)
         asked = asked.join(of_users, on=data.user, how="left", maintain_order="left")
     numbered = taken.join(users.to_frame().with_row_index("query"), on=data.user, how="inner").sort("query", data.item)
@@ -108,7 +126,7 @@ def read_test_users(retriever: Retriever, data: Data, log: DayTable, test: froze
     return TestUsers(Queries(users, retriever.recent_of(users), asked.select(context)), relevant)
 
 
-def _in_world(source: GeneratedSource, users: pl.Series) -> bool:
+def in_world(source: GeneratedSource, users: pl.Series) -> bool:
     """Return whether the best list of users is known, and worth its time."""
     known = users.is_between(FIRST_USER, FIRST_USER + source.users - 1).all()
     return len(users) > 0 and known and len(users) * source.items <= MOST_PAIRS
@@ -120,7 +138,7 @@ def context_columns(section: Retrieval) -> list[str]:
     return list(dict.fromkeys(every))
 
 
-def _popularity(retriever: Retriever) -> NDArray[np.float64]:
+def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
     """Return which share of users had each item among their latest, one user more than that: never 0."""
     recent = retriever.recent
     taken = recent[ROW].explode(empty_as_null=False).cast(pl.Int64).to_numpy()

@@ -43,6 +43,7 @@ def registered_version(
 ) -> Deployment:
     """Return a version ready to be deployed that has served before; its files are checked, not its blessing."""
     found = models.fetch(version, to)
+    release = models.retrieval_of(version, to)
     return Deployment(
         # Its name says more than its kind: there may be several of one kind.
         version=version,
@@ -50,6 +51,8 @@ def registered_version(
         model_folder=found.folder,
         digest=folder_digest(found.folder),
         store=store,
+        release=release,
+        release_digest="" if release is None else folder_digest(release),
     )
 
 

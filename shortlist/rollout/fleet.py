@@ -54,6 +54,9 @@ class Models(Protocol):
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         """Return the file of a version's blessing."""
 
+    def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
+        """Return the folder of what is released with a version's model."""
+
     def set_alias(self, alias: Alias, version: int | None) -> None:
         """Point an alias at a version; None: at nothing."""
 

@@ -6,9 +6,10 @@ from typing import Final
 
 from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.local.version import verify_deployed
 from shortlist.serving.processes.launch import check_repository
 from shortlist.spec.serving import Serving
-from shortlist.storage.artefacts import IntegrityError, folder_digest, verify_manifest
+from shortlist.storage.artefacts import IntegrityError
 
 READY_SECONDS: Final = 90.0
 """Longest wait for a version's servers."""
@@ -45,9 +46,7 @@ class LocalFleet:
             raise IntegrityError(f"version {version} is not deployed any more; make deploy-canary deploys it again")
         folder = self._stack.places.versions / f"v{version}"
         check_repository(folder / "repository", deployed.repository_digest)
-        verify_manifest(folder / "model")
-        if (found := folder_digest(folder / "model")) != deployed.deployment.digest:
-            raise IntegrityError(f"{folder / 'model'}: digest {found}, but {deployed.deployment.digest} was deployed")
+        verify_deployed(folder, deployed.deployment)
 
     def route(self, route: Route) -> None:
         """Send users where a route says."""

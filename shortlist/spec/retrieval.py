@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shortlist.contracts import did_you_mean
-from shortlist.spec.base import OneOf, Section
+from shortlist.spec.base import Names, OneOf, Section
 from shortlist.spec.data import Column, Data, RowClock, SideTable
 
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """What a user calls a source: in answers, reports and metrics."""
 
-RESERVED = ("all", "best_possible")
+RESERVED = ("all", "best_possible", "recent_popularity", "filtering", "scoring", "ordering")
 """Names that reports give to other lists than those of sources."""
 
 
@@ -72,6 +72,9 @@ class Retrieval(Section):
     """The sources, by name; several of one kind are fine."""
     index: ItemIndex = ItemIndex()
     """How sources with vectors find the nearest items."""
+    context: Names = ()
+    """Columns of the log that a request tells once for all its items, such as a surface. Slates are evaluated with
+    those of a user's first row; what else a row has, such as its place, is null for a candidate."""
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:
@@ -89,6 +92,15 @@ class Retrieval(Section):
         for role in ("user", "item"):
             if getattr(data, role) is None:
                 raise ValueError(f"retrieval: data.{role} names no column; declare the column that names the {role}")
+        known = {column.name: column for column in data.columns if column.known == "before"}
+        roles = {data.user, data.item, data.label, data.impression, data.request}
+        own = {name: column for name, column in known.items() if name not in roles}
+        try:
+            check_columns(
+                self.context, own, ("integer", "number", "string", "hex", "date"), "the log that is known before"
+            )
+        except ValueError as problem:
+            raise ValueError(f"retrieval.context: {problem}") from None
         for name, source in self.sources.items():
             try:
                 source.check(data)

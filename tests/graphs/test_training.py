@@ -58,7 +58,9 @@ def small_demo() -> dict[str, Any]:
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
     spec["gates"]["infra"] = {"seconds": 0.5}
     sources = {"recent": {"kind": "popular", "keys": ["surface"]}, "together": {"kind": "co_visitation"}}
-    spec["retrieval"] = {"candidates": 100, "sources": sources}
+    spec["retrieval"] = {"candidates": 100, "sources": sources, "context": ["surface"]}
+    spec["filters"]["fallback"] = ["recent"]
+    spec["ordering"]["value"] = "score / (10 + COALESCE(rank_of_recent, 200))"
     return spec
 
 
@@ -94,6 +96,7 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
     assert 0.5 < summary["models"]["popularity"]["auc"] < summary["models"]["xgboost"]["auc"] < 1
     assert {gate["name"] for gate in summary["gates"]} == {
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra", "retrieval",
+        "slates",
     }  # fmt: skip
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
@@ -196,10 +199,16 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path:
     assert tracker.registry.retrieval_of(champion.version) is not None  # its sources are released with it
     sources = [(line["stage"], line["source"]) for line in summary["stages"]]
     assert sources == [
-        ("retrieval", "recent"), ("retrieval", "together"), ("retrieval", None), ("best_possible", None)
+        ("retrieval", "recent"), ("retrieval", "together"), ("retrieval", None),
+        ("filtering", None), ("scoring", None), ("ordering", None), ("best_possible", None),
     ]  # fmt: skip
-    assert "retrieval" in {gate["name"] for gate in summary["gates"]}
-    assert summary["stages"][2]["recall"] >= 0.8 * summary["stages"][3]["recall"]
+    assert {"retrieval", "slates"} <= {gate["name"] for gate in summary["gates"]}
+    of_all, filtering, scoring, ordering, best = summary["stages"][2:]
+    assert of_all["recall"] >= 0.8 * best["recall"] == 0.8 * summary["best_possible"]["recall"]
+    assert (filtering["model"], ordering["model"]) == (None, scoring["model"]) and scoring["model"] is not None
+    assert scoring["recall"] == filtering["recall"] > ordering["recall"] > 0
+    assert (ordering["items"], scoring["items"]) == (10, filtering["items"])
+    assert ordering["ndcg_at_10"] > scoring["ndcg_at_10"]  # clicks are known of what is shown, the popular items
     for kind in ("xgboost", "dlrm"):
         new, *old = tracker._client.search_runs([tracker._experiment], f"tags.kind = '{kind}'")
         tags = new.data.tags

@@ -191,6 +191,8 @@ class _Making:
 def _smaller(spec: dict[str, Any]) -> dict[str, Any]:
     small = copy.deepcopy(spec) | {"name": NAME, "serving": SERVING, "gates": GATE_LIMITS}
     small["data"]["source"] |= SIZE
+    for stage in ("retrieval", "filters", "ordering"):  # clients bring their candidates
+        del small[stage]
     small["models"] = {"xgboost": small["models"]["xgboost"] | TREES}
     return small
 

@@ -23,6 +23,10 @@ class Deployment(BaseModel):
     """`folder_digest` of the model folder when it was verified."""
     store: Path | StorageConfig | None
     """Folder of the spec's Feast store, or the stores it is in."""
+    release: Path | None = None
+    """Folder of the sources, filters and ordering; copied when deployed. None: clients bring their candidates."""
+    release_digest: str = ""
+    """`folder_digest` of that folder when it was verified."""
 
 
 class Route(BaseModel):

@@ -19,6 +19,7 @@ from shortlist.serving.server.headers import (
     UNREADY_HEADER,
     USER_HEADER,
     VERSION_HEADER,
+    recommend_model,
 )
 
 Config = dict[str, Any]
@@ -93,21 +94,21 @@ class _Retries(NamedTuple):
 
 
 def _table(model: str, route: Route, retries: _Retries, most: int) -> list[Config]:
-    path = f"/v2/models/{model}"
-    table = [
-        _route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _whole_first(most),
-        _route(f"{path}/infer", _split(route, "http", retries), method="POST") | _whole_first(most),
-    ]
-    for version in sorted({route.stable, route.canary or route.stable}):
-        # A client that names a version gets it and counts for no track.
-        action = {**_to(version, "http"), **_patience(retries, "http")}
-        one = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
-        table.append(one | _whole_first(most))
+    table = [_route(f"{_SERVICE}/ModelInfer", _split(route, "grpc", retries), grpc=True) | _whole_first(most)]
+    paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
+    for path in paths:
+        table.append(_route(f"{path}/infer", _split(route, "http", retries), method="POST") | _whole_first(most))
+        for version in sorted({route.stable, route.canary or route.stable}):
+            # A client that names a version gets it and counts for no track.
+            action = {**_to(version, "http"), **_patience(retries, "http")}
+            one = _route(f"{path}/versions/{version}/infer", action, method="POST", version=version)
+            table.append(one | _whole_first(most))
     http, grpc = _quick(route, "http"), _quick(route, "grpc")
     stable = route.stable
     calls = [_route(f"{_SERVICE}/{name}", grpc, grpc=True, version=stable) for name in _SIDE_CALLS]
     table += [call | _whole_first(most) for call in calls]
-    sides = ("/v2", "/v2/health/live", "/v2/health/ready", path, f"{path}/ready")
+    of_models = [side for path in paths for side in (path, f"{path}/ready")]
+    sides = ("/v2", "/v2/health/live", "/v2/health/ready", *of_models)
     table += [_route(side, http, method="GET", version=stable) for side in sides]
     return [*table, {"match": {"prefix": "/"}, "direct_response": _says(404, NOT_SERVED)}]
 

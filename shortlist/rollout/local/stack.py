@@ -151,9 +151,10 @@ class Stack:
             record = self.record
             version = deployment.version
             known = record.versions.get(version)
-            if known is not None and known.deployment.digest != deployment.digest:
+            if known is not None and _digests(known.deployment) != _digests(deployment):
                 raise StackError(
-                    f"version {version} is deployed with digest {known.deployment.digest}, not {deployment.digest};"
+                    f"version {version} is deployed with digest {_digests(known.deployment)}, not"
+                    f" {_digests(deployment)};"
                     " a registered version never changes. Retire it first."
                 )
             replicas = replica_ports(record, record.serving.replicas, known.replicas if known else ())
@@ -277,3 +278,8 @@ class Stack:
                     asked[triton_name(version, replica)] = partial(answers, triton, READY)
         if name in asked:
             silent({name: asked[name]}, _RESTART_SECONDS)
+
+
+def _digests(deployment: Deployment) -> str:
+    """Return the digests of a version's model and of what is released with it."""
+    return "+".join(filter(None, (deployment.digest, deployment.release_digest)))

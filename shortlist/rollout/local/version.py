@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Final
 
 from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.local.record import DeployedVersion, StackRecord, VersionPorts, server_name, triton_name
@@ -24,6 +25,9 @@ from shortlist.storage.artefacts import (
     write_json,
 )
 
+RELEASE: Final = "release"
+"""Folder of what is released with the model, inside a version's folder."""
+
 
 def install(
     places: ServingPaths,
@@ -32,7 +36,7 @@ def install(
     serving: Serving,
     replicas: tuple[VersionPorts, ...],
 ) -> DeployedVersion:
-    """Write the folder of a version (its model folder, its Triton repository, its server's settings) and return it.
+    """Write the folder of a version (model folder, release, Triton repository, settings of its server) and return it.
 
     A folder that holds this version already, unchanged, is kept.
 
@@ -43,6 +47,8 @@ def install(
     known = record.versions.get(deployment.version)
     if known is None or not _holds(folder, known):
         _verify(deployment.model_folder, deployment.digest)
+        if deployment.release is not None:
+            _verify(deployment.release, deployment.release_digest)
         with atomic_folder(folder) as staging:
             _write(staging, deployment, serving)
     return DeployedVersion(
@@ -111,6 +117,7 @@ def _settings(
         model=record.model,
         version=version,
         model_folder=places.versions / f"v{version}" / "model",
+        release=places.versions / f"v{version}" / RELEASE if deployed.deployment.release is not None else None,
         predictor=tritons.pop(replica),
         spare_predictors=tuple(tritons),
         http_port=ports.http,
@@ -130,6 +137,9 @@ def _write(folder: Path, deployment: Deployment, serving: Serving) -> None:
     model = folder / "model"
     shutil.copytree(deployment.model_folder, model)
     _verify(model, deployment.digest)  # It may have changed while it was copied.
+    if deployment.release is not None:
+        shutil.copytree(deployment.release, folder / RELEASE)
+        _verify(folder / RELEASE, deployment.release_digest)
     repository = folder / "repository"
     exported, version = model / signature.FOLDER, deployment.version
     write_repository(
@@ -138,9 +148,20 @@ def _write(folder: Path, deployment: Deployment, serving: Serving) -> None:
     verify_repository(repository)
 
 
+def verify_deployed(folder: Path, deployment: Deployment) -> None:
+    """Pass when the folder of a version holds the model and the release that were deployed.
+
+    Raises:
+        IntegrityError: A file is another.
+    """
+    _verify(folder / "model", deployment.digest)
+    if deployment.release is not None:
+        _verify(folder / RELEASE, deployment.release_digest)
+
+
 def _verify(folder: Path, digest: str) -> None:
     if not folder.is_dir():
-        raise IntegrityError(f"{folder}: no such model folder; train again")
+        raise IntegrityError(f"{folder}: no such folder; train again")
     verify_manifest(folder)
     if (got := folder_digest(folder)) != digest:
         raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
@@ -149,7 +170,7 @@ def _verify(folder: Path, digest: str) -> None:
 def _holds(folder: Path, known: DeployedVersion) -> bool:
     try:
         check_repository(folder / "repository", known.repository_digest)
-        _verify(folder / "model", known.deployment.digest)
+        verify_deployed(folder, known.deployment)
     except IntegrityError:
         return False
     return True

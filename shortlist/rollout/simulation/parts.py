@@ -195,6 +195,10 @@ class Models:
         """Nobody asks: a version is prepared by the world."""
         raise NotImplementedError
 
+    def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
+        """Return None: nothing is released with these models."""
+        return None
+
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         """Nobody asks."""
         raise NotImplementedError

@@ -39,6 +39,31 @@ _FEATURES: Final = {
 }
 FEATURE_COLUMNS: Final = tuple(_FEATURES)
 """Columns of the prediction log that hold, for a sample of the answers, what the model read."""
+_SLATE: Final = {
+    # Of every slate, whose `items` and `scores` are what was shown; null where requests brought their candidates.
+    "slate:sources": pa.list_(pa.string()),  # source of each item
+    "slate:values": pa.list_(pa.float64()),  # what each is worth by the formula and the boosts
+    "slate:propensities": pa.list_(pa.float64()),  # probability of each place, given those above
+    "slate:explored": pa.bool_(),  # places were drawn
+    "slate:asked": pa.int32(),  # items wanted
+    "slate:retrieved": pa.int32(),  # candidates before filters
+    "slate:source_names": pa.list_(pa.string()),  # sources that gave candidates ...
+    "slate:source_counts": pa.list_(pa.int64()),  # ... and how many each ranked highest, after filters
+    "slate:filter_names": pa.list_(pa.string()),  # every filter ...
+    "slate:filter_counts": pa.list_(pa.int64()),  # ... and how many candidates it removed first
+    "slate:fallback": pa.list_(pa.string()),  # sources that were asked for more
+    "slate:without_value": pa.int32(),  # candidates that were left out because their value is no number
+    # Of the slates that are logged with features: the whole journey.
+    "slate:request": pa.string(),  # JSON: user, k, now, context, recent, history
+    "slate:candidates": None,  # those that were scored, of the type of `items`
+    "slate:candidate_scores": pa.list_(pa.float32()),
+    "slate:candidate_further": pa.list_(pa.list_(pa.float32())),  # of each further label, in the order of declaration
+    "slate:candidate_sources": pa.list_(pa.string()),
+    "slate:removed": None,  # of the type of `items`
+    "slate:removed_by": pa.list_(pa.string()),  # filter that removed each first
+}
+SLATE_COLUMNS: Final = tuple(_SLATE)
+"""Columns of the prediction log that only answers to requests for recommendations have."""
 _VALUES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),
@@ -53,7 +78,7 @@ def prediction_schema(data: Data) -> pa.Schema:
 
     Behind what is known of the answer come the inputs as they were sent: `event_time`, and the columns of
     `logged_inputs`, each a list with one value per row of the request. A list of length 1 holds for every row; null was
-    not sent. Types are those of the valid log. The last columns are `FEATURE_COLUMNS`.
+    not sent. Types are those of the valid log. The last columns are `FEATURE_COLUMNS` and `SLATE_COLUMNS`.
 
     Behind `scores` come those of further labels, one column each: `score_<label>`; null where the model has none.
 
@@ -63,7 +88,9 @@ def prediction_schema(data: Data) -> pa.Schema:
     further = {score_column(label): pa.list_(pa.float32()) for label in data.labels}
     inputs = {logged_name(name): pa.list_(_value_type(column)) for name, column in logged_inputs(data).items()}
     times = {Columns.TIME: pa.list_(pa.timestamp("us", "UTC"))}
-    return pa.schema({**_ANSWERS, "items": pa.list_(item_type(data)), **further, **times, **inputs, **_FEATURES})
+    items = pa.list_(item_type(data))
+    slates = {name: kind or items for name, kind in _SLATE.items()}
+    return pa.schema({**_ANSWERS, "items": items, **further, **times, **inputs, **_FEATURES, **slates})
 
 
 def logged_inputs(data: Data) -> Mapping[str, Column]:

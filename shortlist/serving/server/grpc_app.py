@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, Any, Final
 
 import grpc
@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 from pydantic import Field
 from tritonclient.grpc import service_pb2
 
-from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.http_app import SERVER
 from shortlist.serving.server.metrics import WENT_AWAY
@@ -26,12 +25,10 @@ from shortlist.serving.server.request_errors import (
     TooManyBytesError,
     TooSlowError,
     UnknownModelError,
-    quoted,
-    shown,
 )
-from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service, asked_for
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse, Service
 from shortlist.serving.server.tensors import Head, Message, Tensor, checked, from_bytes, from_values
-from shortlist.serving.server.v2 import LONGEST_ID, MOST_INPUTS
+from shortlist.serving.server.v2 import LONGEST_ID, MOST_INPUTS, check_output, raw_of
 
 _CODES: Final = {
     BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -130,38 +127,42 @@ class GRPCApp:
         """Say what the model takes and gives."""
         self._service.check_model(request.name, request.version)
         kind = service_pb2.ModelMetadataResponse.TensorMetadata
-        settings = self._service.settings
+        inputs, outputs = self._service.signature_of(request.name)
         return service_pb2.ModelMetadataResponse(
-            name=settings.model,
-            versions=[str(settings.version)],
+            name=request.name,
+            versions=[str(self._service.settings.version)],
             platform=SERVER["name"],
-            inputs=[kind(name=one.name, datatype=one.datatype, shape=one.shape) for one in self._service.inputs.inputs],
-            outputs=[kind(name=name, datatype="FP32", shape=[-1]) for name in self._service.outputs],
+            inputs=[kind(name=one.name, datatype=one.datatype, shape=one.shape) for one in inputs],
+            outputs=[kind(name=name, datatype=datatype, shape=[-1]) for name, datatype in outputs.items()],
         )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score."""
         origin = RequestContext.of(dict(context.invocation_metadata() or ()))
         async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
-            tensors = _tensors(request, self._service.outputs)
+            tensors = _tensors(request, self._service.signature_of(request.model_name)[1])
             question = InferenceRequest(request.model_name, request.model_version, tensors, origin, request.id)
             answer = await self._service.answer(question, place)
         headers = origin.answer(self._service.settings.version)
         await context.send_initial_metadata(tuple(headers.items()))
-        wanted = {output.name for output in request.outputs}
-        return self._response(request.id, answer, headers, wanted)
+        return self._response(request, answer, headers)
 
-    def _response(self, name: str, answer: InferenceResponse, headers: dict[str, str], wanted: set[str]) -> Any:
-        settings = self._service.settings
+    def _response(self, request: Any, answer: InferenceResponse, headers: dict[str, str]) -> Any:
         response = service_pb2.ModelInferResponse(
-            model_name=settings.model, model_version=str(settings.version), id=name or answer.request_id
+            model_name=request.model_name,
+            model_version=str(self._service.settings.version),
+            id=request.id or answer.request_id,
         )
         for key, value in headers.items():
             response.parameters[key].string_param = value
-        response.parameters["degraded"].bool_param = answer.degraded
-        for output, scores in {SCORE: answer.scores, **asked_for(answer.further, wanted)}.items():
-            response.outputs.add(name=output, datatype="FP32", shape=[len(scores)])
-            response.raw_output_contents.append(scores.tobytes())
+        for key, told in {"degraded": answer.degraded, **answer.told}.items():
+            if isinstance(told, bool):
+                response.parameters[key].bool_param = told
+            else:
+                response.parameters[key].string_param = told
+        for name, datatype, values in answer.outputs({output.name for output in request.outputs}):
+            response.outputs.add(name=name, datatype=datatype, shape=[len(values)])
+            response.raw_output_contents.append(raw_of(values))
         return response
 
 
@@ -177,12 +178,11 @@ def _parser(kind: Any) -> Callable[[bytes], Any]:
     return parse
 
 
-def _tensors(request: Any, outputs: Sequence[str]) -> Sequence[Tensor]:
+def _tensors(request: Any, known: Collection[str]) -> Sequence[Tensor]:
     sizes = {"id": request.id, "inputs": len(request.inputs), "outputs": len(request.outputs)}
     checked(_Sizes, sizes)
     for output in request.outputs:
-        if output.name not in outputs:
-            raise BadRequestError(f"no output {shown(output.name)}; wanted {quoted(outputs)}")
+        check_output(output.name, known)
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise BadRequestError(

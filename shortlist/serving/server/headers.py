@@ -1,4 +1,4 @@
-"""Names of the headers (in gRPC: metadata) that travel with a request and its answer."""
+"""Names by which clients ask, and of the headers (in gRPC: metadata) that travel with a request and its answer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ STEP_HEADER: Final = "x-shortlist-step"
 UNREADY_HEADER: Final = "x-shortlist-unready"
 """Of a refusal by a server that cannot score at present; another one may."""
 VERSION_HEADER: Final = "x-shortlist-version"
+
+_RECOMMEND: Final = ".recommend"
 
 _PRINTABLE: Final = re.compile("[!-~]+")
 _LONGEST: Final = 256
@@ -52,3 +54,12 @@ class RequestContext:
     def answer(self, version: int) -> dict[str, str]:
         """Return the headers of the answer."""
         return {VERSION_HEADER: str(version)} | ({TRACK_HEADER: self.track} if self.track is not None else {})
+
+
+def recommend_model(model: str) -> str:
+    """Return the name under which clients ask for recommendations, beside the one under which they ask for scores.
+
+    >>> recommend_model("demo")
+    'demo.recommend'
+    """
+    return f"{model}{_RECOMMEND}"

@@ -68,18 +68,20 @@ async def _model_ready(request: Request) -> Response:
 
 async def _model(request: Request) -> Response:
     service: Service = request.app.state.service
-    service.check_model(request.path_params["model"], request.path_params.get("version", ""))
+    model = request.path_params["model"]
+    service.check_model(model, request.path_params.get("version", ""))
+    known, outputs = service.signature_of(model)
     inputs = [
         {"name": each.name, "datatype": each.datatype, "shape": each.shape, "parameters": {"optional": each.optional}}
-        for each in service.inputs.inputs
+        for each in known
     ]
     return _json(
         {
-            "name": service.settings.model,
+            "name": model,
             "versions": [str(service.settings.version)],
             "platform": SERVER["name"],
             "inputs": inputs,
-            "outputs": [{"name": name, "datatype": "FP32", "shape": [-1]} for name in service.outputs],
+            "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in outputs.items()],
         }
     )
 

@@ -30,8 +30,8 @@ from shortlist.serving.server.request_errors import (
     TooSlowError,
     shown,
 )
-from shortlist.serving.server.service import InferenceRequest, Service, asked_for
-from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_answer
+from shortlist.serving.server.service import InferenceRequest, Service
+from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_outputs
 from shortlist.spec.serving import Limits
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
@@ -273,7 +273,7 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
     if (encoding := headers.get("content-encoding", "identity")) != "identity":
         raise BadRequestError(f"content-encoding: got {shown(encoding)}; wanted a plain body")
     async with service.admission.place() as place:  # before anything is read: a refusal must cost nothing
-        body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs)
+        body = read_body(content, headers.get(_HEADER_LENGTH), service.signature_of(asked.model)[1])
         del content  # not held while the model scores
         origin = RequestContext.of(headers)
         question = InferenceRequest(asked.model, asked.version, body.tensors, origin, body.id)
@@ -281,10 +281,10 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
     settings = service.settings
     told = origin.answer(settings.version)
     head = {
-        "model_name": settings.model,
+        "model_name": asked.model,
         "model_version": str(settings.version),
         "id": body.id or given.request_id,
-        "parameters": {**told, "degraded": given.degraded},
+        "parameters": {**told, "degraded": given.degraded, **given.told},
     }
-    written, more = write_answer(head, given.scores, body.binary, asked_for(given.further, body.outputs))
+    written, more = write_outputs(head, given.outputs(body.outputs), body.binary)
     return HttpResponse(200, {**told, **more}, written)

@@ -32,6 +32,23 @@ class Metrics:
             "shortlist_degraded_answers", "Answers for which features counted as unknown", registry=self._registry
         )
 
+        self.slates = Counter("shortlist_slates", "Slates answered", registry=self._registry)
+        self.short_slates = Counter(
+            "shortlist_short_slates", "Slates of fewer items than were asked for", registry=self._registry
+        )
+        self.candidates = Counter(
+            "shortlist_candidates", "Candidates after filters, by the source that ranked each highest", ["source"],
+            registry=self._registry,
+        )  # fmt: skip
+        self.removed = Counter(
+            "shortlist_removed_candidates", "Candidates removed, by the filter that removed each first", ["filter"],
+            registry=self._registry,
+        )  # fmt: skip
+        self.fallbacks = Counter(
+            "shortlist_fallbacks", "Slates for which a source was asked for more, by source", ["source"],
+            registry=self._registry,
+        )  # fmt: skip
+
     def watch(self, name: str, says: str, value: Callable[[], float]) -> None:
         """Add a number that is asked for whenever somebody reads."""
         Gauge(name, says, registry=self._registry).set_function(value)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.recommending.release import open_release
 from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_writer import LogWriter, process_folder
 from shortlist.serving.log.logs import prediction_schema
@@ -31,10 +32,12 @@ from shortlist.serving.server.http_inference import answering
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
 from shortlist.serving.server.predictor import Predictor
+from shortlist.serving.server.recommending import Recommending, longest_window
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
 from shortlist.serving.server.tensor_assembler import TensorAssembler
+from shortlist.serving.server.user_items import UserItems
 from shortlist.serving.server.users import Users
 from shortlist.spec.durations import length_of
 from shortlist.spec.serving import Limits
@@ -96,9 +99,7 @@ async def serve(settings: ServerSettings, predictor: Predictor | None = None) ->
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await grpc_server.start()
         http = asyncio.create_task(http_server.serve(sockets=listeners(http_socket)))
-        parts.refresh.start()
-        if parts.counts is not None:
-            parts.counts.start()
+        parts.start()
         with _watched(settings, parts.service):
             _log.info("version %d: HTTP on %d, gRPC on %d", settings.version, settings.http_port, settings.grpc_port)
             await stop.wait()
@@ -154,11 +155,34 @@ class ServerComponents:
         self.service = Service(
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
         )
+        self.user_items = self._recommend(settings, plan)
         self._watch(metrics)
+
+    def _recommend(self, settings: ServerSettings, plan: Plan) -> UserItems | None:
+        """Let the service recommend where something is released with the model; return what follows users."""
+        if settings.release is None:
+            return None
+        data = plan.declared.data
+        recommender = open_release(settings.release, data)
+        window = longest_window(recommender)
+        items = None
+        if window is not None:
+            logs = settings.predictions, settings.predictions.with_name("outcomes")
+            items = UserItems(data, recommender.item_type, *logs, window)
+        self.service.recommending = Recommending(self.service, recommender, items)
+        return items
+
+    def start(self) -> None:
+        """Begin to follow what is published and logged."""
+        for part in (self.refresh, self.counts, self.user_items):
+            if part is not None:
+                part.start()
 
     async def close(self) -> None:
         """Write the logs and let go of everything."""
         self.refresh.stop()
+        if self.user_items is not None:
+            self.user_items.stop()
         if self.counts is not None:
             await asyncio.to_thread(self.counts.stop)
         await asyncio.to_thread(self.log.close)
@@ -187,6 +211,9 @@ class ServerComponents:
             ("requests_waiting", "Requests taken on that are not worked on yet", lambda: admission.waiting),
             ("requests_refused", "Requests refused because too many wait", lambda: admission.refused),
         )
+        if (recommending := self.service.recommending) is not None:
+            said = "Since the end of the newest day that the sources of candidates learnt from"
+            watched += (("index_age_seconds", said, lambda: recommending.index_age_seconds),)
         if (counts := self.counts) is not None:
             watched += (
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),

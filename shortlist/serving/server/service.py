@@ -8,21 +8,23 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, score_column
-from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
-from shortlist.serving.log.logs import logged_inputs
+from shortlist.serving.log.logs import SLATE_COLUMNS, logged_inputs
 from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
-from shortlist.serving.server.headers import RequestContext
-from shortlist.serving.server.inputs import InputReader, Inputs
+from shortlist.serving.server.headers import RequestContext, recommend_model
+from shortlist.serving.server.inputs import Input, InputReader, Inputs
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.predictor import Predictor, Scores
 from shortlist.serving.server.request_errors import BadScoresError, UnknownModelError
@@ -32,6 +34,8 @@ from shortlist.serving.server.tensor_assembler import Tables, TensorAssembler, T
 from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.users import Users, distinct_users
 from shortlist.serving.server.view_table import ViewTable
+
+OK: Final = int(HTTPStatus.OK)
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,31 @@ class InferenceRequest:
     """The protocol's own name of the request; the answer repeats it."""
 
 
+class Output(NamedTuple):
+    """A tensor of an answer, of one dimension."""
+
+    name: str
+    datatype: str
+    values: NDArray[Any] | Sequence[str]
+
+
 @dataclass(frozen=True)
 class InferenceResponse:
-    """Scores in the order of the request."""
+    """Scores in the order of the request; of a request for recommendations, in the order in which items are shown."""
 
     scores: Scores
     request_id: str
     degraded: bool
     """Features that could not be read counted as unknown."""
-    further: Mapping[str, Scores] = field(default_factory=dict)
-    """Scores of further labels, by the name of their output."""
+    beside: tuple[Output, ...] = ()
+    """Outputs beside the scores."""
+    told: Mapping[str, bool | str] = field(default_factory=dict)
+    """Further parameters."""
 
-
-def asked_for(further: Mapping[str, Scores], outputs: Collection[str]) -> Mapping[str, Scores]:
-    """Return the scores of further labels that a client wants: those that it names, or all where it names none."""
-    return {name: scores for name, scores in further.items() if not outputs or name in outputs}
+    def outputs(self, wanted: Collection[str] = ()) -> tuple[Output, ...]:
+        """Return the scores, and of what is beside them the outputs that a client names, or all where it names none."""
+        beside = (one for one in self.beside if not wanted or one.name in wanted)
+        return (Output(SCORE, "FP32", self.scores), *beside)
 
 
 class Given(NamedTuple):
@@ -75,7 +89,59 @@ class Given(NamedTuple):
     behind_seconds: float | None
     """How far behind the counts of the open tiles were; None where nothing is counted."""
     further: Mapping[str, Scores] = MappingProxyType({})
-    """As `InferenceResponse.further`."""
+    """Scores of further labels, by the name of their output."""
+    slate: tuple[Any, ...] = (None,) * len(SLATE_COLUMNS)
+    """Values of `SLATE_COLUMNS`."""
+
+
+class Scored(NamedTuple):
+    """What the model gave for some rows."""
+
+    scores: Scores
+    degraded: bool
+    used: UsedFeatures | None
+    """Features that scored them; None where there was no row."""
+    further: Mapping[str, Scores] = MappingProxyType({})
+    """Scores of further labels, by the name of their output."""
+
+    @property
+    def unusable(self) -> int:
+        """Number of rows of which a score is no finite number."""
+        finite = np.isfinite(np.stack([self.scores, *self.further.values()]))
+        return int(np.count_nonzero(~finite.all(axis=0)))
+
+
+class RecommendsItems(Protocol):
+    """Answers requests for recommendations; `Recommending` is one."""
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """What may be sent."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """Datatype of every output by its name."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong though answers are given."""
+        ...
+
+    @property
+    def index_age_seconds(self) -> float:
+        """Seconds since the end (UTC) of the newest day that the sources of candidates learnt from."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether slates can be answered."""
+        ...
+
+    async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
+        """Return the slate of a request; raises `RequestError`."""
+        ...
 
 
 class Service:
@@ -85,6 +151,8 @@ class Service:
         self, settings: ServerSettings, assembler: TensorAssembler, refresh: SnapshotRefresher, users: Users | None,
         predictor: Predictor, log: LogWriter, metrics: Metrics, counts: EventCounts | None = None,
     ) -> None:  # fmt: skip
+        self.recommending: RecommendsItems | None = None
+        """Answers requests for recommendations; None: there are none."""
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
@@ -103,18 +171,24 @@ class Service:
         self._further = tuple(map(score_column, data.labels))
         self._logged = (Columns.TIME, *logged_inputs(data))
         self._feature_share = serving.log.sampling * serving.log.feature_sampling
+        self.data = data
+        """The log's declaration."""
         self.admission = Admission(settings.serving.overload)
         self.stopping = False
 
     async def is_ready(self) -> bool:
         """Whether there is a snapshot and a model to score with."""
         counted = self._counts is None or self._counts.counted_at is not None
-        ready = self._refresh.current is not None and counted and not self.stopping
+        recommends = self.recommending is None or self.recommending.is_ready
+        ready = self._refresh.current is not None and counted and recommends and not self.stopping
         return ready and await self._predictor.is_ready()
 
     def problems(self) -> dict[str, str]:
         """Return what is wrong though answers are given: newer views, users' features, the prediction log, events."""
-        parts = {"views": self._refresh, "users": self._users, "log": self._prediction_log, "events": self._counts}
+        parts = {
+            "views": self._refresh, "users": self._users, "log": self._prediction_log, "events": self._counts,
+            "history": self.recommending,
+        }  # fmt: skip
         found = {name: part.problem for name, part in parts.items() if part is not None and part.problem is not None}
         if dropped := self._prediction_log.dropped:  # that stays so when the disk has room again
             found["log"] = f"{found.get('log', 'it is written again')} ({dropped:,} answers are missing in it)"
@@ -127,9 +201,22 @@ class Service:
             UnknownModelError: Its name or version is another.
         """
         own = self.settings
-        if model != own.model or version not in ("", str(own.version)):
+        names = [own.model] if self.recommending is None else [own.model, recommend_model(own.model)]
+        if model not in names or version not in ("", str(own.version)):
             got = f"'{model}'" + (f" version {version}" if version else "")
-            raise UnknownModelError(f"got model {got}; here is '{own.model}' version {own.version}")
+            here = " and ".join(f"'{name}'" for name in names)
+            verb = "is" if len(names) == 1 else "are"
+            raise UnknownModelError(f"got model {got}; here {verb} {here} version {own.version}")
+
+    def recommends(self, model: str) -> bool:
+        """Whether a model that is served here answers with items that it finds itself."""
+        return self.recommending is not None and model == recommend_model(self.settings.model)
+
+    def signature_of(self, model: str) -> tuple[Sequence[Input], Mapping[str, str]]:
+        """Return the inputs, and the datatype of every output by name, of a model that is served here."""
+        if self.recommending is not None and self.recommends(model):
+            return self.recommending.inputs, self.recommending.outputs
+        return self.inputs.inputs, dict.fromkeys(self.outputs, "FP32")
 
     async def answer(self, question: InferenceRequest, place: Place | None = None) -> InferenceResponse:
         """Return the scores of a request.
@@ -144,23 +231,20 @@ class Service:
         started = time.perf_counter()
         now = time.time_ns() // 1000
         self.check_model(question.model, question.version)
+        if self.recommending is not None and self.recommends(question.model):
+            return await self.recommending.answer(question, place)
         inputs = self.inputs.read(question.tensors, now)
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
-        behind = None if self._counts is None else self._counts.delay_seconds
-        scores, degraded, used = await self._scores(inputs, place)
-        scores, further = self._by_output(scores)
-        unusable = ~np.isfinite(np.stack([scores, *further.values()])).all(axis=0)
-        bad = int(np.count_nonzero(unusable))
-        times = (now, (time.perf_counter() - started) * 1000)
-        given = Given(500 if bad else 200, scores, degraded, used, behind, further)
-        # After the answer is on its way: nobody waits for the log.
-        asyncio.get_running_loop().call_soon(self._note, inputs, question.origin, request_id, given, times)
-        if self._counts is not None and inputs.rows and not bad:
-            await self._counts.keep(request_id, now, inputs)
+        behind = self.behind_seconds
+        scored = await self.score(inputs, place)
+        bad = scored.unusable
+        given = Given(500 if bad else OK, *scored[:3], behind, scored.further)
+        await self.note(inputs, question.origin, request_id, given, (now, (time.perf_counter() - started) * 1000))
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
-        return InferenceResponse(scores, request_id, degraded, further)
+        beside = tuple(Output(name, "FP32", own) for name, own in scored.further.items())
+        return InferenceResponse(scored.scores, request_id, scored.degraded, beside)
 
     def _by_output(self, scores: Scores) -> tuple[Scores, Mapping[str, Scores]]:
         """Return the scores of the label, and those of further labels by the name of their output."""
@@ -169,16 +253,48 @@ class Service:
         first, *others = np.ascontiguousarray(scores.reshape(-1, len(self.outputs)).T)
         return first, dict(zip(self.outputs[1:], others, strict=True))
 
-    async def _scores(self, inputs: Inputs, place: Place | None) -> tuple[Scores, bool, UsedFeatures | None]:
+    @property
+    def behind_seconds(self) -> float | None:
+        """How far behind the counts of the open tiles are; None where nothing is counted."""
+        return None if self._counts is None else self._counts.delay_seconds
+
+    async def note(
+        self, inputs: Inputs, origin: RequestContext, request_id: str, given: Given, times: tuple[int, float]
+    ) -> None:
+        """See that an answer is logged, and its rows counted where rows are counted as they arrive.
+
+        Args:
+            inputs: Of the rows that are shown.
+            origin: Of the request.
+            request_id: Its id.
+            given: What is answered.
+            times: Microseconds since 1970-01-01 UTC when it began, and milliseconds that were spent on it.
+        """
+        # After the answer is on its way: nobody waits for the log.
+        asyncio.get_running_loop().call_soon(self._note, inputs, origin, request_id, given, times)
+        if self._counts is not None and inputs.rows and given.status == OK:
+            await self._counts.keep(request_id, times[0], inputs)
+
+    async def score(self, inputs: Inputs, place: Place | None) -> Scored:
+        """Return the scores of rows.
+
+        Args:
+            inputs: What is known of them.
+            place: The request's; see `Predictor.scores`.
+
+        Raises:
+            RequestError: What is wrong with the model.
+        """
         if not inputs.rows:
-            return np.zeros(0, np.float32), False, None
+            return Scored(np.zeros(0, np.float32), False, None)
         counted_until = self._refresh.counted_until
         tables, degraded = await self.tables(inputs)
         if degraded:
             self.metrics.degraded.inc()
         tensors = self.tensors(inputs, tables)
         scores = await self._predictor.scores(tensors, inputs.rows, place)
-        return scores, degraded, UsedFeatures(tensors, counted_until)
+        first, further = self._by_output(scores)
+        return Scored(first, degraded, UsedFeatures(tensors, counted_until), further)
 
     async def tables(self, inputs: Inputs) -> tuple[Tables, bool]:
         """Return what there is to look up for a request, and whether some of it counts as unknown."""
@@ -220,15 +336,19 @@ class Service:
         behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
         features, values = NO_FEATURES, inputs.rows * len(inputs.sent)
         # The hashes that are in the smaller share are in the larger one too.
-        if given.used is not None and self._feature_share > 0 and is_sampled(request_id, self._feature_share):
+        if given.used is not None and self.keeps_features(request_id):
             features, values = given.used.columns(self._assembler.signature), values + given.used.values
         self._prediction_log.add((
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
             origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
             inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
             self._items_of(inputs), given.scores, *map(given.further.get, self._further),
-            *map(inputs.sent.get, self._logged), *features,
+            *map(inputs.sent.get, self._logged), *features, *given.slate,
         ), values)  # fmt: skip
+
+    def keeps_features(self, request_id: str) -> bool:
+        """Whether an answer is logged with what scored it, and a slate with its whole journey."""
+        return self._feature_share > 0 and is_sampled(request_id, self._feature_share)
 
     def _user_of(self, inputs: Inputs) -> str | None:
         sent = inputs.keys.get(self._user or "", ())

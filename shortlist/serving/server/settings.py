@@ -24,6 +24,8 @@ class ServerSettings(BaseModel):
     """Registered version."""
     model_folder: Path
     """The blessed model folder: `preprocessing/` and `serving/`."""
+    release: Path | None = Field(default=None, exclude_if=lambda folder: folder is None)
+    """Folder of the sources, filters and ordering; None: clients bring their candidates."""
     predictor: str
     """`host:port` of Triton's HTTP, or `unix:` and the path of its socket."""
     spare_predictors: tuple[str, ...] = ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.serving.export.signature import SCORE
@@ -63,13 +65,13 @@ class Body:
     """Which outputs are wanted; none named: all."""
 
 
-def read_body(body: bytes | bytearray, header_length: str | None, outputs: Sequence[str] = (SCORE,)) -> Body:
+def read_body(body: bytes | bytearray, header_length: str | None, known: Collection[str] = (SCORE,)) -> Body:
     """Return what the body of a request says.
 
     Args:
         body: JSON, and behind it the binary tensors.
         header_length: The header that says how long the JSON is; None: all of it.
-        outputs: What there is to be asked for.
+        known: Outputs that may be asked for.
 
     Raises:
         BadRequestError: It is not what the protocol asks for.
@@ -82,31 +84,59 @@ def read_body(body: bytes | bytearray, header_length: str | None, outputs: Seque
         raise BadRequestError(f"the body is no JSON: {error}") from None
     request = checked(_Request, said)
     wanted = tuple(output.name for output in request.outputs or ())
-    return Body(request.id or "", _tensors(request.inputs, whole[end:]), _wants_binary(request, outputs), wanted)
+    return Body(request.id or "", _tensors(request.inputs, whole[end:]), _wants_binary(request, known), wanted)
 
 
-def write_answer(
-    head: Mapping[str, Any], scores: Scores, binary: bool, further: Mapping[str, Scores] = MappingProxyType({})
+def check_output(name: str, known: Collection[str]) -> None:
+    """Refuse an output that there is not.
+
+    Raises:
+        BadRequestError: It is not among the known ones.
+    """
+    if name not in known:
+        raise BadRequestError(f"no output {shown(name)}; wanted {quoted(tuple(known))}")
+
+
+def write_answer(head: Mapping[str, Any], scores: Scores, binary: bool) -> tuple[bytes, dict[str, str]]:
+    """Return the body of an answer that has scores alone, and its headers; see `write_outputs`."""
+    return write_outputs(head, [(SCORE, "FP32", scores)], binary)
+
+
+def write_outputs(
+    head: Mapping[str, Any], outputs: Iterable[tuple[str, str, NDArray[Any] | Sequence[str]]], binary: bool
 ) -> tuple[bytes, dict[str, str]]:
     """Return the body of an answer, and its headers.
 
     Args:
         head: Model, version, id and parameters.
-        scores: FP32.
-        binary: Whether they go behind the JSON.
-        further: Scores of further labels, FP32, by the name of their output.
+        outputs: Name, datatype and values of each; of one dimension.
+        binary: Whether the values go behind the JSON.
     """
-    answered = {SCORE: scores, **further}
-    outputs = [
-        {"name": name, "datatype": "FP32", "shape": [len(own)],
-         **({"parameters": {"binary_data_size": own.nbytes}} if binary else {"data": own})}
-        for name, own in answered.items()
-    ]  # fmt: skip
-    text = orjson.dumps({**head, "outputs": outputs}, option=orjson.OPT_SERIALIZE_NUMPY)
+    heads: list[tuple[dict[str, Any], NDArray[Any] | Sequence[str]]] = [
+        ({"name": name, "datatype": kind, "shape": [len(values)]}, values) for name, kind, values in outputs
+    ]
     if not binary:
-        return text, {"content-type": "application/json"}
+        told = [{**output, "data": values} for output, values in heads]
+        body = orjson.dumps({**head, "outputs": told}, option=orjson.OPT_SERIALIZE_NUMPY)
+        return body, {"content-type": "application/json"}
+    raw = [raw_of(values) for _, values in heads]
+    told = [
+        {**output, "parameters": {"binary_data_size": len(one)}} for (output, _), one in zip(heads, raw, strict=True)
+    ]
+    text = orjson.dumps({**head, "outputs": told})
     headers = {"content-type": "application/octet-stream", HEADER_LENGTH.lower(): str(len(text))}
-    return b"".join([text, *(own.tobytes() for own in answered.values())]), headers
+    return b"".join((text, *raw)), headers
+
+
+def raw_of(values: NDArray[Any] | Sequence[str]) -> bytes:
+    r"""Return values in the binary form: little-endian numbers, or texts with their length before them.
+
+    >>> raw_of(["ab"])
+    b'\x02\x00\x00\x00ab'
+    """
+    if isinstance(values, np.ndarray):
+        return values.tobytes()
+    return b"".join(struct.pack("<I", len(text)) + text for text in (value.encode() for value in values))
 
 
 def _json_length(header: str, longest: int) -> int:
@@ -139,11 +169,10 @@ def _tensors(inputs: Sequence[_Input], tail: memoryview) -> list[Tensor]:
     return tensors
 
 
-def _wants_binary(request: _Request, outputs: Sequence[str]) -> bool:
+def _wants_binary(request: _Request, known: Collection[str]) -> bool:
     wanted = request.parameters is not None and bool(request.parameters.binary_data_output)
     for output in request.outputs or ():
-        if output.name not in outputs:
-            raise BadRequestError(f"no output {shown(output.name)}; wanted {quoted(outputs)}")
+        check_output(output.name, known)
         if output.parameters is not None and output.parameters.binary_data is not None:
             wanted = output.parameters.binary_data
     return wanted

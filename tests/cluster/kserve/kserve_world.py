@@ -69,6 +69,9 @@ class FolderModels:
             version=version, run_id="run", kind="xgboost", folder=self.folder / str(version) / "model"
         )
 
+    def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
+        return None
+
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return self.folder / str(version) / "blessing.json"
 

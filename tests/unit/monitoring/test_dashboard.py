@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.exposition import metrics_text
 from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
+from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
 from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.serving.log.log_shipper import LogShipper
 from shortlist.serving.server.metrics import Metrics
@@ -76,6 +76,10 @@ def told_by_the_watcher(folder: Path) -> Known:
         Measure(name=name, value=0.5, low=0.4, high=0.6, reference=0.5, limit=0.4)
         for name in get_args(Measure.model_fields["name"].annotation)
     )
+    slates = SlateTraffic(
+        version=1, slates=9, sources={"near": 1.0}, removed={"seen": 0.5}, short=0.1, fallback=0.1, explored=0.1,
+        items=5, judged=9, hit_rate=0.5, clicks=0.7, overlap=0.9,
+    )  # fmt: skip
     report = WindowReport(
         spec="demo",
         start=FIRST,
@@ -90,6 +94,7 @@ def told_by_the_watcher(folder: Path) -> Known:
         problems=(Problem(kind="nulls", column="price", reason="nulls"),),
         findings=(finding,),
         quality=(Quality(version=1, slice="all", rows=1_000, users=100, measures=measures),),
+        slates=(slates,),
     )
     decision = RetrainDecision(
         spec="demo",
@@ -122,6 +127,7 @@ def told_by_a_server() -> Known:
     parts.counts = SimpleNamespace(counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None)
     settings = SimpleNamespace(serving=Serving())
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
+    parts.service.recommending = SimpleNamespace(index_age_seconds=0.0)
     parts._watch(metrics)
     found = samples(metrics.text().decode())
     return {

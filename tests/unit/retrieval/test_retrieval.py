@@ -187,8 +187,9 @@ def test_stages_are_told_to_programs_and_drawn() -> None:
     ]  # fmt: skip
     assert (found[1].recall, found[1].recall_low, found[1].items) == (0.6, pytest.approx(0.55), 500)
     assert stage_lines(None) == ()
-    drawn = funnel_plot(measures(0.6))
-    assert drawn is not None and "best possible" in drawn.svg
+    later = measures(0.6).stages[1].model_copy(update={"stage": "ordering", "items": 10})
+    drawn = funnel_plot(measures(0.6), [later])
+    assert drawn is not None and "best possible" in drawn.svg and "ordering" in drawn.svg
     assert funnel_plot(measures(None)) is None
 
 

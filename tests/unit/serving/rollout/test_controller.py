@@ -147,6 +147,9 @@ class MemoryModels:
             raise UnknownVersionError(f"{self.name} has no version {version}; registered: 1, 2")
         return RegisteredModel(version=version, run_id="run", kind="xgboost", folder=folder)
 
+    def retrieval_of(self, version: int, to: Path | None = None) -> Path | None:
+        return None
+
     def blessing_of(self, version: int, to: Path | None = None) -> Path | None:
         return None if version in self.unblessed else self.folder / str(version) / "blessing.json"
 

@@ -399,6 +399,7 @@ def start(published: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "model": MODEL, "version": 3, "model_folder": str(model), "predictor": predictor, "http_port": http,
             "grpc_port": grpc, "store": str(store) if store else None, "project": MODEL,
             "predictions": str(folder / "predictions"), "spare_predictors": serving.pop("spare_predictors", []),
+            "release": str(release) if (release := serving.pop("release", None)) else None,
             "serving": {"refresh_seconds": 0.2, "log": {"flush_seconds": 0.1}, "hold_seconds": 10, **serving},
         }  # fmt: skip
         (folder / "settings.json").write_text(json.dumps(settings))

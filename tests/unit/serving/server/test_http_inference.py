@@ -39,6 +39,9 @@ class Service:
         self.error: Exception | None = None
         self.admission = Admission(Overload())
 
+    def signature_of(self, model: str) -> tuple[tuple[()], dict[str, str]]:
+        return (), {"score": "FP32"}
+
     async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
         self.asked.append(question)
         await self.hold.wait()

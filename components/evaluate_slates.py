@@ -1,0 +1,50 @@
+"""Kubeflow wrapper of shortlist.serving.validation.slates: what users would see of every candidate, stage by stage."""
+
+from typing import List  # noqa: UP035 - Kubeflow reads this spelling alone
+
+from kfp import dsl
+
+from components.image import PIPELINE_IMAGE
+
+
+@dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
+def evaluate_slates(
+    data: str,
+    runtime: str,
+    code: str,
+    valid_log: dsl.Input[dsl.Dataset],
+    fitted: dsl.Input[dsl.Dataset],
+    release: dsl.Input[dsl.Dataset],
+    models: dsl.Input[List[dsl.Model]],  # noqa: UP006
+    ensembles: dsl.Input[dsl.Model],
+    slates: dsl.Output[dsl.Dataset],
+) -> bool:
+    """Make the slates of a sample of the test days' users with every candidate; return whether any were made.
+
+    Where no sources are declared the folder stays empty, and clients bring their candidates.
+    """
+    from pathlib import Path
+
+    from shortlist.recommending.step import RELEASE
+
+    out, stages = Path(slates.path), Path(release.path) / RELEASE
+    out.mkdir(parents=True, exist_ok=True)
+    if not stages.is_dir():
+        return False
+
+    from shortlist.serving.validation.slates import evaluate_candidates
+    from shortlist.spec.data import Data
+    from shortlist.spec.engine import prepared
+    from shortlist.tracking.steps import step
+    from shortlist.training.ensembles import ensemble_artefacts
+
+    with step("evaluate_slates") as this:
+        named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
+        named |= {one.metadata["model"]: one for one in ensemble_artefacts(Path(ensembles.path), "model")}
+        candidates = {name: Path(one.path) for name, one in named.items()}
+        paths = Path(valid_log.path), Path(fitted.path), out
+        this.rows = evaluate_candidates(
+            stages, Data.model_validate_json(data), candidates, *paths, prepared(runtime).seed
+        )
+    slates.metadata["step"] = this.record
+    return True

@@ -1,0 +1,241 @@
+"""Answers requests for recommendations: candidates, filters, scores, order, and a line in the prediction log."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import polars as pl
+
+from shortlist.contracts import Columns
+from shortlist.filters.base import UserHistory
+from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest, SlateRequestError
+from shortlist.serving.server.admission import Place
+from shortlist.serving.server.feature_sample import UsedFeatures
+from shortlist.serving.server.inputs import Input
+from shortlist.serving.server.request_errors import BadRequestError, BadScoresError
+from shortlist.serving.server.service import (
+    OK,
+    Given,
+    InferenceRequest,
+    InferenceResponse,
+    Output,
+    Scored,
+    Service,
+)
+from shortlist.serving.server.slate_requests import AskedSlate, SlateRequestReader
+from shortlist.serving.server.user_items import UserItems
+
+_VALUE, _SOURCE, _POSITION, _PROPENSITY = "value", "source", "position", "propensity"
+_NO_SLATE: Final = (None,) * 7
+
+
+class Recommending:
+    """The stages of a release around the model of a server.
+
+    Args:
+        service: Scores, logs and counts.
+        recommender: The stages but for the model.
+        history: What users were shown lately; None: no stage asks for it.
+    """
+
+    def __init__(self, service: Service, recommender: Recommender, history: UserItems | None) -> None:
+        self._service, self._recommender, self._history = service, recommender, history
+        self._reader = SlateRequestReader(service.inputs, service.data, recommender.reads)
+        self._most = service.settings.serving.max_rows
+        assert service.data.item
+        self._item = service.data.item
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """What may be sent."""
+        return self._reader.inputs
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """Datatype of every output by its name."""
+        beside = {_VALUE: "FP64", _SOURCE: "BYTES", _POSITION: "INT32", _PROPENSITY: "FP64"}
+        item = "BYTES" if self._recommender.item_type == pl.String() else "INT64"
+        return {**dict.fromkeys(self._service.outputs, "FP32"), self._item: item, **beside}
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is not known what users were shown lately; None when all is well."""
+        return self._history.problem if self._history is not None else None
+
+    @property
+    def index_age_seconds(self) -> float:
+        """Seconds since the end (UTC) of the newest day that the sources of candidates learnt from."""
+        newest = date.fromisoformat(self._recommender.retriever.facts["last_day"]) + timedelta(days=1)
+        return time.time() - datetime.combine(newest, datetime.min.time(), UTC).timestamp()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything is known that stages read of the past."""
+        return self._history is None or self._history.has_looked
+
+    async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
+        """Return the slate of a request.
+
+        Args:
+            question: The request.
+            place: Its place of `Service.admission`, left while it waits for the model server.
+
+        Raises:
+            RequestError: What is wrong with it, or with the model.
+        """
+        started, now = time.perf_counter(), time.time_ns() // 1000
+        asked = self._reader.read(question.tensors, now)
+        request = self._request(asked, question.origin.request_id or question.id or uuid.uuid4().hex)
+        behind = self._service.behind_seconds
+        found = self._found(request)
+        scored = await self._service.score(self._reader.with_items(asked.tensors, found.rows[Columns.ITEM], now), place)
+        bad = scored.unusable
+        slate = self._recommender.slate(request, found, scored.scores, scored.further)
+        given = self._given(request, found, scored, slate, behind)
+        shown = self._reader.with_items(asked.tensors, slate.items, now)
+        times = now, (time.perf_counter() - started) * 1000
+        await self._service.note(shown, question.origin, request.id, given, times)
+        if bad:
+            raise BadScoresError(f"the model gave {bad} of {len(scored.scores)} scores that are no finite numbers")
+        if not len(slate.items):
+            raise BadRequestError(f"none of {found.rows.height} candidates has a value that is a number")
+        self._count(request, found, slate)
+        return self._response(request, found, scored, slate)
+
+    def _request(self, asked: AskedSlate, request_id: str) -> SlateRequest:
+        history = self._history.history(asked.user) if self._history is not None else None
+        context = {**self._recommender.context_of(asked.user), **asked.context}
+        if self._service.data.user is not None:
+            context[self._service.data.user] = asked.user
+        return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
+
+    def _found(self, request: SlateRequest) -> FoundCandidates:
+        try:
+            found = self._recommender.find(request)
+        except SlateRequestError as error:
+            raise BadRequestError(str(error)) from None
+        if not found.rows.height:
+            removed = ", ".join(f"'{name}' removed {count}" for name, count in found.removed_counts.items())
+            raise BadRequestError(
+                f"no item is left for this request: {found.retrieved} candidates, {removed or 'none of any source'}"
+            )
+        return found.head(self._most)
+
+    def _given(
+        self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate, behind: float | None
+    ) -> Given:
+        """Return what the prediction log is told: the rows that are shown, and how they came about."""
+        rows, used = slate.rows, scored.used
+        if used is not None:
+            used = UsedFeatures({name: each[rows] for name, each in used.tensors.items()}, used.counted_until)
+        sources, filters = found.source_counts, found.removed_counts
+        names = [rule.name for rule in self._recommender.filters.rules]
+        own = (
+            list(slate.sources), slate.values, slate.propensities, slate.explored, request.k, found.retrieved,
+            list(sources), np.array(list(sources.values()), np.int64),
+            names, np.array([filters.get(name, 0) for name in names], np.int64),
+            list(found.fallback), slate.without_value,
+        )  # fmt: skip
+        journey = journey_of(request, found, scored) if self._service.keeps_features(request.id) else _NO_SLATE
+        further = {name: each[rows] for name, each in scored.further.items()}
+        status = 500 if scored.unusable else OK
+        return Given(status, scored.scores[rows], scored.degraded, used, behind, further, (*own, *journey))
+
+    def _count(self, request: SlateRequest, found: FoundCandidates, slate: Slate) -> None:
+        metrics = self._service.metrics
+        metrics.rows.inc(found.rows.height)
+        metrics.slates.inc()
+        metrics.short_slates.inc(len(slate.items) < request.k)
+        for name, count in found.source_counts.items():
+            metrics.candidates.labels(name).inc(count)
+        for name, count in found.removed_counts.items():
+            metrics.removed.labels(name).inc(count)
+        for name in found.fallback:
+            metrics.fallbacks.labels(name).inc()
+        if self._history is not None:
+            self._history.show(request.id, request.user, slate.items.to_list(), datetime.now(UTC))
+
+    def _response(
+        self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate
+    ) -> InferenceResponse:
+        items: Any = slate.items
+        further = (Output(name, "FP32", each[slate.rows]) for name, each in scored.further.items())
+        beside = (
+            *further,
+            Output(self._item, self.outputs[self._item], items.to_list() if _is_text(items) else items.to_numpy()),
+            Output(_VALUE, "FP64", slate.values),
+            Output(_SOURCE, "BYTES", slate.sources),
+            Output(_POSITION, "INT32", np.arange(1, len(items) + 1, dtype=np.int32)),
+            Output(_PROPENSITY, "FP64", slate.propensities),
+        )
+        told: dict[str, bool | str] = {
+            "explored": slate.explored, "short": len(items) < request.k, "fallback": ",".join(found.fallback),
+        }  # fmt: skip
+        return InferenceResponse(scored.scores[slate.rows], request.id, scored.degraded, beside, told)
+
+
+def journey_of(request: SlateRequest, found: FoundCandidates, scored: Scored) -> tuple[Any, ...]:
+    """Return the last of `SLATE_COLUMNS`: all that a slate came from, from which it can be made again."""
+    return (
+        request_text(request), _listed(found.rows[Columns.ITEM]), scored.scores, list(scored.further.values()),
+        list(found.sources),
+        _listed(found.removed.items), list(found.removed.filters),
+    )  # fmt: skip
+
+
+def request_text(request: SlateRequest) -> str:
+    """Return a request as JSON, from which `request_of` makes it again."""
+    past = request.history
+    history = None if past is None else [past.items.to_list(), past.times.to_list(), past.positive.to_list()]
+    told = {
+        "user": request.user, "k": request.k, "now": request.now, "context": dict(request.context),
+        "recent": request.recent, "history": history,
+    }  # fmt: skip
+    return orjson.dumps(told).decode()
+
+
+def request_of(request_id: str, text: str, item_type: pl.DataType, types: Mapping[str, pl.DataType]) -> SlateRequest:
+    """Return the request that a text of `request_text` says.
+
+    Args:
+        request_id: Its id.
+        text: The JSON.
+        item_type: Of the ids of items.
+        types: Of candidates' columns, by name.
+    """
+    told = orjson.loads(text)
+    request = SlateRequest(
+        request_id, told["user"], told["k"], datetime.fromisoformat(told["now"]), told["context"], told["recent"]
+    )
+    dates = {
+        name: datetime.fromisoformat(value).date()
+        for name, value in request.context.items()
+        if value is not None and types.get(name) == pl.Date()
+    }
+    if told["history"] is not None:
+        items, times, positive = told["history"]
+        moments = pl.Series([datetime.fromisoformat(one) for one in times], dtype=pl.Datetime("us", "UTC"))
+        history = UserHistory(pl.Series(items, dtype=item_type), moments, pl.Series(positive, dtype=pl.Boolean()))
+        request = replace(request, history=history)
+    return replace(request, context={**request.context, **dates})
+
+
+def longest_window(recommender: Recommender) -> timedelta | None:
+    """Return how long the filters of a release remember what users were shown; None: none of them does."""
+    windows = [window for rule in recommender.filters.rules if (window := rule.remembers) is not None]
+    return max(windows, default=None)
+
+
+def _listed(items: pl.Series) -> Any:
+    return items.to_list() if _is_text(items) else items.to_numpy()
+
+
+def _is_text(items: pl.Series) -> bool:
+    return items.dtype == pl.String()

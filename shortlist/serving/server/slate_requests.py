@@ -1,0 +1,170 @@
+"""Requests for recommendations: who asks, for how many items, in which context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from shortlist.contracts import Columns, did_you_mean
+from shortlist.serving.export.signature import NO_CODE
+from shortlist.serving.server.input_types import accepted_by, datatype_of, words_for
+from shortlist.serving.server.inputs import Input, InputReader, Inputs
+from shortlist.serving.server.logged_columns import Sent
+from shortlist.serving.server.request_errors import BadRequestError
+from shortlist.serving.server.tensors import BYTES, INTEGERS, Tensor
+from shortlist.spec.data import Column, Data
+
+K: Final = "k"
+"""Input: items wanted."""
+RECENT: Final = "recent_items"
+"""Input: items that the user took last, newest first."""
+_MOST_RECENT: Final = 1_000
+_EPOCH: Final = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class AskedSlate:
+    """What a request says."""
+
+    user: int | str | None
+    k: int
+    now: datetime
+    context: Mapping[str, Any]
+    """Columns of the log that were sent, by name; the user is left out."""
+    recent: list[int | str] | None
+    tensors: Sequence[Tensor]
+    """What was sent of the log's columns, for the model."""
+
+
+class SlateRequestReader:
+    """Checks and types requests for recommendations.
+
+    Args:
+        reader: Of the requests to the model.
+        data: The log's declaration.
+        read: Columns of the log that filters, ordering and sources read.
+    """
+
+    def __init__(self, reader: InputReader, data: Data, read: Sequence[str]) -> None:
+        self._reader, self._data, self._read = reader, data, read
+        assert data.item and data.user
+        self._item, self._user = data.by_name[data.item], data.user
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What may be sent: how many items, the user, recent items, and the context that a stage reads."""
+        of_model = {each.name: each for each in self._reader.inputs if each.name != self._item.name}
+        names = [name for name in self._read if name in self._data.by_name and name not in (self._item.name, *of_model)]
+        more = (Input(name, datatype_of(self._data.by_name[name]), (1,), optional=True) for name in names)
+        context = [Input(each.name, each.datatype, (1, *each.shape[1:]), optional=True) for each in of_model.values()]
+        recent = Input(RECENT, datatype_of(self._item), (-1,), optional=True)
+        return (Input(K, "INT64", (1,), optional=False), recent, *context, *more)
+
+    def read(self, tensors: Sequence[Tensor], now: int) -> AskedSlate:
+        """Return what a request says.
+
+        Args:
+            tensors: Its inputs.
+            now: Microseconds since 1970-01-01 UTC.
+
+        Raises:
+            BadRequestError: The first thing that is wrong.
+        """
+        own: dict[str, Tensor] = {}
+        context = []
+        for tensor in tensors:
+            if tensor.name not in (K, RECENT):
+                context.append(self._checked(tensor))
+            elif tensor.name in own:
+                raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
+            else:
+                own[tensor.name] = tensor
+        typed = self.with_items(context, self._nothing, now)
+        values = {name: self._value(name, sent) for name, sent in typed.sent.items() if name != self._item.name}
+        moments = typed.columns[Columns.TIME]
+        assert isinstance(moments, np.ndarray)
+        return AskedSlate(
+            user=values.pop(self._user, None),
+            k=_k_of(own.get(K)),
+            now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moments[0])),
+            context={name: value for name, value in values.items() if name != Columns.TIME},
+            recent=self._recent(own.get(RECENT)),
+            tensors=context,
+        )
+
+    def with_items(self, context: Sequence[Tensor], items: pl.Series, now: int) -> Inputs:
+        """Return the rows of some items in a request's context, as the model's requests have them."""
+        is_text = self._item.type == "string"
+        values: Any = items.to_list() if is_text else items.cast(pl.Int64).fill_null(NO_CODE).to_numpy()
+        datatype = BYTES if is_text else "INT64"
+        return self._reader.read([*context, Tensor(self._item.name, datatype, (len(items),), values)], now)
+
+    @property
+    def _nothing(self) -> pl.Series:
+        """One item that is none."""
+        return pl.Series([None], dtype=pl.String() if self._item.type == "string" else pl.Int64())
+
+    def _checked(self, tensor: Tensor) -> Tensor:
+        if tensor.name == self._item.name:
+            raise BadRequestError(
+                f"input '{tensor.name}': got candidates; items are found here: leave it out, or ask for scores"
+            )
+        if tensor.name not in self._data.by_name and (near := did_you_mean(tensor.name, (K, RECENT))):
+            raise BadRequestError(f"no input '{tensor.name}'{near}")
+        if tensor.shape[0] != 1:
+            raise BadRequestError(
+                f"input '{tensor.name}': got {tensor.shape[0]} rows; wanted 1, for a request has one user"
+            )
+        return tensor
+
+    def _value(self, name: str, sent: Sent) -> Any:
+        """Return a value as candidates' columns have it; None for null."""
+        if isinstance(sent, Tensor):
+            return [one for one in sent.data if one is not None and one != NO_CODE]
+        value: Any = sent[0]  # type: ignore[index] # of one row
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        value = value.item() if isinstance(value, np.generic) else value
+        if value is None or value == NO_CODE or value != value:  # NaN is null  # noqa: PLR0124
+            return None
+        declared: Column | None = self._data.by_name.get(name)
+        return _day(name, value) if declared is not None and declared.type == "date" else value
+
+    def _recent(self, tensor: Tensor | None) -> list[int | str] | None:
+        if tensor is None:
+            return None
+        if tensor.datatype not in accepted_by(self._item) or len(tensor.shape) != 1:
+            raise BadRequestError(
+                f"input '{RECENT}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted {words_for(self._item)}"
+                " of shape [items]"
+            )
+        if len(tensor.data) > _MOST_RECENT:
+            raise BadRequestError(f"input '{RECENT}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}")
+        if self._item.type == "hex" and isinstance(tensor.data, list):
+            raise BadRequestError(f"input '{RECENT}': got texts; wanted the 64 bits of each item as INT64")
+        values: list[Any] = tensor.data if isinstance(tensor.data, list) else tensor.data.tolist()
+        return [value for value in values if value not in (None, NO_CODE)]
+
+
+def _k_of(tensor: Tensor | None) -> int:
+    if tensor is None:
+        raise BadRequestError(f"input '{K}' is missing; wanted how many items to show")
+    if tensor.datatype not in INTEGERS or tensor.shape != (1,):
+        raise BadRequestError(
+            f"input '{K}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted one whole number, shape [1]"
+        )
+    return int(tensor.data[0])  # type: ignore[arg-type] # of an integer type
+
+
+def _day(name: str, days: int) -> date:
+    try:
+        return _EPOCH + timedelta(days=days)
+    except OverflowError:
+        raise BadRequestError(
+            f"input '{name}': got {days} days since 1970; wanted a date up to the year 9999"
+        ) from None

@@ -1,0 +1,158 @@
+"""What users were shown and took lately, by what the servers of this machine logged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from shortlist.filters.base import UserHistory
+from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
+from shortlist.serving.log.logs import item_type as logged_item_type
+from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
+from shortlist.spec.data import Data
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+MOST_ITEMS: Final = 1_000
+"""Of a user; the oldest are forgotten."""
+MOST_REQUESTS: Final = 200_000
+"""Whose outcomes can still be told; the oldest are forgotten."""
+
+
+@dataclass
+class _Shown:
+    """An item that a user was shown."""
+
+    item: Any
+    time: datetime
+    positive: bool = False
+
+
+@dataclass
+class _Request:
+    """An answer whose outcomes may come."""
+
+    shown: list[_Shown] = field(default_factory=list)
+
+
+class UserItems:
+    """Follows the prediction log and the outcome log of all servers of this machine.
+
+    An answer of this server is known at once, those of others when they are in the log's files.
+
+    Args:
+        data: The log's declaration.
+        item_type: Of the ids of items, as the release has them.
+        predictions: The prediction log, of all versions and replicas.
+        outcomes: The outcome log.
+        window: How long an item is remembered.
+    """
+
+    def __init__(
+        self, data: Data, item_type: pl.DataType, predictions: Path, outcomes: Path, window: timedelta
+    ) -> None:
+        assert data.user
+        self._item_type, self._window = item_type, window
+        self._predictions, self._outcomes = predictions, outcomes
+        self._schemas = prediction_schema(data), outcome_schema(logged_item_type(data))
+        self._user = logged_name(data.user)
+        self._users: dict[Any, deque[_Shown]] = {}
+        self._requests: OrderedDict[str, _Request] = OrderedDict()
+        self._lock = threading.Lock()
+        self._seen: set[Path] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="user-items", daemon=True)
+        self.problem: str | None = None
+        """Why the newest answers or outcomes are not known; None when all is well."""
+        self.has_looked = False
+        """Whether what was in the logs before is known."""
+
+    def start(self) -> None:
+        """Begin to follow the logs: what is there first."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self._stop.set()
+
+    def history(self, user: int | str | None) -> UserHistory | None:
+        """Return what a user was shown, oldest first; None for one who was shown nothing, or whom nobody names."""
+        with self._lock:
+            shown = list(self._users.get(user, ())) if user is not None else []
+        if not shown:
+            return None
+        shown.sort(key=lambda one: one.time)
+        return UserHistory(
+            pl.Series("item", [one.item for one in shown], self._item_type),
+            pl.Series("time", [one.time for one in shown], pl.Datetime("us", "UTC")),
+            pl.Series("positive", [one.positive for one in shown], pl.Boolean()),
+        )
+
+    def show(self, request_id: str, user: int | str | None, items: list[Any], moment: datetime) -> None:
+        """Remember what a user is shown; an answer that is known already is not counted again."""
+        if user is None:
+            return
+        with self._lock:
+            if request_id in self._requests:
+                return
+            request = self._requests[request_id] = _Request([_Shown(item, moment) for item in items])
+            self._users.setdefault(user, deque(maxlen=MOST_ITEMS)).extend(request.shown)
+            while len(self._requests) > MOST_REQUESTS:
+                self._requests.popitem(last=False)
+
+    def look(self) -> None:
+        """Read what is new in the logs, and forget what is older than the window."""
+        oldest = datetime.now(UTC) - self._window
+        for path in self._new(self._predictions, oldest):
+            rows = read_parts([path], self._schemas[0], ["time", "request_id", "status", "items", self._user])
+            for moment, name, status, items, users in rows.iter_rows():
+                if status == 200 and items and users and len(users) == 1 and moment >= oldest:
+                    self.show(name, users[0], items, moment)
+        for path in self._new(self._outcomes, oldest):
+            self._tell(read_parts([path], self._schemas[1], ["request_id", "row", "label"]))
+        with self._lock:
+            for user in [user for user, shown in self._users.items() if _forget(shown, oldest)]:
+                del self._users[user]
+
+    def _new(self, folder: Path, oldest: datetime) -> Iterator[Path]:
+        """Give the files that were not read before, those left out that hold nothing of the window."""
+        for path in parts(folder):
+            if path not in self._seen:
+                if path.stat().st_mtime >= oldest.timestamp():
+                    yield path
+                self._seen.add(path)
+
+    def _tell(self, outcomes: pl.DataFrame) -> None:
+        with self._lock:
+            for name, row, label in outcomes.iter_rows():
+                request = self._requests.get(name)
+                if request is not None and row is not None and 0 <= row < len(request.shown):
+                    request.shown[row].positive = bool(label)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.look()
+                self.problem, self.has_looked = None, True
+            # A thread that ends would leave a server that shows everything again, and nobody who says so.
+            except (LogPartError, OSError, pl.exceptions.PolarsError) as error:
+                if self.problem != str(error):
+                    _log.warning("what users were shown is not up to date: %s", error)
+                self.problem = str(error)
+            self._stop.wait(_LOOK_SECONDS)
+
+
+def _forget(shown: deque[_Shown], oldest: datetime) -> bool:
+    """Remove what is too old; return whether nothing is left."""
+    while shown and shown[0].time < oldest:
+        shown.popleft()
+    return not shown

@@ -1,0 +1,77 @@
+"""What a window of slates says, by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from monitoring.exposition import metrics_text
+from monitoring.monitoring_store import MonitoringStore
+from monitoring.records import WindowReport
+from monitoring.slates import READ, slate_traffic
+
+SCHEMA: dict[str, Any] = {
+    "request_id": pl.String(),
+    "version": pl.Int64(),
+    "items": pl.List(pl.Int64()),
+    "slate:asked": pl.Int32(),
+    "slate:retrieved": pl.Int32(),
+    "slate:source_names": pl.List(pl.String()),
+    "slate:source_counts": pl.List(pl.Int64()),
+    "slate:filter_names": pl.List(pl.String()),
+    "slate:filter_counts": pl.List(pl.Int64()),
+    "slate:fallback": pl.List(pl.String()),
+    "slate:explored": pl.Boolean(),
+}
+
+
+def requests(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    assert tuple(SCHEMA) == READ
+    return pl.DataFrame(list(rows), schema=SCHEMA, orient="row")
+
+
+SLATES = requests(
+    ("a", 1, [10, 20], 2, 10, ["near", "popular"], [2, 6], ["seen"], [2], [], False),
+    ("b", 1, [10], 2, 10, ["popular"], [2], ["seen"], [8], ["popular"], True),
+    ("c", 2, [10, 30], 2, 10, ["near"], [10], ["seen"], [0], [], False),
+    ("rank", 1, [10, 20, 30], None, None, None, None, None, None, None, None),  # a client's own candidates
+)
+OUTCOMES = pl.DataFrame({"request_id": ["a", "a", "b", "rank"], "label": [1, 1, 0, 1]})
+
+
+def test_the_stages_of_every_version_are_told_in_shares() -> None:
+    first, second = slate_traffic(SLATES, OUTCOMES, 1)
+    assert (first.version, first.slates, second.version, second.slates) == (1, 2, 2, 1)
+    assert first.sources == {"near": 2 / 10, "popular": 8 / 10}  # of the candidates after filters
+    assert first.removed == {"seen": 10 / 20}  # of those before
+    assert (first.short, first.fallback, first.explored, first.items) == (1 / 2, 1 / 2, 1 / 2, 2)
+    assert (first.judged, first.hit_rate, first.clicks) == (2, 1 / 2, 1.0)
+    assert (second.judged, second.hit_rate, second.clicks) == (0, None, None)
+    # Version 1 showed 10 in two of three places, version 2 in one of two.
+    assert (first.overlap, second.overlap) == (None, pytest.approx(1 / 2))
+
+
+def test_without_slates_there_is_nothing_to_tell() -> None:
+    assert slate_traffic(SLATES.filter(pl.col("request_id") == "rank"), OUTCOMES, 1) == ()
+    assert slate_traffic(requests(), OUTCOMES, None) == ()
+
+
+def test_prometheus_is_told(tmp_path: Path) -> None:
+    book, start = MonitoringStore(tmp_path / "demo"), datetime(2026, 3, 1, tzinfo=UTC)
+    book.add_report(
+        WindowReport(spec="demo", start=start, end=start.replace(day=2), made=start, champion=1, versions={1: 3},
+                     requests=3, rows=3, coverage=1.0, slates=slate_traffic(SLATES, OUTCOMES, 1))
+    )  # fmt: skip
+    told = metrics_text(book)
+    for line in (
+        'shortlist_monitoring_slate_source_ratio{source="near",spec="demo",version="1"} 0.2',
+        'shortlist_monitoring_slate_removed_ratio{filter="seen",spec="demo",version="1"} 0.5',
+        'shortlist_monitoring_slate_hit_ratio{spec="demo",version="1"} 0.5',
+        'shortlist_monitoring_slate_overlap_ratio{spec="demo",version="2"} 0.5',
+    ):
+        assert line in told
+    assert 'slate_hit_ratio{spec="demo",version="2"}' not in told  # not known

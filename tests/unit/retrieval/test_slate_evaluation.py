@@ -1,0 +1,214 @@
+"""The slates of a candidate: what is measured of them, and what the gate and the rules' check stop."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, declared
+
+from shortlist.contracts import ShortlistError
+from shortlist.evaluation.retrieval import PER_USER
+from shortlist.evaluation.slates import (
+    SLATES_FILE,
+    SlateLimits,
+    SlateMeasures,
+    measure_slates,
+    slates_gate,
+)
+from shortlist.recommending.broken_rules import broken_rules
+from shortlist.recommending.candidate_columns import check_slates
+from shortlist.recommending.recommender import Recommender, Slate, SlateRequest
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.artefacts import write_json
+
+NOW = datetime(2026, 3, 3, tzinfo=UTC)
+SECTION = Retrieval.model_validate(
+    {"candidates": 5, "sources": {"popular": {"kind": "popular"}, "near": {"kind": "item_vector", "column": "content"}}}
+)
+
+
+@pytest.fixture
+def retriever(log: Log, tmp_path: Path) -> Retriever:
+    # By clicks: 10, 20, 30, 40, 50.
+    rows = [(user, item, 0, "home", 1) for item, users in zip((10, 20, 30, 40, 50), (5, 4, 3, 2, 1), strict=True)
+            for user in range(users)]  # fmt: skip
+    items = {
+        "item_id": [10, 20, 30, 40, 50],
+        "topic": ["x", "x", "x", "y", "y"],
+        "tags": [["a"]] * 5,
+        "price": [1.0, 2.0, 3.0, 4.0, None],
+        "content": [[1.0, 0.0], [1.0, 0.1], [0.1, 1.0], [0.0, 1.0], [0.01, 1.0]],
+    }
+    fit_retrieval(SECTION, declared(), log.write(rows, items=items), frozenset([NOW.date().replace(day=1)]),
+                  tmp_path / "release", 1)  # fmt: skip
+    return Retriever.open(tmp_path / "release")
+
+
+def stages(retriever: Retriever, filters: dict[str, Any] | None = None, **ordering: Any) -> Recommender:
+    sections = Filters.model_validate(filters or {}), Ordering.model_validate(ordering)
+    return Recommender(retriever, *sections, lists={"deny": pl.Series([10])})
+
+
+def asked(k: int = 3) -> SlateRequest:
+    return SlateRequest("r", 0, k, NOW)
+
+
+def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
+    ones = np.ones(len(items))
+    shown = np.array(propensities) if propensities else ones
+    return Slate(pl.Series(items), ones, ones, ("popular",) * len(items), shown, explored=False, without_value=0)
+
+
+RULES = {"rules": [{"kind": "cap", "column": "topic", "most": 1, "places": 3}, {"kind": "pin", "item": 30, "place": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        ([20, 20, 40], "an item is shown twice"),
+        ([20, 30, 99], "an item is shown that is no candidate"),
+        ([10, 30, 40], "1 items are shown that filter 'deny' removes"),
+        ([40, 30, 50, 20], "4 items are shown; 3 were asked for"),
+        ([20, 40, 30], "the item that is pinned to place 2 is not there"),
+        ([40, 30, 50], "place 3 goes beyond a cap"),
+    ],
+)
+def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: list[int], message: str) -> None:
+    keeping = stages(retriever, {"rules": [{"kind": "deny", "path": "denied.txt"}]}, **RULES)
+    every = keeping.retriever.catalogue.ids
+    found = stages(retriever, **RULES).find(asked(5))  # without the filter: 10 is among the candidates
+    assert sorted(found.rows["item"]) == every.to_list()
+    assert message in broken_rules(keeping, asked(), found, slate(shown))
+    for chance in (0.0, 1.5, float("nan")):
+        assert broken_rules(stages(retriever), asked(1), found, slate([20], [chance])) == (
+            "a propensity is not between 0 and 1",
+        )
+
+
+def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> None:
+    keeping = stages(
+        retriever,
+        {"rules": [{"kind": "deny", "path": "denied.txt"}]},
+        **RULES,
+        diversity={"kind": "mmr", "by": "content"},
+        explore={"kind": "epsilon", "epsilon": 0.5},
+    )
+    random = np.random.default_rng(1)
+    for number in range(200):
+        request = SlateRequest(f"r{number}", int(random.integers(6)), int(random.integers(1, 6)), NOW)
+        found = keeping.find(request)
+        made = keeping.slate(request, found, random.random(found.rows.height))
+        assert broken_rules(keeping, request, found, made) == ()
+
+
+def test_a_formula_reads_the_ranks_of_sources(retriever: Retriever) -> None:
+    keeping = stages(retriever, value="1 / (1 + COALESCE(rank_of_popular, 100))")
+    found = keeping.find(asked())
+    assert keeping.slate(asked(), found, np.zeros(5)).items.to_list() == [10, 20, 30]
+    assert dict(zip(found.rows["item"], found.rows["rank_of_popular"], strict=True))[30] == 3
+    # A source that did not give a candidate has no rank for it: user 77 took nothing, and nothing is near.
+    unknown = stages(retriever, value="COALESCE(rank_of_near, 100)").find(SlateRequest("r", 77, 1, NOW))
+    assert unknown.rows["rank_of_near"].to_list() == [None] * 5
+
+
+def test_items_of_a_fallback_have_their_rank_in_it(retriever: Retriever) -> None:
+    sources = {"popular": {"kind": "popular"}}
+    short = Retrieval.model_validate({**SECTION.model_dump(), "candidates": 1, "sources": sources})
+    few = Retriever(short, retriever.catalogue, {"popular": retriever.sources["popular"]}, retriever.recent, {})
+    filters = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
+    found = stages(few, filters, value="rank_of_popular").find(asked(2))
+    assert found.rows.select("item", "rank_of_popular").rows()[:2] == [(20, 2), (30, 3)]
+
+
+def test_the_rank_of_what_is_no_source_is_refused() -> None:
+    ordering = Ordering.model_validate({"value": "1 / rank_of_populr"})
+    with pytest.raises(ShortlistError, match=r"reads 'rank_of_populr'.*did you mean 'rank_of_popular'"):
+        check_slates(declared(), SECTION, Filters(), ordering)
+
+
+def write_evaluation(folder: Path, final: np.ndarray, *, broken: int = 0, short: int = 0) -> Path:
+    """Write slates of as many users as there are numbers; one source reaches 0.5 for everybody."""
+    users = len(final)
+    folder.mkdir()
+    lists = {
+        "popular": np.full(users, 0.5),
+        "all": np.full(users, 0.4),
+        "filtering": np.full(users, 0.4),
+        "scoring": final,
+        "ordering": final,
+    }
+    frames = [
+        pl.DataFrame({"user": np.arange(users), "list": [name] * users, "items": 10.0, "recall": values,
+                      "hit_rate_at_10": values, "ndcg_at_10": values, "reciprocal_rank": values, "novelty": 3.0,
+                      "diversity": 0.5})
+        for name, values in lists.items()
+    ]  # fmt: skip
+    pl.concat(frames).write_parquet(folder / PER_USER)
+    facts = {"users": users, "places": 10, "short": short, "fallbacks": 0, "removed": {}, "broken": broken,
+             "examples": ["an item is shown twice"] if broken else [],
+             "lists": [{"name": name, "coverage": 0.1} for name in lists]}  # fmt: skip
+    write_json(folder / SLATES_FILE, facts)
+    return folder
+
+
+def measured(tmp_path: Path, mean: float, users: int = 200, **facts: int) -> SlateMeasures:
+    noise = np.random.default_rng(1).normal(0, 0.1, users)
+    found = measure_slates(write_evaluation(tmp_path / "slates", mean + noise, **facts), 0.95, 100, 1)
+    assert found is not None
+    return found
+
+
+def test_stages_and_leads_are_measured_by_user(tmp_path: Path) -> None:
+    found = measured(tmp_path, 0.6)
+    assert [one.stage for one in found.stages] == ["filtering", "scoring", "ordering"]
+    assert found.final.ndcg_at_10 is not None and found.final.diversity == 0.5
+    assert set(found.leads) == {"popular"}  # of single sources, not of all together
+    assert found.leads["popular"].value == pytest.approx(found.final.ndcg_at_10.value - 0.5)
+    assert 0.07 < found.leads["popular"].low < 0.1 < found.leads["popular"].high < 0.13
+    assert measure_slates(tmp_path / "elsewhere", 0.95, 100, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "facts", "limits", "holds"),
+    [
+        (0.6, {}, {"min_ndcg_lead": 0}, ""),
+        (0.5, {}, {}, ""),  # how good slates have to be is declared
+        (0.5, {}, {"min_ndcg_lead": 0}, "<= 0.0000 against popular alone (min_ndcg_lead; lower bound)"),
+        (0.6, {"broken": 2}, {}, "2 of 200 slates break a rule, such as: an item is shown twice"),
+        (0.6, {"short": 3}, {}, "3 of 200 slates hold fewer than 10 items"),
+        (0.6, {"short": 3}, {"max_short": 0.02}, ""),
+        (0.6, {"users": 4}, {}, "nDCG@10 cannot be measured: 4 users, wanted 10 or more"),
+    ],
+)
+def test_the_gate_of_slates_holds(
+    tmp_path: Path, mean: float, facts: dict[str, int], limits: dict[str, float], holds: str
+) -> None:
+    found = slates_gate(measured(tmp_path, mean, **facts), SlateLimits.model_validate(limits))
+    assert found.passed == (not holds)
+    assert holds in found.reason
+
+
+def test_slates_that_were_not_evaluated_hold() -> None:
+    assert not slates_gate(None, SlateLimits()).passed
+
+
+@pytest.mark.parametrize(("mean", "passes"), [(0.60, True), (0.57, False)])
+def test_slates_worse_than_the_champions_hold(tmp_path: Path, mean: float, passes: bool) -> None:
+    noise = np.random.default_rng(1).normal(0, 0.1, 200)
+    champion = write_evaluation(tmp_path / "champion", 0.6 + noise)
+    ours = write_evaluation(tmp_path / "ours", mean + noise)
+    found = measure_slates(ours, 0.95, 100, 1, champion)
+    assert found is not None and found.champion is not None
+    assert found.champion.value == pytest.approx(mean - 0.6)
+    gate = slates_gate(found, SlateLimits(max_ndcg_drop=0.02))
+    assert gate.passed == passes
+    if not passes:
+        assert "-0.0300 < -0.0200 against the champion's slates (max_ndcg_drop; lower bound)" in gate.reason

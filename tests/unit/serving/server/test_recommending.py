@@ -1,0 +1,449 @@
+"""Recommendations by a whole server: what it answers and logs, over both protocols in front of a real Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from tritonclient import grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
+from shortlist.recommending.candidate_columns import candidate_types
+from shortlist.recommending.release import open_release, write_release
+from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.log_writer import LogWriter
+from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.server.headers import RequestContext
+from shortlist.serving.server.recommending import request_of
+from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, RequestError, UnknownModelError
+from shortlist.serving.server.server import ServerComponents
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.server.user_items import UserItems
+from shortlist.spec.data import Data
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.serving import PredictionLog
+from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.tables import DayTable
+
+RECOMMEND = "shop.recommend"
+RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "keys": ["page"], "min_positives": 1}}}
+WEIGHTY = {"kind": "where", "name": "weighty", "keep": "weight > -2"}
+BEST = {"value": "score"}
+
+
+@pytest.fixture(scope="module")
+def sources(published: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources") / "sources"
+    log = DayTable.open(published.folder / "log", Files.LOG)
+    section, days = Retrieval.model_validate(RETRIEVAL), frozenset(part.day for part in log.days)
+    fit_retrieval(section, published.plan.declared.data, log, days, folder, 1)
+    return folder
+
+
+class Shop:
+    """A server's parts in this process; the score is the item's weight plus 1000 times the user's impressions."""
+
+    def __init__(self, published: Any, model: Path, sources: Path, folder: Path) -> None:
+        self._published, self._model, self._sources, self.folder = published, model, sources, folder
+        self.data: Data = published.plan.declared.data
+
+    def release(self, filters: Any = None, ordering: Any = None) -> Path:
+        sections = Filters.model_validate(filters or {}), Ordering.model_validate(ordering or {})
+        out = self.folder / "release"
+        write_release(self._sources, self.data, *sections, self._published.folder / "log", None, out)
+        return out
+
+    def parts(self, filters: Any = None, ordering: Any = None, **serving: Any) -> ServerComponents:
+        async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
+            numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
+            return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
+
+        settings = ServerSettings.model_validate({
+            "model": "shop", "version": 3, "model_folder": self._model, "predictor": "127.0.0.1:1", "http_port": 1,
+            "grpc_port": 1, "store": self._published.store, "project": "shop", "serving": serving,
+            "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
+        })  # fmt: skip
+        parts = ServerComponents(settings, SimpleNamespace(scores=scores, close=lambda: None))  # type: ignore[arg-type]
+        parts.refresh.poll()
+        return parts
+
+    def ask(self, parts: ServerComponents, *requests: dict[str, Any]) -> list[InferenceResponse | RequestError]:
+        async def whole() -> list[InferenceResponse | RequestError]:
+            answers: list[InferenceResponse | RequestError] = []
+            for number, inputs in enumerate(requests):
+                asked = InferenceRequest(RECOMMEND, "", tensors(**inputs), RequestContext(f"r{number}", user="u"))
+                try:
+                    answers.append(await parts.service.answer(asked))
+                except RequestError as error:
+                    answers.append(error)
+                await asyncio.sleep(0)  # the log is told after the answer
+            return answers
+
+        return asyncio.run(whole())
+
+    def logged(self, parts: ServerComponents) -> list[dict[str, Any]]:
+        asyncio.run(parts.close())
+        return read_log(self.folder / "predictions", prediction_schema(self.data)).to_dicts()
+
+
+@pytest.fixture
+def local(published: Any, start: Any, sources: Path, tmp_path: Path) -> Shop:
+    return Shop(published, start.model, sources, tmp_path)
+
+
+def tensors(**inputs: Any) -> list[Tensor]:
+    """Return inputs: numbers as INT64, texts as BYTES."""
+    found = []
+    for name, value in {"k": 3, "position": 1, **inputs}.items():
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(one, str) for one in values):
+            found.append(Tensor(name, "BYTES", (len(values),), values))
+        elif value is not None:
+            found.append(Tensor(name, "INT64", (len(values),), np.array(values)))
+    return found
+
+
+def outputs(answer: Any) -> dict[str, list[Any]]:
+    assert isinstance(answer, InferenceResponse), answer
+    return {name: np.asarray(values).tolist() for name, _, values in answer.outputs}
+
+
+def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: Shop) -> None:
+    parts = local.parts({"rules": [WEIGHTY]}, BEST)
+    (answer,) = local.ask(parts, {"user_id": 1})
+    told = outputs(answer)
+    weights = {"item 0": 1.0, "item 3": 0.0, "item 4": 1.0, "item 5": 2.0, "item 6": 3.0, "never shown": 4.0}
+    own = told["score"][0] - weights[told["item_id"][0]]  # 1000 times the user's impressions
+    assert told["score"] == [own + weights[item] for item in told["item_id"]] == told["value"]
+    assert told["item_id"][:2] == ["item 6", "item 5"]
+    assert (told["source"], told["position"], told["propensity"]) == (["popular"] * 3, [1, 2, 3], [1.0] * 3)
+    assert isinstance(answer, InferenceResponse) and answer.told == {"explored": False, "short": False, "fallback": ""}
+
+
+def test_whoever_asks_gets_a_slate(local: Shop) -> None:
+    parts = local.parts()
+    known, new, anonymous, on_page = local.ask(
+        parts, {"user_id": 1}, {"user_id": 987654}, {"recent_items": ["item 1", "no such item"]}, {"page": "home"}
+    )
+    assert len(outputs(known)["item_id"]) == 3
+    # Nobody knows them: the score is the weight alone.
+    assert outputs(new)["item_id"] == outputs(anonymous)["item_id"]
+    assert max(outputs(new)["score"]) < 1000 < min(outputs(known)["score"])
+    assert len(outputs(on_page)["item_id"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"k": None}, "input 'k' is missing; wanted how many items to show"),
+        ({"k": 0}, "k: got 0; wanted 1 to 11, the items that there are"),
+        ({"k": 10_000}, "k: got 10000; wanted 1 to 11, the items that there are"),
+        ({"k": "three"}, r"input 'k': got BYTES of shape \[1\]; wanted one whole number"),
+        ({"k": [1, 2]}, r"input 'k': got INT64 of shape \[2\]; wanted one whole number"),
+        ({"user_id": "anna"}, "input 'user_id': got datatype BYTES; wanted an integer type"),
+        ({"user_id": [1, 2]}, "input 'user_id': got 2 rows; wanted 1, for a request has one user"),
+        ({"item_id": ["item 1"]}, "input 'item_id': got candidates; items are found here"),
+        ({"recent_items": [1]}, "input 'recent_items': got INT64"),
+        ({"recent_items": ["x"] * 1_001}, "input 'recent_items': got 1001 items; wanted at most 1000"),
+        ({"pagge": "home"}, "no input 'pagge'; did you mean 'page'"),
+        ({"recent_item": ["item 1"]}, "no input 'recent_item'; did you mean 'recent_items'"),
+        ({"city": "Oslo"}, "input 'city' is looked up in side table 'users'; leave it out"),
+        ({"seconds": 1}, "input 'seconds' is known only after the impression; leave it out"),
+        ({"made": "some day"}, "input 'made': got 'some day'; wanted ISO dates"),
+    ],
+)
+def test_a_mistake_of_the_client_is_one_sentence(local: Shop, inputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        raise local.ask(local.parts(), inputs)[0]  # type: ignore[misc] # it is no answer
+
+
+def test_filters_that_leave_nothing_say_which(local: Shop) -> None:
+    parts = local.parts({"rules": [{"kind": "where", "name": "heavy", "keep": "weight > 99"}]})
+    (refused,) = local.ask(parts, {"user_id": 1})
+    assert str(refused) == "no item is left for this request: 8 candidates, 'heavy' removed 8"
+
+
+def test_columns_of_the_user_and_of_the_request_decide(local: Shop) -> None:
+    parts = local.parts({"rules": [{"kind": "where", "keep": "city = 'Oslo' OR page = 'home'"}]})
+    oslo, elsewhere, home = local.ask(parts, {"user_id": 1}, {"user_id": 2}, {"user_id": 2, "page": "home"})
+    assert isinstance(elsewhere, BadRequestError)
+    assert len(outputs(oslo)["item_id"]) == len(outputs(home)["item_id"]) == 3
+
+
+def test_scores_that_are_no_numbers_are_the_models_fault_and_logged(local: Shop) -> None:
+    parts = local.parts()
+    (failed,) = local.ask(parts, {"position": None, "user_id": 1})
+    assert isinstance(failed, BadScoresError) and "the model gave 8 of 8 scores" in str(failed)
+    (row,) = local.logged(parts)
+    assert (row["status"], row["items"]) == (500, [])
+
+
+def test_a_fallback_is_said_in_the_answer_and_counted(local: Shop) -> None:
+    rules = {"rules": [{"kind": "where", "name": "light", "keep": "weight IS NULL OR weight < 1"}]}
+    parts = local.parts({**rules, "fallback": ["popular"]})
+    (answer,) = local.ask(parts, {"k": 7})  # six of eleven items are light
+    assert isinstance(answer, InferenceResponse)
+    assert answer.told == {"explored": False, "short": True, "fallback": "popular"}
+    assert len(outputs(answer)["item_id"]) == 6
+    text = parts.service.metrics.text().decode()
+    assert 'shortlist_fallbacks_total{source="popular"} 1.0' in text
+    assert 'shortlist_removed_candidates_total{filter="light"}' in text
+    assert "shortlist_slates_total 1.0" in text
+    (short,) = local.ask(local.parts(rules), {"k": 7})
+    assert isinstance(short, InferenceResponse) and short.told["fallback"] == ""
+
+
+def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
+    parts = local.parts({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 1.0}})
+    first, second = local.ask(parts, {"user_id": 1, "page": "home"}, {"user_id": 1})
+    rows = local.logged(parts)
+    assert [row["request_id"] for row in rows] == ["r0", "r1"]
+    for row, answer in zip(rows, (first, second), strict=True):
+        told = outputs(answer)
+        assert row["items"] == told["item_id"] and row["scores"] == told["score"]  # as of a client's own candidates
+        assert row["slate:propensities"] == told["propensity"] and row["slate:values"] == told["value"]
+        assert row["slate:explored"] is True and all(0 < one < 1 for one in told["propensity"])
+        assert (row["slate:asked"], row["slate:retrieved"], row["slate:filter_names"]) == (3, 8, ["weighty"])
+        assert row["slate:source_names"] == ["popular"]
+        assert sum(row["slate:source_counts"]) + sum(row["slate:filter_counts"]) == 8
+        assert row["user_id"] == [1] and row["user"] == "u"
+    assert rows[0]["page"] == ["home"] and rows[1]["page"] is None
+    assert rows[0]["slate:request"] is None  # one of a hundred has its whole journey
+
+
+def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
+    explore = {"diversity": {"kind": "mmr", "by": "maker"}, "explore": {"kind": "gumbel", "temperature": 2.0}}
+    sections: Any = ({"rules": [{"kind": "seen"}, WEIGHTY], "fallback": ["popular"]}, explore)
+    parts = local.parts(*sections, log={"feature_sampling": 1.0})
+    answers = local.ask(
+        parts,
+        {"user_id": 1, "made": "2026-01-02"},
+        {"user_id": 1, "k": 2},  # has seen the first slate
+        {"recent_items": ["item 1"], "page": "home", "words": None},
+    )
+    rows = local.logged(parts)
+    stages = open_release(local.folder / "release", local.data)
+    for row, answer in zip(rows, answers, strict=True):
+        asked = request_of(row["request_id"], row["slate:request"], stages.item_type, candidate_types(local.data))
+        found = stages.find(asked)
+        assert found.rows["item"].to_list() == row["slate:candidates"]
+        assert list(found.sources) == row["slate:candidate_sources"]
+        assert found.removed.items.to_list() == row["slate:removed"]
+        assert list(found.removed.filters) == row["slate:removed_by"]
+        slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32))
+        told = outputs(answer)
+        assert slate.items.to_list() == told["item_id"]
+        assert slate.values.tolist() == told["value"] and slate.propensities.tolist() == told["propensity"]
+    assert not {*rows[0]["items"]} & {*rows[1]["items"]}
+    assert "seen" in rows[1]["slate:removed_by"]
+
+
+def places_of(local: Shop) -> ServingPaths:
+    return ServingPaths(root=local.folder, rollouts=local.folder / "rollouts")
+
+
+class TestWhy:
+    """`shortlist why`."""
+
+    @pytest.fixture
+    def places(self, local: Shop, start: Any) -> ServingPaths:
+        sections: Any = ({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 2.0}})
+        parts = local.parts(*sections, log={"feature_sampling": 1.0})
+        local.ask(parts, {"user_id": 1, "page": "home"})
+        local.logged(parts)
+        version = local.folder / "versions" / "v3"
+        shutil.copytree(start.model, version / "model")
+        shutil.copytree(local.folder / "release", version / "release")
+        return places_of(local)
+
+    def test_every_stage_is_told_and_the_slate_comes_out_the_same(self, places: ServingPaths) -> None:
+        text = "\n".join(explain(places, "r0"))
+        row = find_slate(places, "r0")
+        assert "request 'r0' of " in text and ", version 3" in text
+        assert "retrieval  8 candidates; after filters: popular " in text
+        assert f"weighty: {', '.join(row['slate:removed'])}" in text
+        assert "ordering   value score > gumbel; drawn; 0 without a value" in text
+        assert f"  1  {row['items'][0]}  popular  {row['scores'][0]:.6g}" in text
+        assert "items:weight: " in text and "slates.json" in text
+        assert "candidates, filters, order and propensities are the same, bit by bit" in text
+        assert "from the logged features differ by at most 0" in text
+
+    @pytest.mark.parametrize(
+        ("change", "differs"),
+        [
+            ({"slate:candidates": ["item 1"]}, ["candidates"]),
+            ({"slate:propensities": [0.5, 0.5, 0.5]}, ["propensities"]),
+            ({"request_id": "another"}, ["items", "values", "propensities"]),  # other draws
+        ],
+    )
+    def test_what_does_not_come_out_the_same_is_named(
+        self, places: ServingPaths, change: dict[str, Any], differs: list[str]
+    ) -> None:
+        version = ServedVersion.open(places, 3)
+        assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
+
+    def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
+        (places.versions / "v3" / "release" / "slates.json").write_text("{}")
+        with pytest.raises(IntegrityError, match="changed after it was written"):
+            list(explain(places, "r0"))
+
+    def test_a_request_that_nobody_logged_is_told(self, places: ServingPaths) -> None:
+        with pytest.raises(ShortlistError, match="no answer to request 'nobody' is logged"):
+            find_slate(places, "nobody")
+        shutil.rmtree(places.versions / "v3" / "release")
+        with pytest.raises(ShortlistError, match="version 3 is not deployed here any more"):
+            find_slate(places, "r0")
+
+
+def test_a_client_with_candidates_is_answered_as_before(local: Shop, start: Any) -> None:
+    parts = local.parts()
+    items = Tensor("item_id", "BYTES", (2,), ["item 0", "item 5"])
+    asked = InferenceRequest("shop", "", [items, *tensors(k=None)], RequestContext("rank"))
+    (row,) = _answered(local, parts, asked)
+    assert (row["items"], row["scores"]) == (["item 0", "item 5"], [1.0, 2.0])
+    assert all(row[name] is None for name in SLATE_COLUMNS)
+    shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
+    shutil.copytree(start.model, local.folder / "versions" / "v3" / "model")
+    with pytest.raises(ShortlistError, match="request 'rank' brought its candidates; only slates have a journey"):
+        find_slate(places_of(local), "rank")
+
+
+def test_without_a_release_there_is_nothing_to_ask_for_recommendations(local: Shop) -> None:
+    parts = local.parts()
+    parts.service.recommending = None
+    with pytest.raises(UnknownModelError, match=r"got model 'shop\.recommend'; here is 'shop' version 3"):
+        raise local.ask(parts, {})[0]  # type: ignore[misc]
+
+
+def _answered(local: Shop, parts: ServerComponents, asked: InferenceRequest) -> list[dict[str, Any]]:
+    async def whole() -> None:
+        await parts.service.answer(asked)
+        await asyncio.sleep(0)
+
+    asyncio.run(whole())
+    return local.logged(parts)
+
+
+class TestUserItems:
+    """What users were shown, from the logs of all servers."""
+
+    @pytest.fixture
+    def followed(self, local: Shop) -> Callable[..., UserItems]:
+        def follow(window: timedelta = timedelta(days=1)) -> UserItems:
+            logs = local.folder / "predictions", local.folder / "outcomes"
+            return UserItems(local.data, pl.String(), *logs, window)
+
+        return follow
+
+    def test_answers_and_outcomes_of_other_servers_are_known(self, local: Shop, followed: Any) -> None:
+        parts = local.parts()
+        told = outputs(local.ask(parts, {"user_id": 1})[0])
+        local.logged(parts)
+        schema = outcome_schema(item_type(local.data))
+        log = LogWriter(local.folder / "outcomes" / "one", schema, PredictionLog(flush_seconds=600))
+        log.add((datetime.now(UTC), "r0", told["item_id"][1], 1, 1))
+        log.close()
+        items = followed()
+        items.look()
+        history = items.history(1)
+        assert history is not None and history.items.to_list() == told["item_id"]
+        assert history.positive.to_list() == [False, True, False]
+        assert items.history(2) is None and items.history(None) is None
+        items.look()  # nothing is read twice
+        assert len(items.history(1).items) == 3
+
+    def test_what_is_older_than_the_window_is_forgotten(self, followed: Any) -> None:
+        items = followed(timedelta(hours=1))
+        now = datetime.now(UTC)
+        items.show("old", 1, ["a"], now - timedelta(hours=2))
+        items.show("new", 1, ["b"], now)
+        items.show("other", 2, ["c"], now - timedelta(hours=2))
+        items.look()
+        assert items.history(1).items.to_list() == ["b"]
+        assert items.history(2) is None
+
+    def test_a_torn_log_is_said_and_does_not_end_it(self, local: Shop, followed: Any) -> None:
+        folder = local.folder / "predictions" / "v1"
+        folder.mkdir(parents=True)
+        (folder / "part-000000.parquet").write_bytes(b"torn")
+        items = followed()
+        items.start()
+        try:
+            for _ in range(200):
+                if items.problem is not None:
+                    break
+                asyncio.run(asyncio.sleep(0.05))
+            assert "cannot be read" in str(items.problem)
+        finally:
+            items.stop()
+
+
+@pytest.fixture(scope="module")
+def server(start: Any, triton: Any, published: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made = Shop(published, start.model, sources, tmp_path_factory.mktemp("shop"))
+    release = made.release({"rules": [{"kind": "seen"}, WEIGHTY]}, BEST)
+    server = start(triton.http, release=release)
+    server.until_ready()
+    return server
+
+
+def column(name: str, datatype: str, *values: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [len(values)], "data": list(values)}
+
+
+def test_slates_over_http_in_front_of_triton(server: Any) -> None:
+    asked = column("k", "INT64", 2), column("position", "INT64", 1), column("user_id", "INT64", 1)
+    slates = []
+    for _ in range(2):
+        status, answer = server.infer(*asked, model=RECOMMEND)
+        assert (status, answer["model_name"]) == (200, RECOMMEND)
+        slates.append({one["name"]: one["data"] for one in answer["outputs"]})
+    assert slates[0]["item_id"] == ["item 6", "item 5"]
+    assert slates[0]["position"] == [1, 2] and slates[0]["source"] == ["popular"] * 2
+    assert not {*slates[0]["item_id"]} & {*slates[1]["item_id"]}  # they were seen
+    status, answer = server.infer(*asked[1:], model=RECOMMEND)
+    assert (status, answer) == (400, {"error": "input 'k' is missing; wanted how many items to show"})
+    status, _, body = server.get(f"/v2/models/{RECOMMEND}")
+    metadata = json.loads(body)
+    assert metadata["inputs"][:2] == [
+        {"name": "k", "datatype": "INT64", "shape": [1], "parameters": {"optional": False}},
+        {"name": "recent_items", "datatype": "BYTES", "shape": [-1], "parameters": {"optional": True}},
+    ]
+    names = ["score", "item_id", "value", "source", "position", "propensity"]
+    assert [each["name"] for each in metadata["outputs"]] == names
+    assert server.get(f"/v2/models/{RECOMMEND}/ready")[0] == 200
+
+
+def test_slates_over_grpc(server: Any) -> None:
+    client = triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")
+    inputs = []
+    for name, value in (("k", 2), ("position", 1), ("user_id", 2)):
+        inputs.append(triton_grpc.InferInput(name, [1], "INT64"))
+        inputs[-1].set_data_from_numpy(np.array([value]))
+    answer = client.infer(RECOMMEND, inputs)
+    assert answer.as_numpy("item_id").tolist() == [b"item 6", b"item 5"]
+    assert answer.as_numpy("propensity").tolist() == [1.0, 1.0]
+    assert answer.get_response().parameters["short"].bool_param is False
+    inputs[0].set_data_from_numpy(np.array([1_000_000]))
+    with pytest.raises(InferenceServerException, match="k: got 1000000; wanted 1 to 11") as refused:
+        client.infer(RECOMMEND, inputs)
+    assert "INVALID_ARGUMENT" in str(refused.value)
+    assert client.is_model_ready(RECOMMEND)
+    client.close()
