@@ -16,6 +16,7 @@ import polars as pl
 from shortlist.contracts import Columns
 from shortlist.filters.base import UserHistory
 from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest, SlateRequestError
+from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import Place
 from shortlist.serving.server.feature_sample import UsedFeatures
 from shortlist.serving.server.inputs import Input
@@ -31,8 +32,8 @@ from shortlist.serving.server.service import (
 )
 from shortlist.serving.server.slate_requests import AskedSlate, SlateRequestReader
 from shortlist.serving.server.user_items import UserItems
+from shortlist.spec.retrieval import SLATE_OUTPUTS
 
-_VALUE, _SOURCE, _POSITION, _PROPENSITY = "value", "source", "position", "propensity"
 _NO_SLATE: Final = (None,) * 7
 
 
@@ -60,9 +61,10 @@ class Recommending:
     @property
     def outputs(self) -> Mapping[str, str]:
         """Datatype of every output by its name."""
-        beside = {_VALUE: "FP64", _SOURCE: "BYTES", _POSITION: "INT32", _PROPENSITY: "FP64"}
         item = "BYTES" if self._recommender.item_type == pl.String() else "INT64"
-        return {**dict.fromkeys(self._service.outputs, "FP32"), self._item: item, **beside}
+        kinds = dict(zip(SLATE_OUTPUTS, ("FP32", "FP64", "BYTES", "INT32", "FP64"), strict=True))
+        further = dict.fromkeys(self._service.outputs[1:], "FP32")
+        return {SCORE: kinds.pop(SCORE), self._item: item, **kinds, **further}
 
     @property
     def problem(self) -> str | None:
@@ -165,16 +167,13 @@ class Recommending:
     def _response(
         self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate
     ) -> InferenceResponse:
-        items: Any = slate.items
-        further = (Output(name, "FP32", each[slate.rows]) for name, each in scored.further.items())
-        beside = (
-            *further,
-            Output(self._item, self.outputs[self._item], items.to_list() if _is_text(items) else items.to_numpy()),
-            Output(_VALUE, "FP64", slate.values),
-            Output(_SOURCE, "BYTES", slate.sources),
-            Output(_POSITION, "INT32", np.arange(1, len(items) + 1, dtype=np.int32)),
-            Output(_PROPENSITY, "FP64", slate.propensities),
-        )
+        items, kinds = slate.items, self.outputs
+        places = np.arange(1, len(items) + 1, dtype=np.int32)
+        given = (_listed(items), slate.values, slate.sources, places, slate.propensities)
+        names = (self._item, *(name for name in SLATE_OUTPUTS if name != SCORE))
+        told_by_name = dict(zip(names, given, strict=True))
+        told_by_name.update((name, each[slate.rows]) for name, each in scored.further.items())
+        beside = tuple(Output(name, kinds[name], values) for name, values in told_by_name.items())
         told: dict[str, bool | str] = {
             "explored": slate.explored, "short": len(items) < request.k, "fallback": ",".join(found.fallback),
         }  # fmt: skip
