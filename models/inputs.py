@@ -41,6 +41,9 @@ class FeatureColumn(BaseModel):
     """Look-ups on the training days before an id's embedding learns; see `shortlist.features.kinds.hash`."""
     evict_after_days: int | None = Field(default=None, ge=1)
     """Days without a look-up after which an id's embedding is zero again; null: never."""
+    events: int | None = Field(default=None, ge=1)
+    """Most ids of a list in order of time, the newest first; null for other lists. Vectors of the same feature are as
+    wide, and number k belongs to id k."""
     history: bool = True
     """Whether it looks up what the days before left, which is still little on the warm-up days."""
 

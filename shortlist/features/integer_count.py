@@ -37,7 +37,7 @@ class IntegerCount(KeyCount):
     @staticmethod
     def suits(view: KeyedView, declared: DeclaredColumns, engine: Engine) -> bool:
         """Say whether a view can be counted so: a GPU counts by queries."""
-        plain = len(view.keys) == 1 and view.measures == (Columns.ROWS,) and not view.timed and not view.by_tile
+        plain = len(view.keys) == 1 and view.measures == (Columns.ROWS,) and not view.ordered and not view.by_tile
         return plain and not declared.is_text(view.keys[0]) and resolve(engine) == "cpu"
 
     @property

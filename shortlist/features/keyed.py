@@ -9,6 +9,8 @@ from shortlist.features.tiles import TILE
 
 LAST_TIME = "last_time"
 LAST_IMPRESSION = "last_impression"
+NEWEST_VALUES = "newest_values"
+NEWEST_TIMES = "newest_times"
 
 
 @dataclass(frozen=True, order=True)
@@ -26,6 +28,31 @@ class Total:
 
 
 ROWS = Total(Columns.ROWS)
+
+
+@dataclass(frozen=True, order=True)
+class Newest:
+    """The newest events of a key, as lists: the newest event first."""
+
+    of: str
+    """Column of the log whose values are listed; an event without one is left out."""
+    most: int
+    """Events kept."""
+    numbers: tuple[str, ...] = ()
+    """Numeric columns of the log that are listed beside it."""
+    positives: bool = False
+    """Whether only events with a positive label are kept."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other lists of the same key."""
+        beside = "".join(f"_{name}" for name in self.numbers)
+        return f"newest_{self.most}_{'positive_' if self.positives else ''}{self.of}{beside}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Columns of the view: values, times in microseconds since 1970-01-01 UTC, then the numbers, `most` wide."""
+        return (NEWEST_VALUES, NEWEST_TIMES, *(f"newest_{name}" for name in self.numbers))
 
 
 @dataclass(frozen=True)
@@ -46,11 +73,19 @@ class KeyedView:
     """False when only a vocabulary needs the counts."""
     by_tile: bool = False
     """Whether it is counted per tile of a day, and not per day."""
+    newest: Newest | None = None
+    """The lists that the view holds; it then holds nothing else."""
 
     @property
     def name(self) -> str:
         """Name of the view and of its statistics."""
-        return "all_rows" if self.keys == (Columns.EVERYTHING,) else "by_" + "__".join(self.keys)
+        by = "all_rows" if self.keys == (Columns.EVERYTHING,) else "by_" + "__".join(self.keys)
+        return by if self.newest is None else f"{self.newest.name}_{by}"
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of events in time matters."""
+        return self.timed or self.newest is not None
 
     @property
     def counted_by(self) -> tuple[str, ...]:
@@ -65,6 +100,8 @@ class KeyedView:
     @property
     def features(self) -> tuple[str, ...]:
         """Columns of the view besides its keys and its time."""
+        if self.newest is not None:
+            return self.newest.features
         times = (LAST_TIME,) if self.timed else ()
         lasts = tuple(f"last_{name}" for name in self.lasts)
         return (*(total.name for total in self.totals), *times, *lasts, *(f"count_{name}" for name in self.histories))
@@ -80,6 +117,7 @@ class KeyedView:
             histories=tuple(dict.fromkeys((*self.histories, *other.histories))),
             looked_up=self.looked_up or other.looked_up,
             by_tile=self.by_tile or other.by_tile,
+            newest=self.newest,
         )
 
 

@@ -69,14 +69,15 @@ class Plan:
         keys = [key for view in self.counted for key in view.keys if key != Columns.EVERYTHING]
         measures = [name.partition("_")[2] for view in self.counted for name in view.measures if name != Columns.ROWS]
         lasts = [name for view in self.counted for name in view.lasts]
+        listed = [name for view in self.counted if view.newest for name in (view.newest.of, *view.newest.numbers)]
         numbers = [each.column for each in self.measured]
-        return tuple(dict.fromkeys([*keys, *measures, *lasts, *numbers]))
+        return tuple(dict.fromkeys([*keys, *measures, *lasts, *listed, *numbers]))
 
     @property
     def counted_columns(self) -> tuple[str, ...]:
         """Columns of the valid log that counting reads; the label, if nothing else, tells how many rows there are."""
         read = self.read_for_counting
-        if self.counted_sides or any(view.timed or view.by_tile for view in self.counted):
+        if self.counted_sides or any(view.ordered or view.by_tile for view in self.counted):
             return self.log_columns(read)
         return tuple(dict.fromkeys((Columns.LABEL, *(self.declared.in_log(name) for name in read))))
 
@@ -102,6 +103,9 @@ class Plan:
             view.name: {"keys": list(view.keys), "measures": sorted(view.measures), "lasts": sorted(view.lasts)}
             for view in self.counted
         }
+        for view in self.counted:
+            if view.newest is not None:
+                keyed[view.name]["newest"] = [view.newest.name]
         if self.tiles.within_days:
             for said in keyed.values():
                 said["tile"] = [f"{self.tiles.length.total_seconds():.0f} s"]

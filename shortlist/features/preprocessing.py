@@ -55,7 +55,8 @@ class Preprocessing:
         """Return name, kind, size (ids, 0 among them) and width of every feature, in order.
 
         Those whose ids are buckets of a hash have `hashed`, and what is declared of learning them, beside; `history`
-        says whether a feature looks up what the days before left.
+        says whether a feature looks up what the days before left, and `events` how many the longest list in order of
+        time has.
         """
         fitted, columns = self.fitted, []
         for feature, forms in ((each, each.forms(fitted.declared)) for each in self.plan.features):
@@ -64,6 +65,8 @@ class Preprocessing:
                 size, width = feature.shape(number, fitted)
                 columns.append({"name": name, "kind": form, "size": size, "width": width, "history": history})
                 columns[-1] |= feature.learning
+                if (events := feature.events(number)) is not None:
+                    columns[-1]["events"] = events
         return columns
 
     def _looks_back(self, feature: FeatureKind) -> bool:

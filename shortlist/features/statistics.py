@@ -12,6 +12,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_IMPRESSION, LAST_TIME, KeyedView
 from shortlist.features.lists import ROW, one_row_per_tag
+from shortlist.features.newest import newest_column, newest_event, newest_of
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
 from shortlist.features.tiles import TILE
 from shortlist.system.execution import on_cpu
@@ -38,8 +39,10 @@ def countable(rows: pl.DataFrame, views: Sequence[KeyedView], declared: Declared
     measures = dict.fromkeys(name for view in views for name in view.measures if name != Columns.ROWS)
     lasts = dict.fromkeys(name for view in views for name in view.lasts)
     columns = [_key(name, declared) for name in keys] + [_measure(name, declared) for name in measures]
-    if any(view.timed for view in views):
+    if any(view.ordered for view in views):
         rows = rows.sort(Columns.TIME, Columns.IMPRESSION)
+    columns += [newest_event(view, declared) for view in views if view.newest is not None]
+    if any(view.timed for view in views):
         columns += [_finite(name, declared).cast(pl.Float64).alias(f"last_{name}") for name in lasts]
         columns.append(pl.col(Columns.TIME).to_physical().alias(LAST_TIME))
         columns.append(pl.col(Columns.IMPRESSION).alias(LAST_IMPRESSION))
@@ -60,7 +63,8 @@ def _counting(rows: pl.DataFrame, view: KeyedView, engine: Engine) -> pl.LazyFra
     # keys of 2 M rows; hashing them and sorting the counts takes 1.17. With a sum beside the key it is the other way.
     if wanted.width == 1 and wanted.dtypes[0].is_integer() and resolve(engine) == "cpu":
         return known.sort(view.keys).group_by(view.keys, maintain_order=True).agg(counted)
-    return known.group_by(view.counted_by).agg(*counted, *_newest(view))
+    lists = [newest_of(view, pl.col(newest_column(view)))] if view.newest is not None else []
+    return known.group_by(view.counted_by).agg(*counted, *_newest(view), *lists)
 
 
 def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
@@ -68,7 +72,9 @@ def merge(parts: pl.LazyFrame, view: KeyedView, engine: Engine) -> pl.DataFrame:
     if view.timed:
         parts = parts.sort(LAST_TIME, LAST_IMPRESSION)
     summed = (pl.col(name).sum() for name in view.measures)
-    return collect(parts.group_by(view.counted_by).agg(*summed, *_newest(view)).sort(view.counted_by), engine)
+    lists = [newest_of(view, pl.col(newest_column(view)).explode())] if view.newest is not None else []
+    kept = [*summed, *_newest(view), *lists]
+    return collect(parts.group_by(view.counted_by).agg(kept).sort(view.counted_by), engine)
 
 
 class KeyCount:
@@ -156,7 +162,7 @@ def sizes(rows: pl.DataFrame, views: Sequence[KeyedView]) -> dict[str, float]:
 
 def _carried(view: KeyedView) -> list[str]:
     times = [LAST_TIME, LAST_IMPRESSION, *(f"last_{name}" for name in view.lasts)] if view.timed else []
-    return [*view.measures[1:], *times]
+    return [*view.measures[1:], *times, *([newest_column(view)] if view.newest else [])]
 
 
 def _newest(view: KeyedView) -> list[pl.Expr]:

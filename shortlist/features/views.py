@@ -21,6 +21,7 @@ from shortlist.features.changes import (
     windows_of,
 )
 from shortlist.features.keyed import KeyedView
+from shortlist.features.newest import newest_changes, running_newest
 from shortlist.features.ranges import key_ranges, scan_all, write_frames
 from shortlist.features.tiles import TILE, microseconds, start_of
 from shortlist.system.query_engine import Engine, collect
@@ -64,7 +65,7 @@ class ViewWriter:
 
     def write(self, view: KeyedView, path: Path) -> ViewSize:
         """Write a view: per key one row for each moment at which its values change, in time order."""
-        events = 1 + len(windows_of(view))
+        events = 1 + (len(windows_of(view)) if view.newest is None else view.newest.most)
         ranges = key_ranges(self._files(view), view.keys[0], max(1, self.rows // events))
         pieces = [path.with_name(f"{path.name}.{number}") for number in range(len(ranges))]
         keys = 0
@@ -85,7 +86,10 @@ class ViewWriter:
 
     def _values(self, view: KeyedView, inside: pl.Expr) -> pl.DataFrame:
         changes = pl.concat(list(self._changes(view, inside)))
-        values = collect(running_values(changes, view), self.engine)
+        if view.newest is not None:
+            values = running_newest(changes.collect(), view)
+        else:
+            values = collect(running_values(changes, view), self.engine)
         moment = pl.when(pl.col(MOMENT) > NO_MOMENT).then(MOMENT).otherwise(microseconds(ALWAYS))
         valid_from = moment.cast(pl.Datetime("us", "UTC")).alias(Columns.VALID_FROM)
         return values.select(*view.keys, valid_from, *view.features, FIRST)
@@ -96,6 +100,9 @@ class ViewWriter:
             counted = pl.scan_parquet(day_file(self.statistics, view.name, day), hive_partitioning=False).filter(inside)
             whole = pl.lit(self._known(day), dtype=pl.Int64)
             known = pl.col(TILE) + self.delay // timedelta(microseconds=1) if view.by_tile else whole
+            if view.newest is not None:
+                yield newest_changes(counted, view, known)
+                continue
             leaving = {window: self._known(day + timedelta(days=window)) for window in windows_of(view)}
             reached = {window: moment for window, moment in leaving.items() if moment <= last}
             yield from day_changes(counted, view, known, reached)

@@ -127,6 +127,10 @@ class FeatureKind(Feature):
         """Return how many ids an output will have, before any fit; None when it gives no ids."""
         return None
 
+    def events(self, output: int) -> int | None:
+        """Return the most entries of a list in order of time, the newest first; None for other outputs."""
+        return None
+
     def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:
         """Return the number that it compares among the rows of a request; None: it compares none.
 

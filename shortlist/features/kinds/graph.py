@@ -88,6 +88,15 @@ class Graph(ABC):
         """
 
     @abstractmethod
+    def listed(self, place: str, values: int | None) -> str:
+        """Return lists of looked-up rows as INT64 codes, shape (rows, longest), padded with NO_CODE.
+
+        Args:
+            place: `<view>:<feature>`.
+            values: As for `tags`.
+        """
+
+    @abstractmethod
     def vector(self, place: str, width: int) -> str:
         """Return a vector column as FP32, shape (rows, width); zeros for null."""
 

@@ -13,6 +13,7 @@ from shortlist.features.kinds.cyclic import Cyclic
 from shortlist.features.kinds.hash import Hash
 from shortlist.features.kinds.lag import Lag
 from shortlist.features.kinds.numeric import Numeric
+from shortlist.features.kinds.sequence import Sequence
 from shortlist.features.kinds.similarity import Similarity
 from shortlist.features.kinds.slate import Slate
 from shortlist.features.kinds.target import Target
@@ -35,5 +36,6 @@ FEATURE_KINDS: Final[dict[str, type[FeatureKind]]] = {
     "vector": Vector,
     "similarity": Similarity,
     "slate": Slate,
+    "sequence": Sequence,
 }
 """In the order of messages and of the JSON Schema."""

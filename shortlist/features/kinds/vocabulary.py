@@ -68,17 +68,18 @@ class Vocabulary(PerColumn):
         """Compile the ids of columns with one value per row."""
         names = [feature.each[number] for feature, number in wanted]
         codes = graph.split(graph.codes(names, "ids by vocabulary"), [1] * len(names))
-        return graph.joined([_encoded(graph, code, name, fitted) for code, name in zip(codes, names, strict=True)])
+        return graph.joined([encoded(graph, code, name, fitted) for code, name in zip(codes, names, strict=True)])
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids of a tags column."""
         name = self.each[output]
         codes = graph.tags(name, self.max_values)
         there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
-        return _encoded(graph, codes, name, fitted), there
+        return encoded(graph, codes, name, fitted), there
 
 
-def _encoded(graph: Graph, codes: str, column: str, fitted: Fitted) -> str:
+def encoded(graph: Graph, codes: str, column: str, fitted: Fitted) -> str:
+    """Return the ids of codes by the vocabulary of a column; 0 for those that are not in it."""
     keys = vocabulary_codes(column, fitted.vocabularies[column].values)
     if not len(keys):  # no value was seen often enough
         return graph.add("Mul", codes, np.array([0]))

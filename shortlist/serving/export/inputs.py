@@ -92,7 +92,10 @@ class Inputs(Graph):
             ExportError: It is not of type tags.
         """
         self._must_be(name, ("tags",), "a list")
-        place = self.declared.place(name)
+        return self.listed(self.declared.place(name), values)
+
+    def listed(self, place: str, values: int | None) -> str:
+        """Return lists of looked-up rows as INT64 codes, shape (rows, longest), padded with NO_CODE."""
         known = self.longest.get(place, values)
         self.longest[place] = None if known is None or values is None else max(known, values)
         tensor = f"list_{list(self.longest).index(place)}"

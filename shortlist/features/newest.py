@@ -1,0 +1,107 @@
+"""The newest events of a key as lists: counted per day, merged in any order, and as they stood at each moment.
+
+A day's statistics hold a list of structs per key, oldest first; a view holds lists side by side, newest first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from shortlist.contracts import Columns
+from shortlist.features.changes import FIRST, MOMENT
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, Newest
+from shortlist.system.execution import on_cpu
+
+_TIME: Final = "time"
+
+
+def newest_column(view: KeyedView) -> str:
+    """Return the name of a view's lists in the statistics of a day."""
+    return f"events:{view.name}"
+
+
+def newest_event(view: KeyedView, declared: DeclaredColumns) -> pl.Expr:
+    """Return the event of every row, a struct; null for a row that the lists leave out."""
+    assert view.newest is not None
+    kept = pl.col(declared.place(view.newest.of))
+    value = kept if declared.is_text(view.newest.of) else kept.cast(pl.Int64)
+    numbers = (_finite(declared.place(name)).alias(f"newest_{name}") for name in view.newest.numbers)
+    event = pl.struct(
+        pl.col(Columns.TIME).to_physical().alias(_TIME), pl.col(Columns.IMPRESSION).alias("order"),
+        value.alias(NEWEST_VALUES), *numbers,
+    )  # fmt: skip
+    there = kept.is_not_null() & (pl.col(Columns.LABEL) > 0) if view.newest.positives else kept.is_not_null()
+    return pl.when(there).then(event).alias(newest_column(view))
+
+
+def newest_of(view: KeyedView, events: pl.Expr) -> pl.Expr:
+    """Return the newest of the events of a group, oldest first, whatever their order."""
+    assert view.newest is not None
+    on_cpu("newest events of a key")
+    # Structs are ordered by their fields: by time, then by the number of the impression.
+    return events.drop_nulls().sort().tail(view.newest.most).alias(newest_column(view))
+
+
+def newest_changes(counted: pl.LazyFrame, view: KeyedView, known: pl.Expr) -> pl.LazyFrame:
+    """Return the events that a day adds to the lists of its keys, and from when on they are known.
+
+    Args:
+        counted: The statistics of the day.
+        view: The view.
+        known: The moment from which on each row of the statistics counts.
+    """
+    column = newest_column(view)
+    return counted.filter(pl.col(column).list.len() > 0).select(*view.keys, known.alias(MOMENT), column)
+
+
+def running_newest(changes: pl.DataFrame, view: KeyedView) -> pl.DataFrame:
+    """Return the lists of every key from each moment at which they change: keys, `MOMENT`, `FIRST`, features.
+
+    Sorted by moment, then key.
+
+    Args:
+        changes: From `newest_changes`, of all days, every key and moment once.
+        view: The view.
+    """
+    assert view.newest is not None
+    new_key = pl.any_horizontal(pl.col(name) != pl.col(name).shift(1) for name in view.keys)
+    ordered = changes.sort(*view.keys, MOMENT).with_columns(new_key.fill_null(value=True).alias(FIRST))
+    column = newest_column(view)
+    events = ordered[column].explode(empty_as_null=False, keep_nulls=False).struct.unnest()
+    lengths = ordered[column].list.len().to_numpy().astype(np.int64)
+    ends = np.cumsum(lengths)
+    first = ordered[FIRST].to_numpy()
+    starts = (ends - lengths)[first][np.cumsum(first) - 1] if len(ends) else ends
+    counts = np.minimum(ends - starts, view.newest.most)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    places = np.repeat(ends - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
+    lists = _lists(events[places], offsets, view.newest)
+    return ordered.select(*view.keys, MOMENT, FIRST).hstack(lists).sort(MOMENT, *view.keys)
+
+
+def _lists(events: pl.DataFrame, offsets: np.ndarray, newest: Newest) -> list[pl.Series]:
+    found = []
+    for name, own in zip(newest.features, (NEWEST_VALUES, _TIME, *newest.features[2:]), strict=True):
+        array = pa.LargeListArray.from_arrays(
+            pa.array(offsets), events[own].to_arrow(compat_level=pl.CompatLevel.oldest())
+        )
+        found.append(pl.Series(name, array))
+    return [series if series.name in (NEWEST_VALUES, NEWEST_TIMES) else _wide(series, newest.most) for series in found]
+
+
+def _wide(lists: pl.Series, width: int) -> pl.Series:
+    """Return lists of numbers, padded with 0 to a width."""
+    lengths = lists.list.len().to_numpy().astype(np.int64)
+    matrix = np.zeros((len(lists), width), np.float32)
+    matrix[np.arange(width) < lengths[:, None]] = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    return pl.Series(lists.name, matrix, dtype=pl.Array(pl.Float32, width)).cast(pl.List(pl.Float32))
+
+
+def _finite(place: str) -> pl.Expr:
+    value = pl.col(place).cast(pl.Float32)
+    return pl.when(value.is_finite()).then(value).otherwise(pl.lit(0.0, pl.Float32))

@@ -1,0 +1,170 @@
+"""The kind `sequence`: the last items of a key, in order, as of the time of each row."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.contracts import DataError
+from shortlist.features.fit import fit
+from shortlist.features.plan import plan
+from shortlist.features.table import build_table
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import folder_digest
+
+HISTORY = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 3, "name": "history"}
+IDS = {"kind": "vocabulary", "each": "item_id"}
+
+
+def test_a_row_sees_the_last_items_of_its_user_newest_first(world: Any) -> None:
+    rows = [
+        world.row(0, 9, item_id=10),
+        world.row(0, 10, item_id=20),
+        world.row(0, 11, item_id=30, user_id=2),
+        world.row(1, 9, item_id=30),  # sees the two of yesterday
+        world.row(2, 9, item_id=10),  # sees three
+        world.row(3, 9, item_id=10),  # of four, the last three
+        world.row(3, 9, item_id=10, user_id=None),
+        world.row(3, 9, item_id=10, user_id=7),
+    ]
+    table = world.features(rows, HISTORY, IDS)
+    ids = {10: table["item_id_id"][0], 20: table["item_id_id"][1], 30: table["item_id_id"][2]}
+    assert 0 not in ids.values()
+    assert table["history"].to_list() == [
+        [], [], [], [ids[20], ids[10]], [ids[30], ids[20], ids[10]], [ids[10], ids[30], ids[20]], [], [],
+    ]  # fmt: skip
+
+
+def test_numbers_stand_beside_their_items(world: Any) -> None:
+    rows = [
+        world.row(0, 9, item_id=10, seconds=4.0),
+        world.row(0, 12, item_id=20, seconds=math.inf),
+        world.row(1, 12, item_id=10),
+        world.row(2, 12, item_id=10),
+    ]
+    table = world.features(rows, {**HISTORY, "with": ["seconds_ago", "seconds"]})
+    assert table["history_seconds"].to_list()[2] == [0.0, 4.0, 0.0]
+    ago = [math.log(1 + 24 * 3600), math.log(1 + 27 * 3600), 0.0]
+    assert table["history_seconds_ago"].to_list()[2] == pytest.approx(ago, rel=1e-6)
+    assert table["history_seconds_ago"].to_list()[0] == [0.0, 0.0, 0.0]
+
+
+def test_only_positives_are_listed_where_that_is_declared(world: Any) -> None:
+    rows = [
+        world.row(0, 9, item_id=10, label=1),
+        world.row(0, 10, item_id=20),
+        world.row(1, 9, item_id=30),
+        world.row(2, 9, item_id=10),
+    ]
+    table = world.features(rows, {**HISTORY, "counts": "positives"}, IDS)
+    first = table["item_id_id"][0]
+    assert table["history"].to_list() == [[], [], [first], [first]]
+
+
+def test_an_item_without_an_id_keeps_its_place(world: Any) -> None:
+    rows = [
+        *(world.row(0, 9 + place, item_id=item) for place, item in enumerate((10, 99, 10))),
+        *(world.row(day) for day in (1, 2)),
+    ]
+    table = world.features(rows, {**HISTORY, "min_rows": 2})
+    assert table["history"].to_list()[3] == [1, 0, 1]
+
+
+def test_a_session_of_10_000_items_leaves_its_newest(world: Any) -> None:
+    items = [place % 3 * 10 + 10 for place in range(10_000)]
+    rows = [world.row(0, 1 + place / 1_000, item_id=item) for place, item in enumerate(items)]
+    table = world.features([*rows, world.row(1), world.row(2)], {**HISTORY, "last": 50}, IDS)
+    assert table["history"].list.len().to_list()[-2:] == [50, 50]
+    assert table["history"].to_list()[-2] == table["item_id_id"].to_list()[9_999:9_949:-1]
+
+
+def test_lists_are_as_of_the_tiles_that_were_known(world: Any) -> None:
+    rows = [
+        world.row(0, 9.5, item_id=10),
+        world.row(0, 10.5, item_id=20),  # the hour from nine is known
+        world.row(0, 10.9, item_id=30),
+        world.row(0, 11.1, item_id=10),
+        world.row(1, 9),
+        world.row(2, 9),
+    ]
+    features = Features.model_validate({"columns": [HISTORY, IDS], "tile": "1h"})
+    data = Data.model_validate(world.data.model_dump(mode="json") | {"outcome_delay": "0s"})
+    log = world.log(rows)
+    fit(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
+    built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "t")
+    table = built.scan().sort("impression_id").collect()
+    one, two, three, *_ = table["item_id_id"].to_list()
+    assert table["history"].to_list() == [
+        [], [one], [one], [three, two, one], [one, three, two], [one, one, three],
+    ]  # fmt: skip
+
+
+def test_the_lists_are_the_same_however_rows_are_read_and_days_counted(world: Any) -> None:
+    rows = [
+        world.row(day, hour / 7, user_id=hour % 3, item_id=(hour * 7 % 3 + 1) * 10, label=hour % 2, seconds=float(hour))
+        for day in range(5)
+        for hour in range(1, 40)
+    ]
+    columns = [{**HISTORY, "with": ["seconds_ago", "seconds"]}, {**HISTORY, "counts": "positives", "name": "taken"}]
+    numbered = [{**row, "impression_id": number} for number, row in enumerate(rows)]
+    whole = world.fit(world.log(numbered), columns, "whole")
+    turned = world.fit(world.log(numbered[::-1], "turned", chunk_rows=7), columns, "small")
+    assert folder_digest(turned / "views") == folder_digest(whole / "views")
+    world.fit(world.log(numbered[: 4 * 39], "first"), columns, "before")
+    later = world.fit(world.log(numbered, "all"), columns, "later", previous="before")
+    assert folder_digest(later / "views") == folder_digest(whole / "views")
+
+
+def test_a_list_of_another_length_is_counted_again(world: Any) -> None:
+    rows = [world.row(day) for day in range(4)]
+    world.fit(world.log(rows), [HISTORY], "before")
+    with pytest.raises(DataError, match="newest_4_item_id_by_user_id' was counted otherwise, or not at all"):
+        world.fit(world.log(rows, "again"), [{**HISTORY, "last": 4}], "after", previous="before")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"of": "topics"}, r"'topics' is a column of a side table; events have columns of the log"),
+        ({"of": "price"}, r"'price' is of type number; wanted integer or hex or string"),
+        ({"key": "words"}, r"'words' is of type tags; wanted integer or hex or string"),
+        ({"with": ["page"]}, r"'page' is of type string; wanted integer or number"),
+        ({"with": ["sconds_ago"]}, r"'sconds_ago' is not a declared column"),
+    ],
+)
+def test_what_cannot_be_listed_is_refused(world: Any, changed: dict[str, Any], message: str) -> None:
+    (feature,) = Features.model_validate({"columns": [{**HISTORY, **changed}]}).columns
+    with pytest.raises(ValueError, match=rf"features: sequence 'history': {message}"):
+        feature.check(world.data)
+
+
+def test_a_log_without_a_clock_is_refused(world: Any) -> None:
+    (feature,) = Features.model_validate({"columns": [HISTORY]}).columns
+    data = Data.model_validate({**world.data.model_dump(mode="json"), "clock": {"kind": "row_order", "days": 5}})
+    with pytest.raises(ValueError, match=r"nothing says which events came before; declare data\.clock: \{kind: column"):
+        feature.check(data)
+
+
+def test_the_declaration_survives_being_written(world: Any) -> None:
+    declared = Features.model_validate({"columns": [{**HISTORY, "with": ["seconds_ago"]}]})
+    again = Features.model_validate(declared.model_dump(mode="json"))
+    assert plan(world.data, again) == plan(world.data, declared)
+    assert again.names == ("history", "history_seconds_ago")
+
+
+def test_a_list_too_long_to_be_served_is_refused() -> None:
+    with pytest.raises(ValueError, match="less than or equal to 1000"):
+        Features.model_validate({"columns": [{**HISTORY, "last": 1_001}]})
+
+
+def test_the_notes_of_a_table_say_how_many_events_a_list_has(world: Any, tmp_path: Path) -> None:
+    rows = [world.row(day) for day in range(3)]
+    table = world.table(world.log(rows), [{**HISTORY, "with": ["seconds_ago"]}])
+    notes = {column["name"]: column for column in table.notes["columns"]}
+    assert notes["history"]["kind"] == "ids" and notes["history"]["events"] == 3
+    assert notes["history_seconds_ago"]["width"] == notes["history_seconds_ago"]["events"] == 3
+    assert table.scan().collect_schema()["history_seconds_ago"] == pl.Array(pl.Float32, 3)

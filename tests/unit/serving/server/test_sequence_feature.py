@@ -1,0 +1,157 @@
+"""Sequences: the training table, Feast, the exported graph and the server give the same lists."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import polars as pl
+import pytest
+
+from shortlist.contracts import Columns, Files
+from shortlist.features.fit import fit
+from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.publish import announce_views
+from shortlist.features.skew import check_skew
+from shortlist.features.store import apply
+from shortlist.features.table import build_table
+from shortlist.features.transform import Transformer
+from shortlist.serving.export.encoding import encode
+from shortlist.serving.export.graph import FeatureGraph
+from shortlist.serving.export.graph_builder import save
+from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
+from shortlist.serving.server.server import ServerComponents
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.tensors import Tensor
+from shortlist.serving.validation.rows import ReferenceRows, ServedRows
+from shortlist.spec.features import Features
+from shortlist.spec.runtime import Runtime
+
+LAST = 12
+FEATURES = [
+    {"kind": "sequence", "of": "item_id", "key": "user_id", "last": LAST, "name": "history",
+     "with": ["seconds_ago", "seconds"]},
+    {"kind": "sequence", "of": "position", "key": "page", "last": 3, "counts": "positives", "name": "places"},
+]  # fmt: skip
+VECTORS = ["history_seconds_ago", "history_seconds"]
+LISTS = ["history", "places"]
+
+
+@pytest.fixture(scope="module")
+def fitted(shop: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sequences") / "fitted"
+    features = Features.model_validate({"columns": FEATURES})
+    fit(shop.plan.declared.data, features, None, Runtime(engine="cpu"), shop.folder / "log", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(shop: Any, fitted: Path) -> pl.DataFrame:
+    data, features = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
+    out = fitted.with_name("table")
+    made = build_table(data, features, None, Runtime(engine="cpu"), shop.folder / "log", fitted, out)
+    return pl.concat([rows for _, rows in made.frames()])
+
+
+@pytest.fixture(scope="module")
+def model(fitted: Path) -> Path:
+    """A model folder whose graph answers the numbers, and of each list the sum of its ids and its length."""
+    folder = fitted.with_name("model")
+    (folder / FOLDER).mkdir(parents=True)
+    graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
+    parts = [graph.floats(VECTORS)]
+    for name in LISTS:
+        ids, there = graph.lists(name)
+        kept = graph.nodes.add("Where", there, ids, np.array([0]))
+        for values in (kept, graph.nodes.cast(there, np.int64)):
+            total = graph.nodes.add("ReduceSum", values, np.array([1]), keepdims=1)
+            parts.append(graph.nodes.cast(total, np.float32))
+    whole, signature = graph.finished(graph.nodes.joined(parts, axis=1), SCORE, 2 * LAST + 4, "sequences", "all")
+    save(whole, folder / FOLDER / MODEL_FILE)
+    signature.write(folder / FOLDER)
+    (folder / Files.PREPROCESSING).symlink_to(fitted)
+    return folder
+
+
+def answered(model: Path, tensors: dict[str, Any]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, tensors)
+    return np.asarray(scores)
+
+
+def wanted(table: pl.DataFrame) -> np.ndarray:
+    parts = [table[name].to_numpy() for name in VECTORS]
+    for name in LISTS:
+        parts += [table[name].list.sum().to_numpy()[:, None], table[name].list.len().to_numpy()[:, None]]
+    return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def test_served_rows_of_a_log_get_what_the_table_holds(
+    table: pl.DataFrame, shop: Any, fitted: Path, model: Path
+) -> None:
+    """By the way of the parity gate."""
+    assert table["history"].list.len().max() == LAST and table["places"].list.len().max() == 3
+    sample = table.sample(120, seed=1).select(Columns.IMPRESSION, Columns.DAY)
+    scored = sample.with_columns(pl.lit(0.0).alias("label_scored"), pl.lit(0.5, pl.Float32).alias("score"))
+    served = ServedRows(model, shop.folder / "log", fitted, ReferenceRows(scored, table.height))
+    for batch in served.batches():
+        expected = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
+            table, Columns.IMPRESSION, "left", maintain_order="left"
+        )
+        np.testing.assert_allclose(answered(model, dict(batch.tensors)), wanted(expected), rtol=1e-6)
+    assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
+    assert served.planted_difference() is None
+
+
+def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, model: Path) -> None:
+    transformer, views, store = Transformer.load(fitted, "cpu"), fitted / "views", fitted.with_name("store")
+    day = shop.until.date() - timedelta(days=1)
+    opened = apply(views, store, "sequences", SQLiteOnline(), "user_id")
+    opened.materialize(shop.until)
+    rows = transformer.keys_of(shop.rows(day), day)
+    report = check_skew(opened, rows, rows, transformer.answer)
+    assert (report.historical_mismatches, report.online_mismatches, report.row_count_ok) == (0, 0, True)
+    assert {name.partition(":")[2] for name in report.columns} >= {"newest_values", "newest_times", "newest_seconds"}
+    announce_views(views, store, shop.until, shop.folder / "log")
+    settings = ServerSettings(
+        model="sequences", version=1, model_folder=model, predictor="127.0.0.1:1", http_port=1, grpc_port=2,
+        store=store, project="sequences", predictions=fitted.with_name("predictions"),
+    )  # fmt: skip
+    for user in (2, 10**9):  # one that is known, and a new one, whose lists are empty
+        got = asyncio.run(tensors_of(settings, user, shop.until + timedelta(hours=2)))
+        looked_up = transformer.look_up(asked(shop, day, user), shop.until.date())
+        expected = encode(looked_up, Signature.read(model / FOLDER), transformer.plan.declared)
+        for name, tensor in got.items():
+            np.testing.assert_array_equal(tensor, expected[name])
+        lengths = transformer.compute(looked_up)["history"].list.len().to_list()
+        assert lengths == ([LAST] if user == 2 else [0])
+
+
+def asked(shop: Any, day: Any, user: int) -> pl.DataFrame:
+    time = pl.lit(shop.until + timedelta(hours=2)).cast(pl.Datetime("us", "UTC"))
+    return shop.rows(day).head(1).with_columns(
+        pl.lit(user, pl.Int64).alias("user_id"), pl.lit("home").alias("page"), time.alias(Columns.TIME)
+    )  # fmt: skip
+
+
+async def tensors_of(settings: ServerSettings, user: int, time: Any) -> dict[str, np.ndarray]:
+    """Return what the server's parts make of a request for a model server."""
+    sent = [
+        Tensor("user_id", "INT64", (1,), np.array([user])),
+        Tensor("item_id", "BYTES", (1,), ["item 1"]),
+        Tensor("page", "BYTES", (1,), ["home"]),
+        Tensor(Columns.TIME, "INT64", (1,), np.array([int(time.timestamp() * 1e6)])),
+    ]
+    parts = ServerComponents(settings)
+    try:
+        parts.refresh.poll()
+        inputs = parts.service.inputs.read(sent, 0)
+        tables, degraded = await parts.service.tables(inputs)
+        assert not degraded
+        return parts.service.tensors(inputs, tables)
+    finally:
+        await parts.close()
