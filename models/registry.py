@@ -22,6 +22,7 @@ KINDS: Final = {
     "dcn": "models.dcn:KIND",
     "wide_deep": "models.wide_deep:KIND",
     "finalnet": "models.finalnet:KIND",
+    "din": "models.din:KIND",
     "logistic": "models.logistic:KIND",
     "blend": "models.blend:KIND",
     "popularity": "models.popularity:KIND",

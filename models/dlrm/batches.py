@@ -31,7 +31,7 @@ def pool_rows(layout: Layout, chunk_rows: int) -> int:
 
     It depends on the features alone, never on the machine or its budget: another pool is another order of the rows.
     """
-    values = 1 + layout.floats + len(layout.singles) + len(layout.lists)
+    values = 1 + layout.floats + layout.slots + len(layout.lists)
     return max(chunk_rows, _POOL_BYTES // (values * np.dtype(np.float32).itemsize))
 
 

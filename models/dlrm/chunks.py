@@ -14,7 +14,7 @@ import torch
 from models.dlrm.layout import Layout
 from models.dlrm.ragged import Ragged
 from models.dlrm.weighted_labels import with_weights
-from models.inputs import weights_of
+from models.inputs import FeatureColumn, weights_of
 from models.matrix import float_matrix, fused_lists, fused_rows
 from shortlist.contracts import Columns
 
@@ -63,7 +63,7 @@ class Size(NamedTuple):
 
     def bytes(self, layout: Layout) -> int:
         """Return what a chunk of this size takes, in memory or on disk."""
-        of_row = 4 * (1 + len(layout.labels) + layout.floats + len(layout.singles)) + 2 * 8 * len(layout.lists)
+        of_row = 4 * (1 + len(layout.labels) + layout.floats + layout.slots) + 2 * 8 * len(layout.lists)
         return self.rows * of_row + 4 * sum(self.values)
 
 
@@ -95,7 +95,7 @@ class Chunk:
         return cls(
             allocate((size.rows, 1 + len(layout.labels)) if layout.labels else (size.rows,), np.float32),
             allocate((size.rows, layout.floats), np.float32),
-            allocate((size.rows, len(layout.singles)), np.int32),
+            allocate((size.rows, layout.slots), np.int32),
             lists,
         )
 
@@ -119,11 +119,14 @@ class Chunk:
         """
         rows = slice(place.rows, place.rows + frame.height)
         self.labels[rows] = _labels(frame, layout) if Columns.LABEL in frame.columns else np.nan
+        plain, ids = layout.plain_floats, len(layout.singles)
         if layout.dense:
-            float_matrix(frame, layout.dense, self.dense[rows])
+            float_matrix(frame, layout.dense, self.dense[rows, :plain])
         else:
-            self.dense[rows] = 0
-        fused_rows(frame, layout.singles, layout.starts[: len(layout.singles)], self.singles[rows])
+            self.dense[rows, :plain] = 0
+        fused_rows(frame, layout.singles, layout.starts[:ids], self.singles[rows, :ids])
+        if layout.history is not None:
+            self.singles[rows, ids:], self.dense[rows, plain] = _history(frame, layout, layout.history)
         starts = layout.starts[len(layout.singles) :]
         for lists, feature, start, first in zip(self.lists, layout.lists, starts, place.values, strict=True):
             values, edges = fused_lists(frame, feature, start)
@@ -179,6 +182,16 @@ class Chunk:
         starts = np.concatenate([np.zeros(1, np.int32), np.cumsum(length_of_slot, dtype=np.int32)])
         shares = np.repeat(1 / np.maximum(length_of_slot, 1).astype(np.float32), length_of_slot)
         return Lookups(torch.from_numpy(rows), torch.from_numpy(starts), torch.from_numpy(shares))
+
+
+def _history(frame: pl.DataFrame, layout: Layout, history: FeatureColumn) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a sequence, shape (N, events), and its lengths; places without an event read an id's row."""
+    start = layout.starts[layout.target]
+    values, edges = fused_lists(frame, history, start)
+    there = np.arange(layout.events) < np.diff(edges)[:, None]
+    rows = np.full(there.shape, start, np.int32)
+    rows[there] = values
+    return rows, there.sum(axis=1)
 
 
 def _labels(frame: pl.DataFrame, layout: Layout) -> np.ndarray:

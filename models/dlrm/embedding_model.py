@@ -39,7 +39,7 @@ class EmbeddingNetwork(nn.Module):
 
     def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
         super().__init__()
-        self.singles, self._lists, self._width = len(layout.singles), len(layout.lists), section.embedding_dim
+        self.singles, self._lists, self._width = layout.slots, len(layout.lists), section.embedding_dim
         self._build(layout, section)
         self.register_buffer("mean_F", torch.zeros(layout.floats))
         self.register_buffer("scale_F", torch.ones(layout.floats))

@@ -54,6 +54,7 @@ class Loading:
         self._pool_rows, self._seed = pool_rows(layout, runtime.chunk_rows), runtime.seed
         self._lists = FileLists.of(learning)
         plain = self._lists is None and not learning.is_weighted and not layout.labels
+        plain = plain and layout.history is None
         on_device = reads_on_device(runtime.engine, device) and plain
         self._store: ChunkStore | DeviceStore
         if device == "cpu":

@@ -12,7 +12,7 @@ from torch import nn
 from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.heads import MixtureOfExperts
-from models.dlrm.layout import Layout
+from models.dlrm.layout import Attended, Layout
 from models.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.storage.artefacts import IntegrityError
@@ -25,14 +25,15 @@ ModelT = TypeVar("ModelT", bound=EmbeddingModel)
 
 
 def read_model(
-    record: TrainedModel, folder: Path, model: type[ModelT], section: type[EmbeddingSection]
-) -> tuple[Layout, ModelT]:
+    record: TrainedModel, folder: Path, model: type[ModelT], section: type[EmbeddingSection],
+    attended: Attended | None = None,
+) -> tuple[Layout, ModelT]:  # fmt: skip
     """Return the layout and the model in a folder, to be scored.
 
     Raises:
         IntegrityError: The weights are of another model.
     """
-    layout = Layout.of(record.features)
+    layout = Layout.of(record.features, attended=attended)
     made = model(layout, section.model_validate(record.params))
     try:
         made.load_state_dict(load_file(folder / WEIGHTS))
@@ -104,16 +105,26 @@ class NetworkGraph(Generic[NetworkT]):
 
     def _standard(self, embedded: list[str]) -> str:
         """Return the standardised floats, R x F: null is the mean, 0; infinity the largest number, as in torch."""
-        if not self._layout.dense:
-            first = self._add("Slice", embedded[0], np.array([0, 0]), np.array([1, 1]), np.array([1, 2]))
-            return self._add("Mul", self._add("Flatten", first, axis=1), np.zeros(1, np.float32))
-        floats_RF = self._graph.floats([feature.name for feature in self._layout.dense])
+        if not self._layout.dense and self._layout.history is None:
+            return self._zeros(embedded)
+        floats_RF = self._floats(embedded)
         centred_RF = self._add("Sub", floats_RF, self._network.mean_F.numpy()[None])
         scaled_RF = self._add("Mul", centred_RF, self._network.scale_F.numpy()[None])
         known_RF = self._add("Where", self._add("IsNaN", scaled_RF), np.zeros(1, np.float32), scaled_RF)
         standard_RF = self._add("Clip", known_RF, np.array(-_LARGEST), np.array(_LARGEST))
         # Behind the scaling: a network in bfloat16 keeps eight bits of a number, too few for a count or a date.
         return self._graph.border(standard_RF, "floats", np.float32, self._layout.floats)
+
+    def _floats(self, embedded: list[str]) -> str:
+        """Return the floats as the features give them, R x F."""
+        if not self._layout.dense:
+            return self._zeros(embedded)
+        return self._graph.floats([feature.name for feature in self._layout.dense])
+
+    def _zeros(self, embedded: list[str]) -> str:
+        """Return a column of zeros, R x 1."""
+        first = self._add("Slice", embedded[0], np.array([0, 0]), np.array([1, 1]), np.array([1, 2]))
+        return self._add("Mul", self._add("Flatten", first, axis=1), np.zeros(1, np.float32))
 
     def _linear(self, layer: nn.Linear, inputs: str) -> str:
         weight, bias = (None if one is None else one.detach().numpy() for one in (layer.weight, layer.bias))

@@ -28,7 +28,7 @@ from models.dlrm.step import step_options
 from models.dlrm.tables import drawn_table, rows_on_device
 from models.dlrm.train import Loaders, Training, batch_log_odds
 from models.dlrm.warm_start import copy_champion_weights
-from models.inputs import LearningTable, chosen
+from models.inputs import FeatureColumn, LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.objectives import check_lists, learning_lists
 from models.process_group import current
@@ -66,12 +66,16 @@ class EmbeddingRanker(Ranker[SectionT]):
                 f" {list(section.labels)}"
             )
 
+    def _layout_of(self, features: tuple[FeatureColumn, ...], labels: tuple[str, ...] = ()) -> Layout:
+        """Return where each feature goes."""
+        return Layout.of(features, labels)
+
     def _learning(self, table: DayTable) -> LearningTable:
-        features = chosen(table, self.section.features)
+        features = chosen(table, self.section.reads)
         return learning_lists(table, features, self.section, tuple(map(label_column, self.section.labels)))
 
     def _fit(self, learning: LearningTable, runtime: Runtime, on_epoch: OnEpoch, champion: Path | None) -> Outcome:
-        self._layout = Layout.of(learning.features, self.section.labels)
+        self._layout = self._layout_of(learning.features, self.section.labels)
         self._device = torch_device(runtime.engine)
         group = current()
         batch_size = self.section.batch_size if group is None else max(1, self.section.batch_size // group.world)
@@ -150,7 +154,8 @@ class EmbeddingRanker(Ranker[SectionT]):
     ) -> EmbeddingModel:
         group, model = current(), self.model_type(self._layout, self.section, table)
         if champion is not None:
-            copy_champion_weights(model, self._layout, Layout.of(read_record(champion).features), champion / _WEIGHTS)
+            before = self._layout_of(read_record(champion).features)
+            copy_champion_weights(model, self._layout, before, champion / _WEIGHTS)
             return model
         found = merged(map(moments, rows.dense(learning.paths("train"))))
         mean_F, scale_F = scaling(merged(Moments(*own) for own in group.gathered(np.stack(found))) if group else found)
@@ -184,7 +189,7 @@ class EmbeddingRanker(Ranker[SectionT]):
             self._admission.save(folder)
 
     def _read(self, folder: Path) -> None:
-        self._layout = Layout.of(self.record.features)
+        self._layout = self._layout_of(self.record.features)
         self._model = self.model_type(self._layout, self.section)
         try:
             self._model.load_state_dict(load_file(folder / _WEIGHTS))

@@ -24,6 +24,7 @@ from shortlist.cli.options import (
 )
 from shortlist.cli.plan import commands as planning
 from shortlist.cli.serving import commands as serving
+from shortlist.cli.text_vectors import commands as text_vectors
 from shortlist.cli.tune import commands as tuning
 from shortlist.contracts import ShortlistError
 
@@ -129,6 +130,7 @@ app.registered_commands += (
     + initialising.registered_commands
     + planning.registered_commands
     + serving.registered_commands
+    + text_vectors.registered_commands
     + tuning.registered_commands
     + watching.registered_commands
 )

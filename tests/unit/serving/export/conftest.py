@@ -116,6 +116,7 @@ FEATURES: list[dict[str, Any]] = [
     {"kind": "cross", "columns": ["page", "number"], "name": "page_x_number", "buckets": 5_003},
     {"kind": "cross", "columns": ["number", "page"], "name": "number_x_page", "buckets": 50},
     {"kind": "cross", "columns": ["city", "number", "made"], "name": "city_x_number_x_made", "buckets": 50},
+    {"kind": "sequence", "of": "number", "key": "user_id", "last": 6, "name": "user_numbers", "min_rows": 3},
     {"kind": "vector", "each": ["query", "picture"]},
     {"kind": "vector", "each": "query", "suffix": "plain", "normalise": False},
     {"kind": "similarity", "list": "watched", "vector": "picture", "name": "fit"},

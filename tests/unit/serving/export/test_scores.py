@@ -320,3 +320,29 @@ def test_forms_that_answer_one_score_refuse_further_labels(everything: Any, tmp_
     folder = everything.trained("dlrm", network, "further-torchscript")
     with pytest.raises(ExportError, match=r"further labels, which its TorchScript form does not answer"):
         export_torchscript(folder, tmp_path / "model.pt")
+
+
+def test_attention_over_a_sequence_is_scored_as_the_model_does(everything: Any) -> None:
+    section = kind_of("din").section.model_validate(
+        {
+            "kind": "din", "features": (*TAME, "words_id"), "history": "user_numbers", "target": "number_id",
+            "embedding_dim": 4, "epochs": 2, "attention_mlp": (8,),
+        }
+    )  # fmt: skip
+    folder = everything.trained("din", section, "attention")
+    export(folder, "shop")
+    scores = scored(folder, everything)
+    np.testing.assert_allclose(scores, predicted(folder, everything), atol=1e-6)
+    signature = Signature.read(folder / "serving")
+    assert signature.runs_as == "network"
+    assert "border_history" in signature.border
+    # The history counts: without it, rows that have one are scored otherwise.
+    past = everything.transformer.compute(everything.looked_up)
+    without = past.with_columns(pl.lit([], dtype=past.schema["user_numbers"]).alias("user_numbers"))
+    has_past = (past["user_numbers"].list.len() > 0).to_numpy()
+    changed = np.abs(load_ranker(folder).predict(without) - scores) > 1e-6
+    assert has_past.sum() > 50
+    assert changed[has_past].mean() > 0.9
+    assert not changed[~has_past].any()
+    write_repository(folder / "serving", 1, Batching(), folder.parent / "repository")
+    assert (folder.parent / "repository/shop/1/network.onnx").exists()

@@ -80,7 +80,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     source = spec.data.source.model_copy(update={"rows": 6_000, "users": 150, "items": 80, "days": 5})
     labels = {"long_view": FurtherLabel(column="watch_seconds", positive=Positive(at_least=15))}
     data = spec.data.model_copy(update={"source": source, "labels": labels})
-    features = Features(columns=spec.features.columns)
+    past = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 10, "name": "user_items", "min_rows": 150}
+    features = Features.model_validate({"columns": [*spec.features.model_dump()["columns"], past]})
     spec = spec.model_copy(update={"data": data})
     ingest(data, Path(), root / "raw", spec.runtime)
     validate(data, root / "raw", root / "valid", root / "quarantine", spec.runtime, datetime.now(UTC))

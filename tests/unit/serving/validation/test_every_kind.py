@@ -33,6 +33,7 @@ TRIED: dict[str, dict[str, Any]] = {
     "dcn": {**IDS, "cross_rank": 16, "calibration": "platt"},
     "wide_deep": IDS,
     "finalnet": {**IDS, "calibration": "isotonic"},
+    "din": {**IDS, "history": "user_items", "target": "item_id_id"},
     "blend": {"models": ["xgboost", "dcn"]},
 }
 ELSEWHERE = {"dlrm"}

@@ -1,0 +1,24 @@
+"""Deep interest network as a `Ranker`."""
+
+from __future__ import annotations
+
+from models.din.network import DIN
+from models.din.section import DINModel
+from models.dlrm.layout import Attended, Layout
+from models.dlrm.ranker import EmbeddingRanker
+from models.inputs import FeatureColumn
+from shortlist.contracts import ShortlistError
+
+
+class DINRanker(EmbeddingRanker[DINModel]):
+    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+
+    kind = "din"
+    section_type = DINModel
+    model_type = DIN
+
+    def _layout_of(self, features: tuple[FeatureColumn, ...], labels: tuple[str, ...] = ()) -> Layout:
+        try:
+            return Layout.of(features, labels, Attended(self.section.history, self.section.target))
+        except ShortlistError as problem:
+            raise type(problem)(f"models.{self.name}.{problem}") from None

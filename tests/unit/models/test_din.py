@@ -1,0 +1,149 @@
+"""Deep interest network: attention by hand, what it learns of an order, and histories that it cannot read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor
+
+from models.din.network import Attention
+from models.din.ranker import DINRanker
+from models.din.section import DINModel
+from models.dlrm.chunks import Chunk
+from models.dlrm.layout import Attended, Layout
+from models.dlrm.ranker import DLRMRanker
+from models.dlrm.section import DLRMModel
+from models.inputs import FeatureColumn
+from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.evaluation.metrics import auc
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable, DayTableWriter
+from shortlist.training.train import load_ranker
+
+ITEMS, LAST = 24, 4
+MOMENT = pl.Datetime("us", "UTC")
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "item_id", "kind": "id", "size": ITEMS},
+    {"name": "past", "kind": "ids", "size": ITEMS, "events": LAST},
+    {"name": "age", "kind": "dense"},
+]
+FEATURES = [FeatureColumn.model_validate(column) for column in COLUMNS]
+SECTION: dict[str, Any] = {"features": ("age",), "history": "past", "target": "item_id", "embedding_dim": 8,
+                           "batch_size": 200, "epochs": 6, "learning_rate": 0.01,
+                           "embedding_learning_rate": 0.1}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
+    """Return a table in which an item is liked when the newest of the past ones is of its own group of six."""
+    folder, random = tmp_path_factory.mktemp("followed"), np.random.default_rng(4)
+    days = [datetime(2026, 1, 5, tzinfo=UTC).date() + timedelta(days=n) for n in range(5)]
+    writer = DayTableWriter(folder / "table", Files.TABLE, chunk_rows=2_000)
+    for number, day in enumerate(days):
+        rows = 2_000
+        item = random.integers(1, ITEMS, rows)
+        past = [random.integers(1, ITEMS, random.integers(0, LAST + 1)) for _ in range(rows)]
+        near = np.array([len(one) > 0 and one[0] // 6 == group for one, group in zip(past, item // 6, strict=True)])
+        label = (random.random(rows) < np.where(near, 0.85, 0.15)).astype(np.int8)
+        writer.append(
+            pl.DataFrame(
+                {
+                    Columns.LABEL: label,
+                    Columns.TIME: pl.Series(
+                        [datetime.combine(day, time(), UTC)] * rows, dtype=pl.Datetime("us", "UTC")
+                    ),
+                    Columns.DAY: [day] * rows,
+                    Columns.IMPRESSION: np.arange(number * rows, (number + 1) * rows),
+                    "item_id": pl.Series(item, dtype=pl.UInt32),
+                    "past": pl.Series([one.tolist() for one in past], dtype=pl.List(pl.UInt32)),
+                    "age": random.normal(0, 1, rows).astype(np.float32),
+                }
+            )
+        )
+    named = [str(day) for day in days]
+    split = {"warmup": [], "train": named[:3], "validation": named[3:4], "test": named[4:]}
+    return writer.close({"columns": COLUMNS, "split": split})
+
+
+def test_rows(table: DayTable) -> pl.DataFrame:
+    return pl.concat([frame for day, frame in table.frames() if day == table.days[-1].day])
+
+
+test_rows.__test__ = False  # type: ignore[attr-defined] # a helper
+
+
+def test_attention_finds_what_an_average_of_the_past_does_not(followed: DayTable, tmp_path: Path) -> None:
+    runtime, rows = Runtime(engine="cpu", seed=3), test_rows(followed)
+    labels = rows["label"].to_numpy().astype(float)
+    din = DINRanker(DINModel.model_validate(SECTION))
+    din.fit(followed, runtime)
+    plain = {key: value for key, value in SECTION.items() if key not in ("history", "target")}
+    dlrm = DLRMRanker(DLRMModel.model_validate({**plain, "features": ("*",)}))
+    dlrm.fit(followed, runtime)
+    scores = din.predict(rows)
+    assert auc(labels, scores.astype(float)) > auc(labels, dlrm.predict(rows).astype(float)) + 0.03
+    din.save(tmp_path / "model")
+    np.testing.assert_array_equal(load_ranker(tmp_path / "model").predict(rows), scores)
+
+
+def test_a_row_without_a_past_is_scored_and_padding_says_nothing(followed: DayTable) -> None:
+    section = DINModel.model_validate({**SECTION, "epochs": 1})
+    ranker = DINRanker(section)
+    ranker.fit(followed, Runtime(engine="cpu", seed=3))
+    rows = test_rows(followed).head(200)
+    empty = rows.with_columns(pl.lit([], dtype=pl.List(pl.UInt32)).alias("past"))
+    none = rows.with_columns(pl.lit(None, dtype=pl.List(pl.UInt32)).alias("past"))
+    assert np.isfinite(ranker.predict(empty)).all()
+    np.testing.assert_array_equal(ranker.predict(empty), ranker.predict(none))
+    # Whatever lies in the row that padding looks up, rows score the same.
+    layout = Layout.of(FEATURES, (), Attended("past", "item_id"))
+    before = ranker.predict(rows)
+    with torch.no_grad():
+        ranker._model.table.weight_RD[layout.starts[layout.target]] += 100.0
+    known = rows.with_columns(pl.col("item_id").replace(0, 1), pl.col("past").list.filter(pl.element() > 0))
+    np.testing.assert_array_equal(ranker.predict(known), before)
+
+
+def test_attention_is_a_softmax_over_the_events_there_are() -> None:
+    attention = Attention(3, 1, ())
+    with torch.no_grad():
+        for own in attention.score.parameters():
+            own.copy_(torch.tensor([[0.0, 0.0, 1.0]]) if own.ndim == 2 else torch.zeros(1))  # item times past item
+        attention.recency_L.copy_(torch.tensor([0.0, 0.5, 9.0]))
+    item, past = torch.tensor([[2.0], [2.0]]), torch.tensor([[[1.0], [3.0], [50.0]]] * 2)
+    found: Tensor = attention(item, past, torch.tensor([2.0, 0.0]))
+    weights = np.exp([2 * 1, 2 * 3 + 0.5]) / np.exp([2 * 1, 2 * 3 + 0.5]).sum()
+    np.testing.assert_allclose(found.detach().numpy(), [[weights @ [1.0, 3.0]], [0.0]], rtol=1e-6)
+
+
+def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
+    features = [FeatureColumn(name="page", kind="id", size=5), *FEATURES]
+    layout = Layout.of(features, (), Attended("past", "item_id"))
+    assert (layout.rows, layout.slots, layout.floats, layout.lists) == (5 + ITEMS, 2 + LAST, 2, ())
+    frame = pl.DataFrame(
+        {"page": [1, 2], "item_id": [7, 8], "age": [0.5, 1.5], "past": [[9, 3], []]},
+        schema={"page": pl.UInt32, "item_id": pl.UInt32, "age": pl.Float32, "past": pl.List(pl.UInt32)},
+    )
+    chunk = Chunk.decoded(frame, layout)
+    assert chunk.singles.tolist() == [[1, 5 + 7, 5 + 9, 5 + 3, 5, 5], [2, 5 + 8, 5, 5, 5, 5]]
+    assert chunk.dense.tolist() == [[0.5, 2.0], [1.5, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("attended", "size", "message"),
+    [
+        (Attended("age", "item_id"), ITEMS, "history: 'age' is no feature of kind sequence"),
+        (Attended("past", "age"), ITEMS, "target: 'age' has no one id per row"),
+        (Attended("past", "item_id"), 9, "target: 'item_id' has 9 ids, and history 'past' 24; both look up one table"),
+    ],
+)
+def test_a_history_and_a_target_that_do_not_go_together(attended: Attended, size: int, message: str) -> None:
+    features = [one.model_copy(update={"size": size}) if one.name == "item_id" else one for one in FEATURES]
+    with pytest.raises(ShortlistError, match=message):
+        Layout.of(features, (), attended)
