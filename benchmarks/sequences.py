@@ -32,7 +32,7 @@ from shortlist.retrieval.sources.sequence import SequenceSource
 ROOT: Final = Path(__file__).parents[1]
 FILES: Final = {"toys": "Toys_and_Games.txt.zst", "sports": "Sports_and_Outdoors.txt.zst"}
 PEER: Final = "RecTools SASRec, sampled softmax"
-SETTINGS: Final[dict[str, Any]] = {"kind": "sequence", "learning_rate": 0.002, "batch_events": 512}
+SETTINGS: Final[dict[str, Any]] = {"kind": "sequence"}
 VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "reversed": {"reversed": 0.3},
     "crops": {"crops": 0.5},

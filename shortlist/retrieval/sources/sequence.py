@@ -56,7 +56,7 @@ class SequenceSource(SourceKind):
     """Events that are encoded, the newest ones."""
     embedding_dim: int = Field(default=64, ge=2, le=1_024)
     """Numbers of an item's vector."""
-    blocks: int = Field(default=2, ge=1, le=12)
+    blocks: int = Field(default=1, ge=1, le=12)
     """Transformer blocks."""
     heads: int = Field(default=2, ge=1, le=64)
     """Attention heads; they divide the vector among them."""
@@ -66,11 +66,11 @@ class SequenceSource(SourceKind):
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
     epochs: int = Field(default=20, ge=1, le=1_000)
     """Passes over the sessions."""
-    batch_events: int = Field(default=1_024, ge=8, le=1_000_000)
+    batch_events: int = Field(default=512, ge=8, le=1_000_000)
     """Events of a step, about; what follows one is a negative for the others."""
-    sampled_negatives: int = Field(default=512, ge=1, le=1_000_000)
+    sampled_negatives: int = Field(default=1_024, ge=1, le=1_000_000)
     """Further items of a step, drawn uniformly from the whole catalogue: negatives for all its events."""
-    learning_rate: float = Field(default=0.001, gt=0.0, le=1.0)
+    learning_rate: float = Field(default=0.002, gt=0.0, le=1.0)
     """Of Adam."""
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
     """Share of activations that are left out in a step."""
