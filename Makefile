@@ -211,6 +211,13 @@ peers: requirements/peers.txt ## install what make bench-features compares us wi
 	@$(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers.txt
 
+peers-sequences: requirements/peers-sequences.txt ## install what make bench-sequences compares us with, in an environment of its own
+	@$(PYTHON) -m venv .venv-peers-sequences
+	@.venv-peers-sequences/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-sequences.txt
+
+bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [OPTIONS=1]
+	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(OPTIONS),--options)
+
 bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)
 	@$(BIN)/python -m benchmarks.soak
 
@@ -326,4 +333,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences bench-sequences setup clean lock

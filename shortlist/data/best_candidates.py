@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shortlist.data.click_model import ClickModel
 from shortlist.data.generate import FIRST_ITEM, FIRST_USER
 from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import shares_shown
+from shortlist.data.traffic import shares_shown_to
 from shortlist.spec.data import GeneratedSource
 
 _PAIRS_AT_ONCE = 2_000_000
@@ -35,10 +35,13 @@ def best_candidates(source: GeneratedSource, users: pl.Series, days: Iterable[da
     numbers = users.cast(pl.Int64).to_numpy() - FIRST_USER
     found = np.empty((len(numbers), min(most, world.items.creator.size)), np.int64)
     ordinals = [(day - source.start).days for day in days]
-    shown = {day: (shares_shown(source, world, day), truth.usual_context(source, day)) for day in ordinals}
+    contexts = {day: truth.usual_context(source, day) for day in ordinals}
     step = max(1, _PAIRS_AT_ONCE // world.items.creator.size)
     for first in range(0, len(numbers), step):
         some = numbers[first : first + step]
-        clicks = sum(shares * truth.clicks_expected(some, context, day) for day, (shares, context) in shown.items())
+        clicks = sum(
+            shares_shown_to(source, world, some, day) * truth.clicks_expected(some, context, day)
+            for day, context in contexts.items()
+        )
         found[first : first + step] = np.argsort(-np.asarray(clicks), axis=1, kind="stable")[:, : found.shape[1]]
     return found + FIRST_ITEM

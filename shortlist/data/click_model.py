@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from shortlist.data.synthetic_world import DEVICES, Floats, Ints, SyntheticWorld, mean_over_tags
+from shortlist.data.synthetic_world import DEVICES, Chapters, Floats, Ints, SyntheticWorld, mean_over_tags
 from shortlist.data.traffic import SLOTS, SURFACES, Impressions, Part, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
@@ -73,6 +74,12 @@ class ClickModel:
         return np.quantile(_context(shown), np.linspace(0.1, 0.9, 5))
 
 
+def _of_present_chapter(chapters: Chapters, user: Ints, item: Ints, day: int) -> npt.NDArray[np.bool_]:
+    """Return whether items are of the chapter that users are in on a day."""
+    present: npt.NDArray[np.bool_] = chapters.of_item[item] == chapters.of_user(user, day)
+    return present
+
+
 def _appeal(world: SyntheticWorld, shown: Impressions, day: int, weight: float) -> Floats:
     return _preference(world, shown.user, shown.item, day, weight, _context(shown))
 
@@ -97,6 +104,9 @@ def _preference(world: SyntheticWorld, user: Ints, item: Ints, day: int, weight:
         + _OWN_TASTE * mean_over_tags(tastes.favourite[user[:, None], tags], tags)
     )
     freshness = 0.4 * np.exp(-(day - items.published[item]) / 14)
+    if world.chapters is not None:
+        present = _of_present_chapter(world.chapters, user, item, day)
+        freshness = freshness + world.chapters.effect * present
     # Users and items differ less than contexts do: 200 000 rows are few for thousands of them, most rarely seen.
     appeal: Floats = context + weight * taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + freshness
     return appeal

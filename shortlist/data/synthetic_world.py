@@ -76,6 +76,23 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Chapters:
+    """The order of items that users follow."""
+
+    of_item: Ints
+    """Chapter of each item, shape (items,)."""
+    at_first: Ints
+    """Chapter of each user on the first day, shape (users,)."""
+    count: int
+    follow: float
+    effect: float
+
+    def of_user(self, user: Ints, day: int) -> Ints:
+        """Return the chapter that users are in on a day."""
+        return (self.at_first[user] + day) % self.count
+
+
+@dataclass(frozen=True)
 class SyntheticWorld:
     """Everything that is true of a generated log, and stays true from its first to its last day."""
 
@@ -86,6 +103,7 @@ class SyntheticWorld:
     """Items from here on appear only by a `new_items` drift."""
     new_items: dict[int, range]
     """Items that a drift brings, by the drift's place in the spec."""
+    chapters: Chapters | None = None
 
     def tastes_on(self, day: int) -> Tastes:
         """Return the tastes that hold on a day."""
@@ -112,7 +130,18 @@ def build_world(source: GeneratedSource) -> SyntheticWorld:
         items = _with_new_items(items, drift, source, random_stream(source.seed, "new items", place))
         new_items[place] = range(first, items.creator.size)
     items = _with_appeal(items, source, tables=1 + len(changes))
-    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items)
+    chapters = _chapters(source, items.creator.size)
+    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items, chapters)
+
+
+def _chapters(source: GeneratedSource, items: int) -> Chapters | None:
+    if source.chapters is None:
+        return None
+    random, declared = random_stream(source.seed, "chapters"), source.chapters
+    at_first = random.integers(0, declared.count, source.users)
+    # The chapters of old items do not depend on how many a drift brings, which come last.
+    of_item = random.integers(0, declared.count, items)
+    return Chapters(of_item, at_first, declared.count, declared.follow, declared.effect)
 
 
 def _users(source: GeneratedSource) -> Users:

@@ -77,6 +77,8 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part)
     order = np.argsort(time_us, kind="stable")
     visit, place = visit[order], place[order]
     item = _shown(source, world, part, random)
+    if world.chapters is not None:
+        item = _of_chapters(source, world, part, visitor[visit], item)
     return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], place % SLOTS + 1)
 
 
@@ -143,8 +145,39 @@ def _exposure(world: SyntheticWorld, day: int) -> Floats:
     return np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
 
 
+def _of_chapters(source: GeneratedSource, world: SyntheticWorld, part: Part, user: Ints, item: Ints) -> Ints:
+    """Return the item of each row, that of some rows drawn anew among the items of the user's present chapter."""
+    assert world.chapters is not None
+    random = random_stream(source.seed, "followed", part.day, part.first_row)
+    follows = random.random(part.rows) < world.chapters.follow
+    chapter, shown = world.chapters.of_user(user, part.day), _exposure(world, part.day)
+    found = item.copy()
+    for number in range(world.chapters.count):
+        rows = np.flatnonzero(follows & (chapter == number))
+        weight = np.where(world.chapters.of_item[: world.old_items] == number, shown, 0.0)
+        if rows.size and weight.any():
+            found[rows] = _draw(random, weight, rows.size)
+    return found
+
+
+def shares_shown_to(source: GeneratedSource, world: SyntheticWorld, users: Ints, day: int) -> Floats:
+    """Return which share of the impressions of each user on a day is each item's, shape (users or 1, items)."""
+    shares = shares_shown(source, world, day)
+    if world.chapters is None:
+        return shares[None]
+    old = np.zeros_like(shares)
+    old[: world.old_items] = _exposure(world, day)
+    by_chapter = np.stack(
+        [np.where(world.chapters.of_item == number, old, 0.0) for number in range(world.chapters.count)]
+    )
+    totals = by_chapter.sum(axis=1, keepdims=True)
+    by_chapter = np.where(totals > 0, by_chapter / np.where(totals > 0, totals, 1), shares)
+    followed: Floats = by_chapter[world.chapters.of_user(users, day)]
+    return (1 - world.chapters.follow) * shares + world.chapters.follow * followed
+
+
 def shares_shown(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
-    """Return which share of a day's impressions is each item's, shape (items,)."""
+    """Return which share of a day's impressions is each item's, shape (items,), but for those that follow chapters."""
     shares = np.zeros(world.items.creator.size)
     old = _exposure(world, day)
     shares[: world.old_items] = old / old.sum()

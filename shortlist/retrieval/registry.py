@@ -8,6 +8,7 @@ from shortlist.retrieval.source import SourceKind
 from shortlist.retrieval.sources.co_visitation import CoVisitation
 from shortlist.retrieval.sources.item_vector import ItemVector
 from shortlist.retrieval.sources.popular import Popular
+from shortlist.retrieval.sources.sequence import SequenceSource
 from shortlist.retrieval.sources.two_tower import TwoTower
 
 SOURCE_KINDS: Final[dict[str, type[SourceKind]]] = {
@@ -15,5 +16,6 @@ SOURCE_KINDS: Final[dict[str, type[SourceKind]]] = {
     "co_visitation": CoVisitation,
     "item_vector": ItemVector,
     "two_tower": TwoTower,
+    "sequence": SequenceSource,
 }
 """In the order of messages and of the JSON Schema."""

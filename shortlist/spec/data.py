@@ -68,6 +68,21 @@ class Drift(Section):
         return self.from_day <= day and (self.until_day is None or day < self.until_day)
 
 
+class GeneratedChapters(Section):
+    """An order of items that users follow: what comes next depends on what they took last.
+
+    Every item belongs to a chapter, and every user goes on to the next chapter each day, after the last one to the
+    first. No column says which chapter an item or a user is in: it shows in the order of a user's items alone.
+    """
+
+    count: int = Field(default=8, ge=2, le=1_000)
+    """Chapters."""
+    follow: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of impressions whose item is of the user's present chapter; the others may be of any."""
+    effect: float = Field(default=1.0, ge=0.0, le=10.0)
+    """How much it counts that an item is of the user's present chapter, against when and where it is shown."""
+
+
 class GeneratedSource(Section):
     """A log made on the spot, with planted click probabilities and so a known best possible score."""
 
@@ -89,6 +104,8 @@ class GeneratedSource(Section):
     """How much it counts who likes what, against when and where an item is shown."""
     drifts: tuple[Drift, ...] = ()
     """Changes planted into the world, none by default."""
+    chapters: GeneratedChapters | None = None
+    """An order of items that users follow; null: what users took before says nothing beyond their tastes."""
 
 
 Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]

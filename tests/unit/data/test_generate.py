@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, DataError
-from shortlist.data.generate import generate
-from shortlist.spec.data import Drift, GeneratedSource
+from shortlist.data.best_candidates import best_candidates
+from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.synthetic_world import build_world
+from shortlist.spec.data import Drift, GeneratedChapters, GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 
 WORLD = GeneratedSource(kind="generated", rows=40_000, users=1_500, items=600, days=8)
@@ -166,3 +168,56 @@ def test_no_file_is_longer_than_a_part(tmp_path: Path) -> None:
     ]
     assert sum(heights) == 900_000
     assert max(heights) <= 250_000
+
+
+CHAPTERS = WORLD.model_copy(update={"chapters": GeneratedChapters(count=5, follow=0.6, effect=1.5)})
+
+
+@pytest.fixture(scope="module")
+def chaptered(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    """The log with chapters, and which chapter its items and users are in."""
+    folder = tmp_path_factory.mktemp("chapters") / "log"
+    generate(CHAPTERS, folder)
+    rows = pl.read_parquet(folder / "impressions" / "*.parquet")
+    chapters = build_world(CHAPTERS).chapters
+    assert chapters is not None
+    day = (rows["event_time"].dt.date() - WORLD.start).dt.total_days().to_numpy()
+    of_item = chapters.of_item[rows["item_id"].to_numpy() - FIRST_ITEM]
+    of_user = (chapters.at_first[rows["user_id"].to_numpy() - FIRST_USER] + day) % 5
+    return rows.with_columns(pl.Series("day", day), pl.Series("of_item", of_item), pl.Series("of_user", of_user))
+
+
+def test_users_go_from_chapter_to_chapter_day_by_day(chaptered: pl.DataFrame) -> None:
+    present = (chaptered["of_item"] == chaptered["of_user"]).mean()
+    assert present == pytest.approx(0.6 + 0.4 / 5, abs=0.05)
+    yesterday = chaptered.select("user_id", pl.col("day") + 1, pl.col("of_item").alias("earlier"))
+    pairs = yesterday.join(chaptered, on=["user_id", "day"])
+    onwards = ((pairs["of_item"] - pairs["earlier"]) % 5 == 1).mean()
+    backwards = ((pairs["of_item"] - pairs["earlier"]) % 5 == 4).mean()
+    assert onwards > 0.4 and backwards < 0.2  # the order matters: by chance each is 0.2
+
+
+def test_clicks_on_the_present_chapter_are_as_likely_as_planted(chaptered: pl.DataFrame) -> None:
+    present = pl.col("of_item") == pl.col("of_user")
+    rates = chaptered.group_by(present.alias("present")).agg(pl.col("is_click").mean(), pl.col(Columns.BEST).mean())
+    ordered = rates.sort("present")
+    assert ordered["is_click"][1] > ordered["is_click"][0] + 0.1
+    np.testing.assert_allclose(ordered["is_click"], ordered[Columns.BEST], atol=0.02)
+
+
+def test_chapters_change_neither_users_nor_items_nor_when_they_meet(log: pl.DataFrame, chaptered: pl.DataFrame) -> None:
+    same = ["impression_id", "event_time", "user_id", "surface", "device", "position"]
+    assert chaptered.select(same).equals(log.select(same))
+    kept = (chaptered["item_id"] == log["item_id"]).mean()
+    assert kept == pytest.approx(0.4, abs=0.05)  # the others follow
+
+
+def test_the_best_list_of_a_user_is_of_the_present_chapter() -> None:
+    strong = CHAPTERS.model_copy(update={"chapters": GeneratedChapters(count=5, follow=0.9, effect=3.0)})
+    chapters = build_world(strong).chapters
+    assert chapters is not None
+    users = pl.Series([FIRST_USER, FIRST_USER + 1, FIRST_USER + 2])
+    for day in (0, 3):
+        best = best_candidates(strong, users, [strong.start + timedelta(days=day)], 20) - FIRST_ITEM
+        present = chapters.of_item[best] == ((chapters.at_first[:3] + day) % 5)[:, None]
+        assert present.mean() > 0.9

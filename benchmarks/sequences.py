@@ -1,0 +1,172 @@
+"""How well the source `sequence` finds a user's next item, `make bench-sequences SEQUENCES=path/to/folder`.
+
+The literature's protocol on two Amazon logs (He and McAuley, 2016): the last item of every user is the test, the one
+before it the validation, all items are ranked. The peer is SASRec with sampled softmax of RecTools, on the same files,
+in an environment of its own (`make peers-sequences`). Both stop by the validation items; the test items are looked at
+once. A folder holds `Toys_and_Games.txt.zst` and `Sports_and_Outdoors.txt.zst`, a line per user: `user item item ...`,
+oldest first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.bench import Line, record, show
+from models.sequence.train import Sessions, Trainer
+from shortlist.retrieval.sources.sequence import SequenceSource
+
+ROOT: Final = Path(__file__).parents[1]
+FILES: Final = {"toys": "Toys_and_Games.txt.zst", "sports": "Sports_and_Outdoors.txt.zst"}
+PEER: Final = "RecTools SASRec, sampled softmax"
+SETTINGS: Final[dict[str, Any]] = {"kind": "sequence"}
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    "reversed": {"reversed": 0.3},
+    "crops": {"crops": 0.5},
+    "masked": {"masked": 0.2},
+}
+_LOOK_EVERY: Final = 3
+_PATIENCE: Final = 4
+_MOST_EPOCHS: Final = 100
+_AT_ONCE: Final = 512
+_METRICS: Final = ("ndcg_at_10", "recall_at_10")
+
+Items = NDArray[np.int64]
+
+
+class Found(NamedTuple):
+    """What a training came to."""
+
+    test: dict[str, float]
+    epochs: int
+    """Of the best look."""
+    seconds: float
+    """Of training and looks, wall time."""
+    cpu_s: float
+
+
+def main() -> None:
+    """Train, evaluate, print and record."""
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    lines: list[Line] = []
+    for name in arguments.data:
+        users = read(Path(arguments.folder) / FILES[name])
+        ours = trained(users, SETTINGS, arguments.seconds)
+        peer = _peer(users, arguments.peer_seconds) if arguments.peer_seconds else None
+        for metric in _METRICS:
+            theirs = None if peer is None else peer[metric]
+            ratio = None if theirs is None else ours.test[metric] / theirs
+            text = PEER if theirs is None else f"{PEER}: {theirs:.4f}"
+            lines.append(Line("sequences", f"{name}, {metric}", ours.test[metric], "", text if peer else "", ratio))
+        lines.append(Line("sequences", f"{name}, training", ours.cpu_s, "cpu-s"))
+        for option, changed in VARIANTS.items() if arguments.options else ():
+            other = trained(users, SETTINGS | changed, arguments.seconds).test["ndcg_at_10"]
+            base = ours.test["ndcg_at_10"]
+            lines.append(
+                Line("sequences", f"{name}, {option}, ndcg_at_10", other, "", f"without: {base:.4f}", other / base)
+            )
+    show("Next items, all items ranked", lines)
+    record(lines)
+
+
+def read(path: Path) -> list[Items]:
+    """Return every user's items, oldest first, numbered from 0."""
+    text = pa.input_stream(str(path), compression="zstd").read().decode()
+    return [np.array([int(item) - 1 for item in line.split()[1:]]) for line in text.splitlines()]
+
+
+def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Found:
+    """Return what a training on all but the last two items of every user finds of the last ones.
+
+    Args:
+        users: Their items.
+        settings: Of the source.
+        seconds: After so many no further epoch begins.
+    """
+    section = SequenceSource.model_validate(settings)
+    count = int(max(items.max() for items in users)) + 1
+    learnt = np.concatenate([items[:-2] for items in users])
+    numbers = np.repeat(np.arange(len(users)), [len(items) - 2 for items in users])
+    sessions = Sessions.of(numbers, learnt, section.last)
+    trainer = Trainer(section, pl.DataFrame({"item": np.arange(count)}), np.bincount(learnt, minlength=count), 1)
+    began, cpu, best, worse, kept = time.perf_counter(), time.process_time(), -1.0, 0, (0, trainer)
+    for epoch in range(1, _MOST_EPOCHS + 1):
+        for batch in trainer.batches(sessions):
+            trainer.step(batch)
+        if epoch % _LOOK_EVERY:
+            continue
+        found = evaluate(trainer, users, 1)["ndcg_at_10"]
+        print(f"epoch {epoch}: validation nDCG@10 {found:.4f}", flush=True)
+        worse = 0 if found > best else worse + 1
+        best, kept = (found, (epoch, copy.deepcopy(trainer))) if not worse else (best, kept)
+        if worse == _PATIENCE or time.perf_counter() - began > seconds:
+            break
+    took = time.perf_counter() - began, time.process_time() - cpu
+    return Found(evaluate(kept[1], users, 0), kept[0], *took)
+
+
+def evaluate(trainer: Trainer, users: list[Items], held_out: int) -> dict[str, float]:
+    """Return recall and nDCG at 10 of the item that is `held_out` places from the end; all items are ranked."""
+    ranks = np.concatenate(list(_ranks(trainer, users, held_out)))
+    hits = ranks < 10
+    gains = np.where(hits, 1 / np.log2(ranks + 2.0), 0.0)
+    return {"ndcg_at_10": float(gains.mean()), "recall_at_10": float(hits.mean())}
+
+
+@torch.no_grad()
+def _ranks(trainer: Trainer, users: list[Items], held_out: int) -> Iterator[NDArray[np.int64]]:
+    """Give how many items stand before the wanted one, for some users at a time."""
+    vectors, encoder = torch.from_numpy(trainer.item_vectors()), trainer.encoder.eval()
+    for first in range(0, len(users), _AT_ONCE):
+        some = users[first : first + _AT_ONCE]
+        known = [items[: len(items) - 1 - held_out][::-1][: encoder.last].copy() for items in some]
+        lengths = torch.tensor([len(items) for items in known])
+        events = torch.zeros(len(some), int(lengths.max()), vectors.shape[1])
+        for line, items in enumerate(known):
+            events[line, : len(items)] = vectors[torch.from_numpy(items)]
+        scores = encoder(events, lengths)[:, 0] @ vectors.T
+        wanted = torch.tensor([items[len(items) - 1 - held_out] for items in some])
+        own = scores[torch.arange(len(some)), wanted]
+        yield (scores > own[:, None]).sum(1).numpy()
+    encoder.train()
+
+
+def _peer(users: list[Items], seconds: float) -> dict[str, float]:
+    """Return what the peer finds of the test items."""
+    program = [str(ROOT / ".venv-peers-sequences/bin/python"), str(ROOT / "benchmarks/peers/rectools_sasrec.py")]
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / "sequences.txt"
+        path.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(users)))
+        words = [*program, str(path), str(seconds)]
+        ran = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
+    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["test"]
+    return found
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", help="holds the two files")
+    parser.add_argument("--data", nargs="+", choices=FILES, default=list(FILES))
+    parser.add_argument("--seconds", type=float, default=1_800.0, help="after so many no further epoch begins")
+    parser.add_argument("--peer-seconds", type=float, default=7_200.0, help="likewise for the peer; 0: none")
+    parser.add_argument("--options", action="store_true", help="measure reversed sessions, crops and masks too")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

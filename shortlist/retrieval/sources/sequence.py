@@ -1,0 +1,173 @@
+"""Source `sequence`: what comes next, by a transformer over a user's recent items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from shortlist.contracts import DataError
+from shortlist.retrieval.index import VECTORS, build_index, open_index
+from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind
+from shortlist.retrieval.sources.nearest import Matrix
+from shortlist.spec.base import Names
+from shortlist.spec.data import Data, RowClock
+from shortlist.spec.retrieval import check_columns, columns_of, item_tables
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+ENCODER: Final = "encoder.onnx"
+"""Vectors of events and lengths to vectors of sessions."""
+EVENTS: Final = "events"
+LENGTHS: Final = "lengths"
+STATE: Final = "state"
+_AT_ONCE: Final = 256
+"""Sessions that are encoded together."""
+_TUNING_QUERIES: Final = 500
+_CATEGORIES: Final = ("integer", "string", "hex", "tags")
+
+
+class LearntSequences(NamedTuple):
+    """What training gives."""
+
+    encoder: Any
+    """A `models.sequence.network.Encoder`."""
+    item_vectors: Matrix
+    """By row number of the catalogue, shape (items, D)."""
+    history: list[dict[str, Any]]
+    """Per epoch: its loss and events per second."""
+
+
+class SequenceSource(SourceKind):
+    """Items that follow a session like the user's: a causal transformer, trained on positive rows in order of time.
+
+    The session is a user's recent items (`retrieval.recent_items` of them at most): those that a request sends, or
+    those known when the source was fitted.
+    """
+
+    kind: Literal["sequence"]
+    """A transformer over recent items."""
+    last: int = Field(default=50, ge=2, le=1_000)
+    """Events that are encoded, the newest ones."""
+    embedding_dim: int = Field(default=64, ge=2, le=1_024)
+    """Numbers of an item's vector."""
+    blocks: int = Field(default=1, ge=1, le=12)
+    """Transformer blocks."""
+    heads: int = Field(default=2, ge=1, le=64)
+    """Attention heads; they divide the vector among them."""
+    item_columns: Names = ()
+    """Columns of an item's side table whose values get embeddings beside the item's id."""
+    item_numbers: Names = ()
+    """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
+    epochs: int = Field(default=20, ge=1, le=1_000)
+    """Passes over the sessions."""
+    batch_events: int = Field(default=512, ge=8, le=1_000_000)
+    """Events of a step, about; what follows one is a negative for the others."""
+    sampled_negatives: int = Field(default=1_024, ge=1, le=1_000_000)
+    """Further items of a step, drawn uniformly from the whole catalogue: negatives for all its events."""
+    learning_rate: float = Field(default=0.002, gt=0.0, le=1.0)
+    """Of Adam."""
+    dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """Share of activations that are left out in a step."""
+    reversed: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of sessions that are read from their end to their beginning."""
+    crops: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of sessions of which a part is read, drawn anew each time."""
+    masked: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of events whose item is hidden."""
+    window_days: int | None = Field(default=None, ge=1, le=3_650)
+    """Days whose positive rows are learnt, up to the newest; null: all."""
+
+    trainer: ClassVar[str] = "models.sequence.train:train"
+    """Function (section, what it may learn from) -> `LearntSequences`; it needs torch, which serving does not."""
+    exporter: ClassVar[str] = "models.sequence.export:export"
+    """Function (encoder, file) that writes `ENCODER`."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.embedding_dim % self.heads:
+            raise ValueError(f"embedding_dim {self.embedding_dim} is no multiple of heads {self.heads}")
+        return self
+
+    def check(self, data: Data) -> None:
+        """Check the columns and the clock; see `SourceSection.check`."""
+        if isinstance(data.clock, RowClock):
+            raise ValueError(
+                "rows of this log have no times of their own, so nothing says what followed what; declare data.clock:"
+                " {kind: column}"
+            )
+        items = columns_of(item_tables(data))
+        check_columns(self.item_columns, items, _CATEGORIES, "a side table of the items")
+        check_columns(self.item_numbers, items, ("integer", "number"), "a side table of the items")
+
+    def fit(self, given: FitData, folder: Path) -> None:
+        """Train; write the encoder, the items' vectors and their index."""
+        train: Callable[[SequenceSource, FitData], LearntSequences] = resolve_name(self.trainer)
+        learnt = train(self, given)
+        if not np.isfinite(learnt.item_vectors).all():
+            raise DataError("training diverged: items' vectors are not finite; declare a smaller learning_rate")
+        resolve_name(self.exporter)(learnt.encoder, folder / ENCODER)
+        random = np.random.default_rng(given.seed)
+        queries = learnt.item_vectors[random.choice(given.catalogue.size, min(_TUNING_QUERIES, given.catalogue.size))]
+        encoded = encode_sessions(_session(folder / ENCODER), queries[:, None], np.ones(len(queries), np.int64))
+        build_index(learnt.item_vectors, encoded, given.index, given.most, folder, given.seed)
+
+    def load(self, folder: Path) -> NextItems:
+        """Return the encoder and the index in a folder."""
+        return NextItems(folder, self.last)
+
+
+class NextItems:
+    """Items by the inner product of their vectors with the state of a session."""
+
+    def __init__(self, folder: Path, last: int) -> None:
+        self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
+        self.index = open_index(folder)
+        self._encoder = _session(folder / ENCODER)
+        self._last = last
+
+    def retrieve(self, queries: Queries, most: int) -> Ranked:
+        """Return what follows the recent items; nothing for a user without any."""
+        vectors = self.query_vectors(queries)
+        found = self.index.search(vectors, most)
+        known = np.any(vectors != 0, axis=1)[:, None]
+        items = np.where(known, found.items, -1).astype(np.int32)
+        return Ranked(items, np.where(known, found.scores, -np.inf).astype(np.float32))
+
+    def query_vectors(self, queries: Queries) -> Matrix:
+        """Return the state of every session, shape (B, D); zeros where there is no event."""
+        recent = queries.recent[:, : self._last]
+        lengths = (recent >= 0).sum(axis=1).astype(np.int64)
+        found = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
+        there = np.flatnonzero(lengths)
+        for first in range(0, len(there), _AT_ONCE):
+            some = there[first : first + _AT_ONCE]
+            events = recent[some, : int(lengths[some].max())]
+            vectors = np.where((events >= 0)[:, :, None], self.vectors[np.maximum(events, 0)], np.float32(0))
+            found[some] = encode_sessions(self._encoder, vectors, lengths[some])
+        return found
+
+
+def encode_sessions(encoder: InferenceSession, events: Matrix, lengths: np.ndarray) -> Matrix:
+    """Return the state of sessions after their newest event, shape (B, D).
+
+    Args:
+        encoder: From `ENCODER`.
+        events: Vectors of the events, newest first, shape (B, L, D).
+        lengths: Events of each, int64, at least 1.
+    """
+    state: Matrix = encoder.run([STATE], {EVENTS: np.ascontiguousarray(events, np.float32), LENGTHS: lengths})[0]
+    return state
+
+
+def _session(path: Path) -> InferenceSession:
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return InferenceSession(path, options, providers=["CPUExecutionProvider"])
