@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from monitoring.windows.known_columns import OWN
+from monitoring.windows.known_columns import OWN, SLATE_SIZE
+from shortlist.features.plan import plan
 from shortlist.spec.data import Column, Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import DriftLimits
@@ -103,6 +104,9 @@ def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dic
     Left out are the label, the ids of impression and request, dates and vectors, what the limits ignore, and names that
     rows of a window have themselves. An integer is a category when it is a key or becomes an id or the key of a
     statistic, and a number otherwise.
+
+    Where features compare the candidates of a request, so is how many these are: a log holds what was shown, a request
+    what is ranked.
     """
     read_as_keys = (name for feature in features.columns for name in feature.read_as_keys)
     categories = {data.user, data.item, *(table.key for table in data.side_tables), *read_as_keys}
@@ -113,6 +117,8 @@ def compared_columns(data: Data, features: Features, limits: DriftLimits) -> dic
             kind = _kind(column, categories)
             if kind is not None:
                 kinds.setdefault(column.name, kind)  # a side table's key is the log's column
+    if data.slate is not None and SLATE_SIZE not in limits.ignore and plan(data, features).slates:
+        kinds[SLATE_SIZE] = "numeric"
     return kinds
 
 

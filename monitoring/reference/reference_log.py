@@ -13,9 +13,10 @@ from monitoring.drift.column_counts import ColumnCounts
 from monitoring.drift.distributions import Bins, bins_of, compared_columns
 from monitoring.reference.model_quality import scores_by_impression
 from monitoring.windows.group_sample import GroupSample
-from monitoring.windows.known_columns import empty_as_null, log_columns, with_side_columns
+from monitoring.windows.known_columns import SLATE_SIZE, empty_as_null, log_columns, with_side_columns
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.slates import SLATE, whole_slates
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
@@ -95,8 +96,15 @@ class ReferenceLog:
         keys = [table.key for table in self._data.side_tables]
         own = (Columns.IMPRESSION, Columns.DAY, Columns.TIME, Columns.LABEL, self._data.user, *keys)
         columns = list(dict.fromkeys(name for name in (*own, *log_columns(self._data)) if name))
-        for path in self._table.paths(set(days)):
-            yield pl.read_parquet(path, columns=columns, hive_partitioning=False)
+        if SLATE_SIZE not in self._compared:
+            for path in self._table.paths(set(days)):
+                yield pl.read_parquet(path, columns=columns, hive_partitioning=False)
+            return
+        size = pl.len().over(SLATE).cast(pl.Float64).alias(SLATE_SIZE)
+        for day in self._table.days:
+            if day.day in days:
+                yield from (rows.with_columns(size).drop(SLATE) for rows in
+                            whole_slates(self._table, day, self._data, columns) if rows.height)  # fmt: skip
 
     def _complete(self, rows: pl.DataFrame) -> pl.DataFrame:
         return empty_as_null(with_side_columns(rows, self._data, self._log))

@@ -16,6 +16,9 @@ from shortlist.spec.data import Column, Data, SideTable
 OWN: Final = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
 """Names that rows of a window have themselves; a declared column of that name is not among them."""
 
+SLATE_SIZE: Final = "slate size"
+"""Candidates of the request, or rows of the slate, that a row belongs to; no declared column can be named so."""
+
 _TYPES: Final[Mapping[str, pl.DataType]] = {
     "integer": pl.Int64(),
     "hex": pl.Int64(),

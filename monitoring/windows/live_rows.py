@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from monitoring.windows.answered import REQUEST, ROWS, weight
-from monitoring.windows.known_columns import log_columns, type_of
+from monitoring.windows.known_columns import SLATE_SIZE, log_columns, type_of
 from shortlist.contracts import Columns
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data
@@ -57,10 +57,12 @@ class RowExploder:
         return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(*first, *said)
 
     def _said(self, requests: pl.DataFrame, unfold: Unfold) -> Iterator[tuple[str, pl.Series]]:
-        """Yield the declared columns."""
+        """Yield the declared columns, and how many candidates were ranked where slates are declared."""
         for name, column in log_columns(self._data).items():
             values = requests["items" if name == self._data.item else logged_name(name)]
             yield name, unfold(values).cast(type_of(column))
+        if self._data.slate is not None:
+            yield SLATE_SIZE, pl.Series(requests[ROWS].cast(pl.Float64))[unfold.places]
 
 
 class Unfold:

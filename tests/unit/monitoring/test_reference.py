@@ -10,11 +10,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
+from monitoring.drift.drift import find_drift
 from monitoring.reference import model_quality, reference_log
 from monitoring.reference.reference import Reference, build_reference
+from monitoring.windows.known_columns import SLATE_SIZE
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.fit import fit
 from shortlist.serving.traffic.sessions import Sessions
@@ -76,6 +79,7 @@ class Training:
     folder: Path
     days: Sequence[Sequence[Row]]
     declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
+    features: Features | None = None
     chunk_rows: int = 1_000
 
     @property
@@ -127,6 +131,7 @@ class Training:
     def build(self, **drift: Any) -> Reference:
         fitted = self.folder / "fitted"
         features = FEATURES if self.declared is DECLARED else Features(columns=FEATURES.columns[:1])
+        features = self.features or features
         if not fitted.exists():
             fit(self.data, features, None, Runtime(engine="cpu"), self.log, fitted)
         settings = Monitoring.model_validate({"drift": drift})
@@ -166,6 +171,25 @@ def test_values_are_counted_day_by_day_in_the_bins_of_the_training_days(tmp_path
     assert page.counts == ((2, 1, 0, 0), (1, 1, 1, 0), (3, 0, 0, 0), (1, 0, 0, 1))  # `new` is one of the others
     assert (page.nulls, page.rows) == (pytest.approx(2 / 13), 13)
     assert list(reference.columns) == ["user_id", "item_id", "page", "price", "words", "maker"]
+
+
+SLATED = Features.model_validate({"columns": [{"kind": "slate", "column": "price", "gives": ["rank"]}]})
+
+
+def test_more_candidates_than_the_log_shows_are_drift_where_features_compare_them(tmp_path: Path) -> None:
+    # 60 slates of two rows a day, by user; in files that cut slates in two.
+    days = [[row(user=number // 2, label=number % 2, price=1.0, score=0.5) for number in range(120)] for _ in DAYS]
+    declared = {**DECLARED, "slate": {"column": "user_id"}}
+    reference = Training(tmp_path, days, declared, chunk_rows=33, features=SLATED).build()
+    slate = reference.columns[SLATE_SIZE]
+    assert slate.rows == 120 * len(reference.days)
+    users = pl.Series("user_id", range(400))
+    for candidates, drifted in ((2.0, False), (300.0, True)):
+        live = pl.DataFrame({SLATE_SIZE: np.full(400, candidates), "request_id": users.cast(pl.String)})
+        found = find_drift(live, reference, None, None, Monitoring().drift)
+        assert [(one.column, one.drifted) for one in found if one.column == SLATE_SIZE] == [(SLATE_SIZE, drifted)]
+    plain = Training(tmp_path / "plain", days, declared, features=FEATURES).build()
+    assert SLATE_SIZE not in plain.columns
 
 
 def test_lists_without_values_and_numbers_that_are_none_are_null(tmp_path: Path) -> None:

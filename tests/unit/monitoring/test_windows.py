@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from monitoring.windows.known_columns import SLATE_SIZE
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
@@ -155,6 +156,14 @@ def test_rows_hold_who_was_shown_what_as_it_was_sent(traffic: Traffic) -> None:
         "page": None, "words": None, "maker": 8, "topics": None,
     }  # fmt: skip
     assert window.scored.rows() == [(3, 1.0, 0.25), (3, 1.0, 0.5)]
+
+
+def test_candidates_that_were_not_shown_count_where_slates_are_declared(traffic: Traffic) -> None:
+    traffic.declared = {**DECLARED, "slate": {"gap_seconds": 60}}
+    traffic.answer({"request_id": "a"}, {"request_id": "b", "items": ["i0"], "scores": [0.5]})
+    traffic.outcome(("a", 1, 1), ("b", 0, 0))
+    sizes = traffic.read().rows.sort("request_id").select("request_id", "row", SLATE_SIZE).rows()
+    assert sizes == [("a", 1, 2.0), ("b", 0, 1.0)]
 
 
 def test_rows_have_the_types_of_the_valid_log(traffic: Traffic) -> None:
