@@ -16,9 +16,9 @@ def register(
     made_from: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
-    ensembles: list,
     reference: dsl.Input[dsl.Dataset],
-    retrieval: dsl.Input[dsl.Dataset],
+    ensembles: list = [],  # noqa: B006 - Kubeflow reads the default, nobody changes it
+    retrieval: dsl.Input[dsl.Dataset] = None,
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     import json
@@ -33,8 +33,8 @@ def register(
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
-        tags, sources = ChampionCacheKey(against, made_from).tags(), Path(retrieval.path) / RELEASE
-        version = register_blessed(
-            RunContext(name=name, stores=stores), *inputs, tags, sources if sources.is_dir() else None
-        )
+        tags, sources = ChampionCacheKey(against, made_from).tags(), None
+        if retrieval and (Path(retrieval.path) / RELEASE).is_dir():
+            sources = Path(retrieval.path) / RELEASE
+        version = register_blessed(RunContext(name=name, stores=stores), *inputs, tags, sources)
     return (version, this.json)
