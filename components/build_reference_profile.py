@@ -17,8 +17,8 @@ def build_reference_profile(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
-    ensembles: dsl.Input[dsl.Model],
     reference: dsl.Output[dsl.Dataset],
+    ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
     """Freeze the distributions of the training data, and every candidate's scores and quality on its test days."""
     from pathlib import Path
@@ -32,7 +32,7 @@ def build_reference_profile(
 
     with step("build_reference_profile") as this:
         declared = Data.model_validate_json(data), Features.model_validate_json(features)
-        scores = scores + ensemble_artefacts(Path(ensembles.path), "scores")
+        scores = scores + ensemble_artefacts(ensembles, "scores")
         served = {one.metadata["model"]: Path(one.path) for one in scores if one.metadata["role"] == "candidate"}
         settings = Monitoring.model_validate_json(monitoring)
         inputs = Path(valid_log.path), Path(fitted.path)

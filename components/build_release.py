@@ -11,7 +11,7 @@ def build_release(
     ordering: str,
     lists: str,
     data: str,
-    location: str,
+    log: dict,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     retrieval: dsl.Input[dsl.Dataset],
@@ -39,7 +39,7 @@ def build_release(
     with step("build_release") as this:
         sections = Filters.model_validate_json(filters or "{}"), Ordering.model_validate_json(ordering or "{}")
         this.rows = build_release(
-            sources, Data.model_validate_json(data), *sections, Path(valid_log.path), location, out
+            sources, Data.model_validate_json(data), *sections, Path(valid_log.path), log["location"], out
         )
     release.metadata["step"] = this.record
     return True

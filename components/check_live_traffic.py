@@ -9,8 +9,8 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def check_live_traffic(
-    name: str, monitoring: str, slices: list, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
-) -> NamedTuple("Look", [("Output", bool), ("reasons", list), ("key", str), ("until", str)]):  # type: ignore[valid-type]
+    name: str, monitoring: str, gates: str, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
+) -> NamedTuple("Look", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
     """Judge new windows, decide, tell people, draw pages; return whether to retrain, which one of many callers is told.
 
     The answer is named Output because kfp.local resolves no other name in a condition.
@@ -18,11 +18,13 @@ def check_live_traffic(
     from pathlib import Path
 
     from monitoring.monitoring_job import MonitoringJob
+    from shortlist.spec.gates import Gates
     from shortlist.spec.monitoring import Monitoring
     from shortlist.spec.serving import Serving
     from shortlist.tracking.steps import note, step
 
     with step("check_live_traffic") as this:
+        slices = Gates.model_validate_json(gates).slices
         sampling = Serving.model_validate_json(serving).log.sampling
         watch = MonitoringJob(name, stores, Monitoring.model_validate_json(monitoring), slices, sampling)
         seen = watch.check()
@@ -31,6 +33,6 @@ def check_live_traffic(
         retrain = watch.begin(seen, run="")
     decision.metadata.update({"step": this.record})
     if seen.decision is None:
-        return (False, [], "", "")
+        return (False, {})
     Path(decision.path).write_text(seen.decision.model_dump_json(indent=2))
-    return (retrain, list(seen.decision.reasons), seen.decision.key, seen.decision.until.isoformat())
+    return (retrain, seen.decision.cause)

@@ -14,8 +14,8 @@ def claim_moment(
     cron: str,
     stores: str,
     code: str,
-) -> NamedTuple("Due", [("Output", bool), ("reasons", list), ("key", str), ("until", str)]):  # type: ignore[valid-type]
-    """Note that the training of the schedule's newest moment begins; return whether this run is the one to train.
+) -> NamedTuple("Due", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
+    """Note that the training of the schedule's newest moment begins; return whether this run is to train, and why.
 
     The answer is named Output because kfp.local resolves no other name in a condition.
     """
@@ -30,4 +30,4 @@ def claim_moment(
         policy = Monitoring.model_validate_json(monitoring).retrain
         begun, decision = begin_moment(open_monitoring_store(stores, name), cron, policy, datetime.now(UTC))
         note(decision.reasons[0] if begun else f"Nothing is trained: {decision.reasons[0]}.")
-    return (begun, list(decision.reasons), decision.key, decision.until.isoformat())
+    return (begun, decision.cause)

@@ -15,14 +15,14 @@ def evaluate_gates(
     valid_log: dsl.Input[dsl.Dataset],
     skew: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
-    retrieval: dsl.Input[dsl.Dataset],
-    slates: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
-    ensembles: dsl.Input[dsl.Model],
     verdict: dsl.Output[dsl.Dataset],
     metrics: dsl.Output[dsl.Metrics],
+    retrieval: dsl.Input[dsl.Dataset] = None,
+    slates: dsl.Input[dsl.Dataset] = None,
+    ensembles: dsl.Input[dsl.Model] = None,
 ) -> str:
     """Return the name of the blessed model, or "none"; the verdict folder holds every reason and the blessing."""
     from pathlib import Path
@@ -32,27 +32,27 @@ def evaluate_gates(
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import ensemble_artefacts
+    from shortlist.training.ensembles import ensemble_artefacts as parts_of
 
     with step("evaluate_gates") as this:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
-        made = Path(ensembles.path)
-        scores, proofs = scores + ensemble_artefacts(made, "scores"), proofs + ensemble_artefacts(made, "proof")
+        scores, proofs = scores + parts_of(ensembles, "scores"), proofs + parts_of(ensembles, "proof")
         scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
-        named |= {one.metadata["model"]: one for one in ensemble_artefacts(made, "model")}
+        named |= {one.metadata["model"]: one for one in parts_of(ensembles, "model")}
         candidates = {
             name: Candidate(
                 Path(one.path),
                 scored[name],
                 proven[name],
                 tuple(one.metadata.get("members", ())),
-                Path(slates.path) / name,
+                Path(slates.path) / name if slates else None,
             )
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), Path(retrieval.path))
+        sources = Path(retrieval.path) if retrieval else None
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), sources)
     verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

@@ -16,8 +16,8 @@ def evaluate_slates(
     fitted: dsl.Input[dsl.Dataset],
     release: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
-    ensembles: dsl.Input[dsl.Model],
     slates: dsl.Output[dsl.Dataset],
+    ensembles: dsl.Input[dsl.Model] = None,
 ) -> bool:
     """Make the slates of a sample of the test days' users with every candidate; return whether any were made.
 
@@ -40,7 +40,7 @@ def evaluate_slates(
 
     with step("evaluate_slates") as this:
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
-        named |= {one.metadata["model"]: one for one in ensemble_artefacts(Path(ensembles.path), "model")}
+        named |= {one.metadata["model"]: one for one in ensemble_artefacts(ensembles, "model")}
         candidates = {name: Path(one.path) for name, one in named.items()}
         paths = Path(valid_log.path), Path(fitted.path), out
         this.rows = evaluate_candidates(

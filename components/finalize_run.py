@@ -6,7 +6,7 @@ from components.image import PIPELINE_IMAGE
 
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
-def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinalStatus) -> None:
+def finalize_run(name: str, stores: str, cause: dict, status: dsl.PipelineTaskFinalStatus) -> None:
     """Mark what a failed pipeline left open as failed: MLflow runs, and the retraining that a decision waits for."""
     from shortlist.tracking.steps import failure_of_run, step
 
@@ -17,5 +17,5 @@ def finalize_run(name: str, stores: str, key: str, status: dsl.PipelineTaskFinal
 
             reason = failure_of_run(status.error_message)
             RunContext(name=name, stores=stores).tracker.fail_pipeline(reason)
-            if key:
-                open_monitoring_store(stores, name).mark_failed(key, reason)
+            if cause.get("key"):
+                open_monitoring_store(stores, name).mark_failed(cause["key"], reason)

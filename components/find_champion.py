@@ -17,15 +17,9 @@ def find_champion(
     serving: str,
     runtime: str,
     code: str,
-    now: str,
-    location: str,
-    input_digest: str,
+    log: dict,
     stores: str,
-    trigger: str,
-    reasons: list,
-    key: str,
-    until: str,
-    previous: str,
+    cause: dict,
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Found",
     [
@@ -34,6 +28,10 @@ def find_champion(
         ("made_from", str),
         ("previous", str),
         ("collected", str),
+        ("until", str),
+        ("now", str),
+        ("slices", list),
+        ("skew_rows", int),
         ("started", str),
         ("step", str),
     ],
@@ -42,13 +40,19 @@ def find_champion(
 
     What it is made from includes the rows that were collected until now.
 
-    The models are named Output because kfp.local loops over no other name.
+    Also the parts of `cause` and `gates` that steps need whose results are reused when the other parts change. A
+    decision's training does not count days again that the newest features have counted.
+
+    The models are named Output because kfp.local loops over no other name. Those that are made of others are left out:
+    `train_ensembles` trains them afterwards.
     """
     from datetime import UTC, datetime
 
     from models.base import DeclaredModel
     from shortlist.data.collected import CollectedRows
+    from shortlist.data.until import freshness_moment
     from shortlist.spec.data import Data
+    from shortlist.spec.gates import Gates
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
     from shortlist.training.champion_cache import champion_cache_key
@@ -56,14 +60,14 @@ def find_champion(
     from shortlist.training.training import RunContext
 
     began = datetime.now(UTC)
-    started = began.isoformat(timespec="milliseconds")
     with step("find_champion") as this:
-        cause = TrainingTrigger.parse(trigger, key, reasons, until)
-        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
-        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], previous, began)
-        collected = CollectedRows.newest(Data.model_validate_json(data), stores, name)
-        declared = [data, features, gates, serving, runtime, code, now, location, collected]
-        standing = champion_cache_key(origin, found, declared)
-    # Models that are made of others are trained afterwards, by `train_ensembles`.
+        told = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
+        origin = RunContext(**told, cause=TrainingTrigger.parse(cause))
+        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], began)
+        rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
+        collected, now = CollectedRows.newest(rows, stores, name), freshness_moment(rows, began)
+        read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
+        standing = champion_cache_key(origin, found, read)
     first = [model.text for model in found.models if not model.members]
-    return (first, *standing, found.previous, collected, started, this.json)
+    parts = (origin.cause.until, now, list(limits.slices), limits.skew_rows)
+    return (first, *standing, found.previous, collected, *parts, began.isoformat(timespec="milliseconds"), this.json)

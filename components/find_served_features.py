@@ -9,10 +9,25 @@ from components.image import PIPELINE_IMAGE
 
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def find_served_features(name: str, data: str, features: str, stores: str, code: str) -> NamedTuple(  # type: ignore[valid-type]
-    "Served", [("data", str), ("features", str), ("previous", str), ("version", str), ("collected", str), ("step", str)]
+    "Served",
+    [
+        ("data", str),
+        ("features", str),
+        ("previous", str),
+        ("version", str),
+        ("collected", str),
+        ("now", str),
+        ("step", str),
+    ],
 ):
-    """Return the champion's features, the fit that servers read now, its version, and the rows collected until now."""
+    """Return the champion's features, the fit that servers read now, its version, and the rows collected until now.
+
+    And the moment against which freshness is judged; empty where no rule asks for it.
+    """
+    from datetime import UTC, datetime
+
     from shortlist.data.collected import CollectedRows
+    from shortlist.data.until import freshness_moment
     from shortlist.spec.data import Data
     from shortlist.spec.features import Features
     from shortlist.tracking.steps import step
@@ -24,4 +39,5 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
         declared = Data.model_validate_json(data)
         served = find_served_features(origin, declared, Features.model_validate_json(features))
         collected = CollectedRows.newest(declared, stores, name)
-    return (*served, collected, this.json)
+        now = freshness_moment(declared, datetime.now(UTC))
+    return (*served, collected, now, this.json)

@@ -9,8 +9,7 @@ from components.image import PIPELINE_IMAGE
 def ingest(
     data: str,
     runtime: str,
-    location: str,
-    input_digest: str,
+    log: dict,
     collected: str,
     code: str,
     raw_log: dsl.Output[dsl.Dataset],
@@ -25,7 +24,7 @@ def ingest(
     from shortlist.spec.runtime import Runtime
     from shortlist.tracking.steps import step
 
-    with step("ingest") as this, fetch_input(location) as files:
+    with step("ingest") as this, fetch_input(log["location"]) as files:
         declared = Data.model_validate_json(data)
         settings = Runtime.model_validate_json(runtime)
         table = ingest(declared, files, Path(raw_log.path), settings, collected=CollectedRows.parse(collected))

@@ -9,8 +9,7 @@ from components.image import PIPELINE_IMAGE
 def ingest_files(
     data: str,
     runtime: str,
-    location: str,
-    input_digest: str,
+    log: dict,
     group: str,
     code: str,
     part: dsl.Output[dsl.Dataset],
@@ -27,7 +26,7 @@ def ingest_files(
     from shortlist.tracking.steps import step
 
     declared, own = Data.model_validate_json(data), FileGroup.read(group)
-    with step("ingest_files") as this, fetch_input(location, partial(own.needed, declared)) as files:
+    with step("ingest_files") as this, fetch_input(log["location"], partial(own.needed, declared)) as files:
         settings = Runtime.model_validate_json(runtime)
         this.rows = ingest_files(declared, files, own, Path(part.path), settings).rows
     part.metadata["step"] = this.record

@@ -12,8 +12,7 @@ def partition_files(
     data: str,
     runtime: str,
     cluster: str,
-    location: str,
-    input_digest: str,
+    log: dict,
     code: str,
 ) -> NamedTuple("Sharing", [("Output", list), ("partitions", int)]):  # type: ignore[valid-type]
     """Share out the files of the log; return the groups, and how many groups there may be.
@@ -30,7 +29,7 @@ def partition_files(
     from shortlist.tracking.steps import step
 
     declared = Data.model_validate_json(data)
-    with step("partition_files"), fetch_input(location, partial(needed_to_partition, declared)) as files:
+    with step("partition_files"), fetch_input(log["location"], partial(needed_to_partition, declared)) as files:
         partitions = Cluster.model_validate_json(cluster).partitions
         groups = partition_files(declared, files, Runtime.model_validate_json(runtime), partitions)
     return ([group.model_dump_json() for group in groups], partitions)

@@ -14,7 +14,7 @@ def record_gate_failures(
     code: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
-    ensembles: list,
+    ensembles: list = [],  # noqa: B006 - Kubeflow reads the default, nobody changes it
 ) -> NamedTuple("Held", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Write the gates' reasons to the candidates' MLflow runs; there is no version."""
     import json

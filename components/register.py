@@ -16,9 +16,9 @@ def register(
     made_from: str,
     verdict: dsl.Input[dsl.Dataset],
     trained: list,
-    ensembles: list,
     reference: dsl.Input[dsl.Dataset],
-    release: dsl.Input[dsl.Dataset],
+    ensembles: list = [],  # noqa: B006 - Kubeflow reads the default, nobody changes it
+    release: dsl.Input[dsl.Dataset] = None,
 ) -> NamedTuple("Registered", [("version", str), ("step", str)]):  # type: ignore[valid-type]
     """Verify the blessing, register the blessed model as candidate, and return its version."""
     import json
@@ -33,8 +33,8 @@ def register(
     with step("register") as this:
         runs = {one["model"]: one["mlflow_run"] for one in map(json.loads, trained + ensembles)}
         inputs = Path(verdict.path), runs, Path(reference.path)
-        tags, stages = ChampionCacheKey(against, made_from).tags(), Path(release.path) / RELEASE
-        version = register_blessed(
-            RunContext(name=name, stores=stores), *inputs, tags, stages if stages.is_dir() else None
-        )
+        tags, stages = ChampionCacheKey(against, made_from).tags(), None
+        if release and (Path(release.path) / RELEASE).is_dir():
+            stages = Path(release.path) / RELEASE
+        version = register_blessed(RunContext(name=name, stores=stores), *inputs, tags, stages)
     return (version, this.json)

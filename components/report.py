@@ -13,7 +13,9 @@ def report(
     gates: str,
     runtime: str,
     stores: str,
-    lineage: dict,
+    log: dict,
+    cause: dict,
+    code: str,
     started: str,
     version: str,
     found: str,
@@ -24,39 +26,39 @@ def report(
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Input[dsl.Dataset],
     skew: dsl.Input[dsl.Dataset],
-    retrieval: dsl.Input[dsl.Dataset],
-    release: dsl.Input[dsl.Dataset],
     champion: dsl.Input[dsl.Dataset],
-    slates: dsl.Input[dsl.Dataset],
     verdict: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
-    ensembles: dsl.Input[dsl.Model],
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
     comparison: dsl.Output[dsl.Dataset],
+    retrieval: dsl.Input[dsl.Dataset] = None,
+    release: dsl.Input[dsl.Dataset] = None,
+    slates: dsl.Input[dsl.Dataset] = None,
+    ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
     """Write the page, the machine-readable summary, and the models side by side; end the run in MLflow."""
     from pathlib import Path
 
     from shortlist.deployment.registration import record_run
     from shortlist.report.assembly import write_run
+    from shortlist.tracking.lineage import run_lineage
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import ensemble_artefacts
+    from shortlist.training.ensembles import ensemble_artefacts as parts_of
     from shortlist.training.training import RunContext
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
-        made = Path(ensembles.path)
-        models = models + ensemble_artefacts(made, "model")
-        scores, proofs = scores + ensemble_artefacts(made, "scores"), proofs + ensemble_artefacts(made, "proof")
+        models = models + parts_of(ensembles, "model")
+        scores, proofs = scores + parts_of(ensembles, "scores"), proofs + parts_of(ensembles, "proof")
         scores_of, proofs_of = ({one.metadata["model"]: one for one in left} for left in (scores, proofs))
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
-            lineage,
+            run_lineage(log, cause, code),
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *proofs],
+            [one for one in (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *proofs) if one],
             {one.metadata["model"]: one for one in models},
             {name: (score, proofs_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),

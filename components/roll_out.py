@@ -14,7 +14,7 @@ def roll_out(
     runtime: str,
     cluster: str,
     stores: str,
-    key: str,
+    cause: dict,
     code: str,
 ) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
@@ -34,6 +34,6 @@ def roll_out(
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
         ending = make_deployer(RunContext(name=name, stores=stores), *sections, where).after_training(version)
         note(ending.sentence)
-        if key:  # a decision started this training, and waits to hear of it
-            open_monitoring_store(stores, name).finish(key, ending.state, ending.version, ending.sentence)
+        if cause.get("key"):  # a decision started this training, and waits to hear of it
+            open_monitoring_store(stores, name).finish(cause["key"], ending.state, ending.version, ending.sentence)
     return ending.sentence

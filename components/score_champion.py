@@ -20,8 +20,8 @@ def score_champion(
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
-    ensembles: dsl.Input[dsl.Model],
     champion: dsl.Output[dsl.Dataset],
+    ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
     """Score the validation and test rows with the champion; say so when there is none or it cannot.
 

@@ -10,12 +10,9 @@ def train(
     declared: str,
     name: str,
     runtime: str,
-    input_digest: str,
+    log: dict,
     stores: str,
-    trigger: str,
-    reasons: list,
-    key: str,
-    until: str,
+    cause: dict,
     code: str,
     fitted: dsl.Input[dsl.Dataset],
     table: dsl.Input[dsl.Dataset],
@@ -43,8 +40,8 @@ def train(
     with step(f"train_{wanted.name}") as this:
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
-        cause = TrainingTrigger.parse(trigger, key, reasons, until)
-        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
+        why = TrainingTrigger.parse(cause)
+        origin = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
         done = train_and_track(wanted, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
         this.rows = done.rows
     trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}

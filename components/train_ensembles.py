@@ -14,12 +14,9 @@ def train_ensembles(
     gates: str,
     serving: str,
     runtime: str,
-    input_digest: str,
+    log: dict,
     stores: str,
-    trigger: str,
-    reasons: list,
-    key: str,
-    until: str,
+    cause: dict,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
@@ -50,8 +47,8 @@ def train_ensembles(
         sections = (
             Gates.model_validate_json(gates), Serving.model_validate_json(serving), Runtime.model_validate_json(runtime)
         )  # fmt: skip
-        cause = TrainingTrigger.parse(trigger, key, reasons, until)
-        origin = RunContext(name=name, stores=stores, input_digest=input_digest, code=code, cause=cause)
+        why = TrainingTrigger.parse(cause)
+        origin = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
         made = Made(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
         done = train_ensembles(declared, made, sections, origin, Path(ensembles.path))
     ensembles.metadata["step"] = this.record

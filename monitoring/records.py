@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
@@ -190,6 +190,12 @@ class RetrainDecision(_Record):
     alarm: bool = False
     """Whether the alarm is raised: it stays until enough good windows came."""
     made: datetime
+
+    @property
+    def cause(self) -> dict[str, Any]:
+        """What the training graph is told of the decision: its parameter `cause`."""
+        reasons, until = list(self.reasons), self.until.astimezone(UTC).isoformat()
+        return {"trigger": self.trigger, "key": self.key, "reasons": reasons, "until": until}
 
 
 class Retraining(_Record):

@@ -25,27 +25,22 @@ class Log(NamedTuple):
     """Artefact: the others."""
 
 
-def log_in_one_pod(
-    common: dict[str, Any], files: dict[str, Any], collected: Any, moments: dict[str, Any], after: Any = None
-) -> Log:
+def log_in_one_pod(common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any]) -> Log:
     """Add the step that reads every file, and the one that validates every day.
 
     Args:
         common: Parameters that say what the log is: `data`, `runtime` and `code`.
-        files: Where its files are: `location` and `input_digest`.
+        files: Where its files are: the graph's parameter `log`.
         collected: The rows collected from live traffic.
         moments: `now` and `until`.
-        after: Task that must have ended before.
     """
-    log = add_step(ingest, **common, **files, collected=collected)
-    if after is not None:
-        log.after(after)
+    log = add_step(ingest, **common, log=files, collected=collected)
     valid = add_step(validate, **common, **moments, raw_log=log.outputs["raw_log"])
     return Log(log.outputs["raw_log"], valid.outputs["valid_log"], valid.outputs["quarantine"])
 
 
 def log_over_groups(
-    common: dict[str, Any], files: dict[str, Any], collected: Any, moments: dict[str, Any], after: Any, cluster: Any
+    common: dict[str, Any], files: Any, collected: Any, moments: dict[str, Any], after: Any, cluster: Any
 ) -> Log:
     """Add the steps that read some files each, those that validate some days each, and those that join the results.
 
@@ -54,12 +49,12 @@ def log_over_groups(
         files: Likewise.
         collected: Likewise.
         moments: Likewise.
-        after: Likewise.
+        after: Task that must have ended before.
         cluster: Says how many groups there may be.
     """
-    grouped = add_step(partition_files, **common, **files, cluster=cluster).after(after)
+    grouped = add_step(partition_files, **common, log=files, cluster=cluster).after(after)
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="read") as group:
-        read = add_step(ingest_files, **common, **files, group=group)
+        read = add_step(ingest_files, **common, log=files, group=group)
     log = add_step(
         join_raw_log,
         **common,

@@ -23,6 +23,7 @@ from components.train_ensembles import train_ensembles
 from components.validate_export import validate_export
 from pipelines.feature_steps import in_one_pod, over_groups_of_days
 from pipelines.log_steps import log_in_one_pod, log_over_groups
+from pipelines.parameters import described
 from pipelines.steps import add_step
 
 
@@ -38,67 +39,34 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
         name="shortlist-training-wide" if wide else "shortlist-training",
         description="From a raw log to a blessed model in front of users",
     )
+    @described
     def training(
         name: str,
         data: str,
         features: str,
         models: list,
+        retrieval: str,
+        filters: str,
+        ordering: str,
+        lists: str,
         gates: str,
-        slices: list,
-        skew_rows: int,
-        monitoring: str,
         serving: str,
+        monitoring: str,
         runtime: str,
         cluster: str,
-        location: str,
-        input_digest: str,
+        log: dict,
         stores: str,
         code: str,
-        now: str = "",
-        trigger: str = "manual",
-        reasons: list = [],  # noqa: B006 - Kubeflow reads the default, nobody changes it
-        key: str = "",
-        until: str = "",
-        previous: str = "",
-        retrieval: str = "",
-        filters: str = "",
-        ordering: str = "",
-        lists: str = "",
+        cause: dict = {},  # noqa: B006 - Kubeflow reads the default, nobody changes it
     ) -> None:
         """Run every step; each takes just the sections it reads: a changed section re-runs no more than it must.
 
-        Args:
-            name: Name of the spec.
-            data: Section `data` of the spec, as canonical JSON.
-            features: Section `features` of the spec, as canonical JSON.
-            models: The declared models, each as a JSON text.
-            gates: Section `gates` of the spec, as canonical JSON, with the name of the baseline.
-            slices: Columns by which the gates slice scores: a part of `gates` that the feature table needs too.
-            skew_rows: Rows that are compared with Feast: a part of `gates` that no gate reads.
-            monitoring: Section `monitoring` of the spec, as canonical JSON.
-            serving: Section `serving` of the spec, as canonical JSON.
-            runtime: Section `runtime` of the spec, as canonical JSON, without its part `cluster`.
-            cluster: Part `cluster` of section `runtime`, as canonical JSON.
-            location: Where the user's files are; empty for a generated log.
-            input_digest: Digest of those files; empty when only the run looks at them.
-            stores: Where MLflow, Feast and the records of monitoring are kept.
-            code: Digest of the source code: results of other code are not reused.
-            now: Moment (ISO 8601) against which freshness is judged; empty for the validating step's own clock.
-            trigger: What started the run: `manual`, `schedule` or `drift`.
-            reasons: Reasons of the decision that started the run.
-            key: Key of the decision that started the run.
-            until: Moment (ISO 8601) from which on no row is read; empty for none.
-            previous: Path of earlier fitted features whose days are not counted again, or `newest`; empty for none.
-            retrieval: Section `retrieval` of the spec, as canonical JSON; empty for none.
-            filters: Section `filters` of the spec, as canonical JSON; empty for none.
-            ordering: Section `ordering` of the spec, as canonical JSON; empty for none.
-            lists: Digest of the files that filters read; empty for none.
+        What is a part of a parameter, and read by a step whose results are reused, comes from `find_champion`.
         """
-        closing = add_step(finalize_run, cached=False, name=name, stores=stores, key=key)
+        closing = add_step(finalize_run, cached=False, name=name, stores=stores, cause=cause)
         with dsl.ExitHandler(closing):
-            cause: dict[str, Any] = {"trigger": trigger, "reasons": reasons, "key": key, "until": until}
-            # Told what leads to the verdict; slices and rows compared with Feast are parts of `gates`. What is left out
-            # can change the candidates' files alone, and on them score_champion hangs.
+            # Told what leads to the verdict. What is left out can change the candidates' files alone, and on them
+            # score_champion hangs.
             found = add_step(
                 find_champion,
                 cached=False,
@@ -110,27 +78,24 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 serving=serving,
                 runtime=runtime,
                 code=code,
-                now=now,
-                location=location,
-                input_digest=input_digest,
+                log=log,
                 stores=stores,
-                previous=previous,
-                **cause,
+                cause=cause,
             )
             common: dict[str, Any] = {"data": data, "runtime": runtime, "code": code}
             collected = found.outputs["collected"]
-            files, moments = {"location": location, "input_digest": input_digest}, {"now": now, "until": until}
+            moments = {"now": found.outputs["now"], "until": found.outputs["until"]}
             if wide:
-                log = log_over_groups(common, files, collected, moments, found, cluster)
+                made_log = log_over_groups(common, log, collected, moments, found, cluster)
             else:
-                log = log_in_one_pod(common, files, collected, moments, found)
-            declared: dict[str, Any] = {**common, "features": features, "slices": slices}
-            rows = {"previous": found.outputs["previous"], "valid_log": log.valid_log}
+                made_log = log_in_one_pod(common, log, collected, moments)
+            declared: dict[str, Any] = {**common, "features": features, "slices": found.outputs["slices"]}
+            rows = {"previous": found.outputs["previous"], "valid_log": made_log.valid_log}
             made = over_groups_of_days(declared, cluster=cluster, **rows) if wide else in_one_pod(declared, **rows)
-            features_of: dict[str, Any] = {"valid_log": log.valid_log, "fitted": made.fitted}
+            features_of: dict[str, Any] = {"valid_log": made_log.valid_log, "fitted": made.fitted}
 
             candidates = add_step(
-                build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=log.valid_log
+                build_retrieval, declared=retrieval, data=data, runtime=runtime, code=code, valid_log=made_log.valid_log
             )
             released = add_step(
                 build_release,
@@ -138,16 +103,16 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 ordering=ordering,
                 lists=lists,
                 data=data,
-                location=location,
+                log=log,
                 code=code,
-                valid_log=log.valid_log,
+                valid_log=made_log.valid_log,
                 retrieval=candidates.outputs["retrieval"],
             )
             skew = add_step(
                 materialize_features,
                 name=name,
                 runtime=runtime,
-                skew_rows=skew_rows,
+                skew_rows=found.outputs["skew_rows"],
                 stores=stores,
                 code=code,
                 table=made.table,
@@ -160,9 +125,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     declared=declared_model,
                     name=name,
                     runtime=runtime,
-                    input_digest=input_digest,
+                    log=log,
                     stores=stores,
-                    **cause,
+                    cause=cause,
                     code=code,
                     fitted=made.fitted,
                     table=made.table,
@@ -191,9 +156,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 gates=gates,
                 serving=serving,
                 runtime=runtime,
-                input_digest=input_digest,
+                log=log,
                 stores=stores,
-                **cause,
+                cause=cause,
                 code=code,
                 **features_of,
                 table=made.table,
@@ -223,7 +188,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 gates=gates,
                 runtime=runtime,
                 code=code,
-                valid_log=log.valid_log,
+                valid_log=made_log.valid_log,
                 skew=skew.outputs["skew"],
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
@@ -264,21 +229,16 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 gates=gates,
                 runtime=runtime,
                 stores=stores,
-                lineage={
-                    "input_digest": input_digest,
-                    "code": code,
-                    "log": location,
-                    "trigger": trigger,
-                    "decision": key,
-                    "until": until,
-                },
+                log=log,
+                cause=cause,
+                code=code,
                 version=version,
                 started=found.outputs["started"],
                 found=found.outputs["step"],
                 registered=dsl.OneOf(registered.outputs["step"], held.outputs["step"]),
-                raw_log=log.raw_log,
-                valid_log=log.valid_log,
-                quarantine=log.quarantine,
+                raw_log=made_log.raw_log,
+                valid_log=made_log.valid_log,
+                quarantine=made_log.quarantine,
                 fitted=made.fitted,
                 table=made.table,
                 skew=skew.outputs["skew"],
@@ -300,7 +260,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 runtime=runtime,
                 cluster=cluster,
                 stores=stores,
-                key=key,
+                cause=cause,
                 code=code,
             )
             rolled.after(page)

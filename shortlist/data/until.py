@@ -31,6 +31,11 @@ def until_of(text: str) -> datetime | None:
     return moment
 
 
+def freshness_moment(data: Data, now: datetime) -> str:
+    """Return the moment (ISO 8601) against which the log's freshness is judged; empty where no rule asks for it."""
+    return now.isoformat(timespec="seconds") if data.rules.max_age_hours is not None else ""
+
+
 def cut_day(until: datetime | None, data: Data) -> date | None:
     """Return the day of the log that `until` cuts in two; None when it lies at a midnight, or there is none."""
     if until is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import polars as pl
 
@@ -20,9 +20,6 @@ from shortlist.features.static_view_plan import StaticView
 from shortlist.storage.artefacts import IntegrityError, read_json
 from shortlist.storage.row_digest import row_hashes
 from shortlist.storage.tables import DayPart, DayTable
-
-NEWEST: Final = "newest"
-"""Stands for the fit that a store was last filled from."""
 
 
 class DayRange(NamedTuple):

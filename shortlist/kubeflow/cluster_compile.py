@@ -119,9 +119,11 @@ def check_variables_set(runtime: Runtime) -> None:
 
 
 def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
+    from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as ir
 
     from pipelines.compile import monitoring_pipeline, pipelines, scheduled_pipeline, submitted_pipeline
+    from pipelines.declared_steps import leave_out, undeclared_steps
 
     cluster, generic = spec.runtime.cluster, dict[str, Any](pipelines())
     models = list(spec.models)
@@ -131,7 +133,9 @@ def _graphs(spec: Spec, images: References) -> dict[GraphName, tuple[Any, Any]]:
         named = {"monitoring": monitoring_pipeline, "scheduled-retraining": scheduled_pipeline}
         name = graph if graph in _NAMED_ALIKE else named.get(graph, submitted_pipeline)(spec)
         graph_spec, platform = ir.PipelineSpec(), ir.PlatformSpec()
-        graph_spec.CopyFrom(generic[name].pipeline_spec)
+        plain = json_format.MessageToDict(generic[name].pipeline_spec)
+        leave_out(plain, undeclared_steps(spec))
+        json_format.ParseDict(plain, graph_spec)
         platform.CopyFrom(generic[name].platform_spec)
         # Kubeflow keeps cached results by pipeline name: two specs never answer for each other.
         graph_spec.pipeline_info.name = f"{spec.name}-{graph}"

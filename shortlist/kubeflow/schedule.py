@@ -85,14 +85,13 @@ def wanted(spec: Spec, data: str, compiled: CompiledGraphs) -> list[RecurringRun
         ShortlistError: The spec is not one for a cluster, or Kubeflow cannot say its cron expression.
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
-    # Freshness is judged by each run's own clock; features counted before are not counted again.
-    watching = monitoring_arguments(spec, location, stores, read_later=True) | {"now": ""}
+    watching = monitoring_arguments(spec, location, stores, read_later=True)
     # Each run claims its moment in the book of all retrainings, and trains where none is running.
     retraining = watching | {"cron": spec.schedule.retrain or ""}
     declared: list[tuple[GraphName, str | None, dict[str, Any]]] = [
         ("scheduled-retraining", spec.schedule.retrain, retraining),
         ("monitoring", spec.schedule.watch, watching),
-        ("refresh", spec.schedule.refresh, refresh_arguments(spec, location, stores, read_later=True) | {"now": ""}),
+        ("refresh", spec.schedule.refresh, refresh_arguments(spec, location, stores, read_later=True)),
     ]
     made = []
     for graph, cron, parameters in declared:

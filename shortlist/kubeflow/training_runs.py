@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from monitoring.records import RetrainDecision
 from shortlist.contracts import ShortlistError
@@ -21,9 +21,6 @@ from shortlist.spec.runtime import BucketObjects, OnlineStore, PostgresDatabase,
 from shortlist.spec.spec import Spec
 from shortlist.storage.objects_source import is_remote
 from shortlist.storage.storage_config import StorageConfig
-
-_EXCLUDED_FROM_DIGEST: Final = ("now",)
-"""Parameters that differ whenever one asks."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +85,14 @@ def prepare(
     arguments = training_arguments(spec, location, stores, decision=decision, read_later=later)
     compiled = CompiledGraphs.of(spec, compiled_folder)
     graph: GraphName = "retraining" if later else "training"
-    asked = {name: value for name, value in arguments.items() if name not in _EXCLUDED_FROM_DIGEST}
     suffix = f"-{again}" if again > 1 else ""
     # A decision is carried out once: whoever finds it unfinished after a crash finds its run too, whatever the code or
     # the wording of the reasons has become since.
-    ident = decision.key if decision else digest_of(compiled.digest, asked)
+    ident = decision.key if decision else digest_of(compiled.digest, arguments)
     if decision is None:
         # The run itself claims this key among all retrainings: who submits may not reach the store that they are in.
-        arguments["key"] = ident if again == 1 else digest_of(ident, {"again": again})
+        key = ident if again == 1 else digest_of(ident, {"again": again})
+        arguments["cause"] = {**arguments["cause"], "key": key}
     return Submission(compiled, graph, arguments, f"{compiled.pipeline(graph)}-{ident}{suffix}")
 
 
@@ -117,9 +114,8 @@ def prepare_backfill(
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
     arguments = backfill_arguments(spec, location, stores, corrected, publish=publish)
     compiled = CompiledGraphs.of(spec, compiled_folder)
-    asked = {name: value for name, value in arguments.items() if name not in _EXCLUDED_FROM_DIGEST}
     return Submission(
-        compiled, "backfill", arguments, f"{compiled.pipeline('backfill')}-{digest_of(compiled.digest, asked)}"
+        compiled, "backfill", arguments, f"{compiled.pipeline('backfill')}-{digest_of(compiled.digest, arguments)}"
     )
 
 

@@ -249,7 +249,8 @@ def _ending(run: Path, asked: str) -> str:
         word = f"version {blessed['version']}" if blessed else "held"
         against = f"{theirs:.4f} of the baseline {declared} ({ours - theirs:+.4f})"
         lines.append(f"How good: {best} ({word}) has a test AUC of {ours:.4f}, against {against}.")
-    again = f"make run SPEC={spec}" + (f" DATA={told['location']}" if told.get("location") else "")
+    location = told.get("log", {}).get("location")
+    again = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
     change = _change(told.get("models", ()), best)
     serve = f"make serve SPEC={spec}", "serve it on this machine: Triton behind Envoy"
     commands = [

@@ -16,6 +16,7 @@ from monitoring.monitoring_job import MonitoringJob
 from monitoring.records import RetrainDecision
 from monitoring.retraining.moments import begin_moment, newest_moment
 from pipelines.compile import COMPILED, monitoring_pipeline
+from pipelines.declared_steps import write_declared
 from shortlist.collecting.collector import Collected, Collector
 from shortlist.contracts import Files, ShortlistError
 from shortlist.runs.display import Display
@@ -28,14 +29,12 @@ from shortlist.storage.artefacts import read_json, write_json
 
 _INTERRUPTED: Final = 130
 """Exit code of what the user stopped."""
-_EXCLUDED_PARAMETERS: Final = ("trigger", "reasons", "key", "until")
-"""Parameters of the training graph that the look itself gives."""
 
 
 def monitoring_arguments(spec: Spec, location: str, stores: str, *, read_later: bool = False) -> dict[str, Any]:
     """Return the watching pipeline's parameters; see `training_arguments`."""
-    arguments = training_arguments(spec, location, stores, read_later=read_later) | {"previous": "newest"}
-    return {name: value for name, value in arguments.items() if name not in _EXCLUDED_PARAMETERS}
+    arguments = training_arguments(spec, location, stores, read_later=read_later)
+    return {name: value for name, value in arguments.items() if name != "cause"}  # the look itself gives it
 
 
 def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
@@ -55,7 +54,7 @@ def run_monitoring_locally(spec: Spec, data: Path | None, runs: Path) -> int:
     arguments = monitoring_arguments(spec, location_of(spec, data), stores)
     write_json(run / "arguments.json", arguments)
     started = datetime.now(UTC)
-    graph = COMPILED / f"{monitoring_pipeline(spec)}.yaml"
+    graph = write_declared(COMPILED / f"{monitoring_pipeline(spec)}.yaml", spec, run / "graph.yaml")
     with Display(run / "events.jsonl", graph, roles_of(arguments)) as display:
         code = run_child(graph, run, state, display)
     if "find_champion" in display.finished:  # a training began

@@ -25,17 +25,15 @@ from shortlist.storage.storage_config import StorageConfig
 
 _INTERRUPTED: Final = 130
 """Exit code of what the user stopped."""
-_PARAMETERS: Final = (
-    "name", "data", "features", "slices", "skew_rows", "runtime", "location", "input_digest", "stores", "code", "now",
-    "until",
-)  # fmt: skip
+_PARAMETERS: Final = ("name", "data", "features", "runtime", "log", "stores", "code")
 """Those of the training graph that the refresh graph has too."""
 
 
 def refresh_arguments(spec: Spec, location: str, stores: str, *, read_later: bool = False) -> dict[str, Any]:
     """Return the refresh pipeline's parameters; see `training_arguments`."""
     arguments = training_arguments(spec, location, stores, read_later=read_later)
-    return {name: arguments[name] for name in _PARAMETERS}
+    own = {"slices": list(spec.gates.slices), "skew_rows": spec.gates.skew_rows}
+    return {name: arguments[name] for name in _PARAMETERS} | own
 
 
 def run_refresh_locally(spec: Spec, data: Path | None, runs: Path) -> int:

@@ -18,6 +18,7 @@ from monitoring.monitoring_store import RetrainingState, open_monitoring_store
 from monitoring.records import RetrainDecision
 from monitoring.retraining.moments import begin_by_hand
 from pipelines.compile import COMPILED, training_pipeline
+from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
@@ -57,14 +58,12 @@ def training_arguments(
         ShortlistError: The data are not there, or `until` has no timezone.
     """
     from shortlist.data.digest import input_digest
-    from shortlist.features.previous_fit import NEWEST
     from shortlist.recommending.step import lists_digest
-    from shortlist.tracking.lineage import code_version
+    from shortlist.tracking.lineage import TrainingTrigger, code_version
 
     if until is not None and until.tzinfo is None:
         raise ShortlistError(f"until: got {until.isoformat()}, wanted a moment with its offset from UTC")
     limit = min((moment for moment in (until, decision.until if decision else None) if moment), default=None)
-    now = datetime.now(UTC) if spec.data.rules.max_age_hours is not None else None
     stages = {"retrieval": spec.retrieval, "filters": spec.filters, "ordering": spec.ordering}
     return {
         "name": spec.name,
@@ -72,23 +71,16 @@ def training_arguments(
         "features": canonical_json(spec.features),
         "models": [model.text for model in declared_models(spec)],
         "gates": canonical_json(spec.gates.model_copy(update={"baseline": spec.reference_baseline})),
-        "slices": list(spec.gates.slices),
-        "skew_rows": spec.gates.skew_rows,
         "monitoring": canonical_json(spec.monitoring),
         "serving": canonical_json(spec.serving),
         # Whatever Kubernetes is asked for, the data and the models are the same: no step that makes them is told.
         "runtime": canonical_json(spec.runtime.model_copy(update={"cluster": Cluster()})),
         "cluster": canonical_json(spec.runtime.cluster),
-        "location": location,
-        "input_digest": "" if read_later else input_digest(spec.data, location),
+        "log": {"location": location, "digest": "" if read_later else input_digest(spec.data, location)},
         "stores": stores,
         "code": code_version(),
-        "now": now.isoformat(timespec="seconds") if now else "",
-        "trigger": decision.trigger if decision else "manual",
-        "reasons": list(decision.reasons) if decision else [],
-        "key": decision.key if decision else "",
-        "until": limit.astimezone(UTC).isoformat() if limit else "",
-        "previous": NEWEST if decision else "",
+        "cause": (decision.cause if decision else TrainingTrigger().model_dump(mode="json"))
+        | ({"until": limit.astimezone(UTC).isoformat()} if limit else {}),
         **{name: canonical_json(one) if one is not None else "" for name, one in stages.items()},
         # Whoever looks at the log later looks at the lists then; a changed list is a changed release.
         "lists": "" if read_later else lists_digest(spec.filters, location),
@@ -97,11 +89,10 @@ def training_arguments(
 
 def tuning_arguments(spec: Spec, location: str, stores: str) -> dict[str, Any]:
     """Return the tuning pipeline's parameters; see `training_arguments`."""
-    shared = (
-        "name", "data", "features", "models", "slices", "runtime", "location", "input_digest", "stores", "code", "now",
-    )  # fmt: skip
+    shared = ("name", "data", "features", "models", "runtime", "log", "stores", "code")
     training = training_arguments(spec, location, stores)
-    return {**{name: training[name] for name in shared}, "tune": canonical_json(spec.search)}
+    own = {"slices": list(spec.gates.slices), "tune": canonical_json(spec.search)}
+    return {name: training[name] for name in shared} | own
 
 
 def declared_models(spec: Spec) -> list[DeclaredModel]:
@@ -173,7 +164,7 @@ def run_locally(
 
 def _run_training(spec: Spec, run: Path, runs: Path, state: RunsFolder, arguments: dict[str, Any], asked: str) -> int:
     started = datetime.now(UTC)
-    graph = COMPILED / f"{training_pipeline(spec)}.yaml"
+    graph = write_declared(COMPILED / f"{training_pipeline(spec)}.yaml", spec, run / "graph.yaml")
     with Display(run / "events.jsonl", graph, roles_of(arguments), asked) as display:
         code = run_child(graph, run, state, display)
     return finish(spec, run, runs, display, code, started)

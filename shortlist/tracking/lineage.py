@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -40,16 +41,19 @@ class TrainingTrigger(BaseModel):
     """ISO 8601 moment from which on no row may be read; empty: there is none."""
 
     @classmethod
-    def parse(cls, trigger: str, key: str, reasons: list[str], until: str) -> Self:
-        """Return what a pipeline's parameters say.
+    def parse(cls, cause: Mapping[str, Any]) -> Self:
+        """Return what a pipeline's parameter `cause` says; what it leaves out is as when a person starts a training.
 
         Raises:
-            ShortlistError: There is no such trigger.
+            ShortlistError: There is no such trigger, or a part that is not known.
         """
-        known = get_args(Trigger)
+        unknown = sorted(set(cause) - set(cls.model_fields))
+        if unknown:
+            raise ShortlistError(f"cause: got '{unknown[0]}', wanted {', '.join(cls.model_fields)}")
+        known, trigger = get_args(Trigger), cause.get("trigger", "manual")
         if trigger not in known:
             raise ShortlistError(f"trigger: got '{trigger}', wanted {', '.join(known)}{did_you_mean(trigger, known)}")
-        return cls.model_validate({"trigger": trigger, "key": key, "reasons": tuple(reasons), "until": until})
+        return cls.model_validate({**cause, "reasons": tuple(cause.get("reasons", ()))})
 
     def tags(self) -> dict[str, str]:
         """Return the cause as tags; what is empty is left out."""
@@ -112,6 +116,19 @@ class Lineage(BaseModel):
         if self.git_commit is not None:
             tags[_COMMIT] = self.git_commit
         return tags
+
+
+def run_lineage(log: Mapping[str, str], cause: Mapping[str, Any], code: str) -> dict[str, str]:
+    """Return what a run's page says that it was made from.
+
+    Args:
+        log: Parameter of the graph.
+        cause: Likewise.
+        code: Likewise.
+    """
+    why = TrainingTrigger.parse(cause)
+    files = {"input_digest": log["digest"], "code": code, "log": log["location"]}
+    return {**files, "trigger": why.trigger, "decision": why.key, "until": why.until}
 
 
 def run_tags(cause: TrainingTrigger, code: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from models.base import DeclaredModel
 from models.ranker import MemberFiles
@@ -17,6 +17,12 @@ from shortlist.storage.artefacts import read_json, write_json
 from shortlist.training.training import RunContext, train_and_track
 
 _INDEX: Final = "ensembles.json"
+
+
+class Artefact(Protocol):
+    """What a step is given of another one."""
+
+    path: str
 
 
 class EnsembleArtefact(NamedTuple):
@@ -74,12 +80,15 @@ def train_ensembles(
     return [json.dumps(one) for one in trained]
 
 
-def ensemble_artefacts(ensembles: Path, part: Literal["model", "scores", "proof"]) -> list[EnsembleArtefact]:
+def ensemble_artefacts(ensembles: Artefact | None, part: Literal["model", "scores", "proof"]) -> list[EnsembleArtefact]:
     """Return the models, scores or proofs of all ensembles, in their order.
 
     Args:
-        ensembles: What `train_ensembles` wrote.
+        ensembles: The folder that `train_ensembles` wrote; None: none is declared.
         part: Which of them.
     """
-    models = read_json(ensembles / _INDEX)["models"]
-    return [EnsembleArtefact(str(ensembles / one["model"] / part), one) for one in models]
+    if ensembles is None:
+        return []
+    folder = Path(ensembles.path)
+    models = read_json(folder / _INDEX)["models"]
+    return [EnsembleArtefact(str(folder / one["model"] / part), one) for one in models]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from models.base import DeclaredModel
 from models.registry import kind_of
 from shortlist.features.feast_store_location import spec_feast_store_location
-from shortlist.features.previous_fit import NEWEST, newest_fit
+from shortlist.features.previous_fit import newest_fit
 from shortlist.storage.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import run_tags
@@ -26,18 +26,17 @@ class RunBaseline(NamedTuple):
     models: tuple[DeclaredModel, ...]
     """The declared models, each with the MLflow run of the model that it goes on from."""
     previous: str
-    """Path or address of the earlier fitted features."""
+    """Path or address of the fitted features that the store was last filled from; only for what a decision starts."""
 
 
 def find_run_baseline(
-    origin: RunContext, models: Sequence[DeclaredModel], previous: str, started: datetime | None = None
+    origin: RunContext, models: Sequence[DeclaredModel], started: datetime | None = None
 ) -> RunBaseline:
     """Return what a run builds on, and open its MLflow run; tell the user what is wanted and not there.
 
     Args:
         origin: Spec, stores, log and cause.
         models: What is declared.
-        previous: Path of the earlier features; `newest` for those that the store was last filled from; empty: none.
         started: When the run began; None: now.
 
     Raises:
@@ -46,7 +45,8 @@ def find_run_baseline(
     claim(StorageConfig.parse(origin.stores))
     tracker, log = origin.tracker, (origin.input_digest, origin.cause.until)
     tracker.begin_pipeline(run_tags(origin.cause, origin.code), started or datetime.now(UTC))
-    if previous == NEWEST:
+    previous = ""
+    if origin.cause.trigger != "manual":  # a person's training counts every day
         previous = newest_fit(spec_feast_store_location(StorageConfig.parse(origin.stores), origin.name))
         if not previous:
             note("Every day is counted: there are no earlier features yet.")

@@ -13,6 +13,7 @@ from crd_schemas import problems
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import GRAPHS, CompiledGraphs
 from shortlist.spec.load import load_spec
+from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +48,20 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
 
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
+
+
+def test_steps_for_which_nothing_is_declared_are_in_no_graph(compiled: CompiledGraphs) -> None:
+    sources = {"sources": {"popular": {"kind": "popular"}}}
+    declared = spec_with().model_copy(update={"retrieval": Retrieval.model_validate(sources)})
+    both = CompiledGraphs.of(declared, compiled.folder.parent)
+    for graph in ("training", "retraining", "monitoring", "scheduled-retraining"):
+        assert not {"exec-build-retrieval", "exec-train-ensembles"} & set(executors_of(compiled.path(graph)))
+        assert "exec-build-retrieval" in executors_of(both.path(graph))
+
+
+def executors_of(path: Path) -> dict[str, Any]:
+    executors: dict[str, Any] = documents(path)[0]["deploymentSpec"]["executors"]
+    return executors
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -82,11 +82,11 @@ def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> N
         assert (one["no_catchup"], one["max_concurrency"], one["status"]) == (True, "1", "ENABLED")
         assert one["service_account"] == "shortlist-pipeline"
         parameters = one["runtime_config"]["parameters"]
-        assert (parameters["input_digest"], parameters["now"], parameters["previous"]) == ("", "", "newest")
+        assert parameters["log"] == {"location": "", "digest": ""}
     # It claims the moment that started it in the book of all retrainings: that takes the expression.
     parameters = made["demo-scheduled-retraining"]["runtime_config"]["parameters"]
     assert parameters["cron"] == "0 3 * * *"
-    assert not {"trigger", "reasons", "key"} & set(parameters)
+    assert "cause" not in parameters
 
 
 def test_nothing_that_the_clock_starts_is_answered_from_a_cache(server: KubeflowServer, schedule: Apply) -> None:

@@ -80,12 +80,12 @@ def test_a_failed_run_is_started_again_only_when_that_is_said(
 
 
 def test_a_run_claims_the_key_that_its_name_says(spec: Spec, submission: Submission) -> None:
-    key = submission.arguments["key"]
+    key = submission.arguments["cause"]["key"]
     assert submission.name == f"demo-training-{key}"
     second = prepare(spec, "", submission.compiled.folder.parent, again=2)
-    assert len(second.arguments["key"]) == 16
-    assert second.arguments["key"] != key
-    assert prepare(spec, "", submission.compiled.folder.parent).arguments["key"] == key
+    assert len(second.arguments["cause"]["key"]) == 16
+    assert second.arguments["cause"]["key"] != key
+    assert prepare(spec, "", submission.compiled.folder.parent).arguments["cause"]["key"] == key
 
 
 def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: Spec, submission: Submission) -> None:
@@ -298,7 +298,7 @@ def test_data_on_this_machine_is_refused(make_spec: Any, tmp_path: Path) -> None
 def test_data_that_only_the_run_may_read_are_never_answered_from_a_cache(make_spec: Any, tmp_path: Path) -> None:
     made = prepare(make_spec("kuairand", tasks={}), "s3://logs/kuairand/", tmp_path, read_later=True)
     assert made.graph == "retraining"
-    assert (made.arguments["location"], made.arguments["input_digest"]) == ("s3://logs/kuairand", "")
+    assert made.arguments["log"] == {"location": "s3://logs/kuairand", "digest": ""}
 
 
 def test_a_laptops_stores_are_refused(make_spec: Any, tmp_path: Path) -> None:

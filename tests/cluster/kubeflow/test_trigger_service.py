@@ -158,7 +158,7 @@ def test_ten_webhooks_at_two_processes_start_one_run(
     (run,) = server.there["runs"]
     (retraining,) = book.retrainings()
     assert retraining.run == run["run_id"]
-    sent = run["runtime_config"]["parameters"]
+    sent = run["runtime_config"]["parameters"]["cause"]
     assert (sent["trigger"], sent["key"]) == ("drift", retraining.key)
     assert sent["until"] == (FIRST + 2 * DAY).isoformat()
     assert 'shortlist_monitoring_retraining_running{spec="demo"} 1.0' in numbers

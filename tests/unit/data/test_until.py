@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
-from shortlist.data.until import cut_day, until_of
+from shortlist.data.until import cut_day, freshness_moment, until_of
 from shortlist.storage.tables import DayTable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -118,3 +118,9 @@ def test_a_moment_without_its_offset_is_refused(text: str) -> None:
     with pytest.raises(DataError, match=f"until: got '{text}', wanted a moment as ISO 8601 with its offset"):
         until_of(text)
     assert until_of("") is None
+
+
+def test_freshness_is_judged_against_a_moment_only_where_a_rule_asks_for_it(declare: Callable[..., Any]) -> None:
+    aged = declare(source={"path": "log.parquet"}, rules={"max_age_hours": 24})
+    assert freshness_moment(aged, UNTIL) == "2024-01-05T00:00:00+00:00"
+    assert freshness_moment(declare(source={"path": "log.parquet"}), UNTIL) == ""  # or every run would validate anew

@@ -304,16 +304,17 @@ def test_what_a_run_builds_on_is_told_in_one_place(world: World) -> None:
         DeclaredModel(name=kind, section=world.section(kind, **way).model_dump(mode="json"))
         for kind, way in (WAYS["continue"], WAYS["warm"])
     ]
-    there = find_run_baseline(origin, models, "")
+    there = find_run_baseline(origin, models)
     assert (there.version, there.previous) == ("", "")
     assert {model.name: model.earlier for model in there.models} == world.runs
     assert [model.model_copy(update={"earlier": ""}) for model in there.models] == models
     store = world.folder / "stores" / "feast" / "demo"
-    assert find_run_baseline(origin, [], "newest").previous == ""
+    decided = origin.model_copy(update={"cause": TrainingTrigger(trigger="drift", key="0" * 16)})
+    assert find_run_baseline(decided, []).previous == ""
     store.mkdir(parents=True)
     write_json(store / "serving.json", {"views": str(world.folder / "fitted-old" / "views")})
-    assert find_run_baseline(origin, [], "newest") == ("", (), str(world.folder / "fitted-old"))
-    assert find_run_baseline(origin, [], "/else/where").previous == "/else/where"
+    assert find_run_baseline(decided, []) == ("", (), str(world.folder / "fitted-old"))
+    assert find_run_baseline(origin, []).previous == ""  # a person's training counts every day
 
 
 def from_scratch(world: World, section: XGBoostModel | DLRMModel, out: str, **origin: Any) -> None:

@@ -127,7 +127,8 @@ def test_the_last_screen_says_what_was_made_how_good_it_is_and_what_to_try(
     summary = {"spec": "mine", "rows": {"test": 2_000}, "best_possible": None, "gates": [], "blessed": blessed,
                "models": {name: {**empty, **model} for name, model in models.items()}}  # fmt: skip
     declared = {"name": "trees", "section": {"kind": "xgboost", "learning_rate": 0.1}}
-    told = {"gates": json.dumps({"baseline": "popularity"}), "models": [json.dumps(declared)], "location": "/logs"}
+    told: dict[str, Any] = {"gates": json.dumps({"baseline": "popularity"}), "models": [json.dumps(declared)]}
+    told["log"] = {"location": "/logs"}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "arguments.json").write_text(json.dumps(told))
     display_of(tmp_path).conclude(tmp_path, 0, Path("runs"))

@@ -34,27 +34,28 @@ DECISION = RetrainDecision(
 
 def test_a_person_starts_a_training_of_everything() -> None:
     told = training_arguments(SPEC, "", "stores")
-    assert [told[name] for name in ("trigger", "reasons", "key", "until", "previous")] == ["manual", [], "", "", ""]
+    assert told["cause"] == {"trigger": "manual", "key": "", "reasons": [], "until": ""}
 
 
-def test_a_decision_is_handed_on_and_earlier_features_are_used() -> None:
+def test_a_decision_is_handed_on() -> None:
     told = training_arguments(SPEC, "", "stores", decision=DECISION)
-    assert told["trigger"] == "drift"
-    assert told["reasons"] == ["drift in surface"]
-    assert told["key"] == "0123456789abcdef"
-    assert told["until"] == "2026-01-15T00:00:00+00:00"
-    assert told["previous"] == "newest"
+    assert told["cause"] == {
+        "trigger": "drift",
+        "key": "0123456789abcdef",
+        "reasons": ["drift in surface"],
+        "until": "2026-01-15T00:00:00+00:00",
+    }
 
 
 def test_the_moment_is_the_same_however_it_is_written() -> None:
     there = UNTIL.astimezone(timezone(timedelta(hours=8)))
-    assert training_arguments(SPEC, "", "stores", until=there)["until"] == "2026-01-15T00:00:00+00:00"
+    assert training_arguments(SPEC, "", "stores", until=there)["cause"]["until"] == "2026-01-15T00:00:00+00:00"
 
 
 def test_neither_limit_is_passed() -> None:
     for days, wanted in ((-1, "2026-01-14"), (1, "2026-01-15")):
         told = training_arguments(SPEC, "", "stores", UNTIL + timedelta(days=days), DECISION)
-        assert told["until"] == f"{wanted}T00:00:00+00:00"
+        assert told["cause"]["until"] == f"{wanted}T00:00:00+00:00"
 
 
 def test_a_moment_without_timezone_is_refused() -> None:
@@ -75,8 +76,29 @@ def fed(task: dict[str, Any], parameter: str) -> bool:
     return any(one.get("componentInputParameter") in names for one in given)
 
 
-@pytest.mark.parametrize("parameter", ["trigger", "reasons", "key"])
-def test_why_a_training_was_started_makes_no_data_anew(parameter: str) -> None:
+def found_by(task: dict[str, Any], part: str) -> bool:
+    """Whether a task's inputs hold what `find_champion` says of a part of a parameter."""
+    wanted = {"producerTask": "find-champion", "outputParameterKey": part}
+    given = task.get("inputs", {}).get("parameters", {}).values()
+    return any(one.get("taskOutputParameter") == wanted for one in given)
+
+
+def test_the_parameters_are_few() -> None:
+    told = training_arguments(SPEC, "", "stores")
+    pipeline = next(yaml.safe_load_all((COMPILED / "training.yaml").read_text()))
+    parameters = pipeline["root"]["inputDefinitions"]["parameters"]
+    assert set(told) == set(parameters)
+    assert len(parameters) <= 15
+    assert all(one["description"].endswith(".") for one in parameters.values())
+
+
+def test_slices_and_compared_rows_are_parts_of_the_gates_that_no_other_part_makes_anew() -> None:
+    found = tasks()
+    assert found_by(found["fit-features"], "slices") and found_by(found["materialize-features"], "skew_rows")
+    assert steps_fed("gates") & {"fit-features", "build-table", "materialize-features", "train"} == set()
+
+
+def test_why_a_training_was_started_makes_no_data_anew() -> None:
     made = (
         "ingest",
         "validate",
@@ -88,14 +110,14 @@ def test_why_a_training_was_started_makes_no_data_anew(parameter: str) -> None:
     )
     found = tasks()
     assert set(made) <= set(found)
-    assert not [name for name in made if fed(found[name], parameter)]
-    assert fed(found["train"], parameter)
+    assert not [name for name in made if fed(found[name], "cause")]
+    assert fed(found["train"], "cause")
 
 
 def test_the_moment_reaches_validation_before_anything_is_made_of_the_log() -> None:
     found = tasks()
-    assert fed(found["validate"], "until")
-    assert not fed(found["ingest"], "until")  # reading the files again would change nothing
+    assert found_by(found["validate"], "until")
+    assert not found_by(found["ingest"], "until")  # reading the files again would change nothing
     readers = [
         name
         for name, task in found.items()

@@ -51,9 +51,8 @@ def test_tags_leave_an_unknown_commit_out() -> None:
 
 
 def test_tags_say_why_a_training_began_and_as_what() -> None:
-    cause = TrainingTrigger.parse(
-        "drift", "0123456789abcdef", ["surface drifted", "auc fell"], "2026-01-15T00:00:00+00:00"
-    )
+    decided = {"trigger": "drift", "key": "0123456789abcdef", "reasons": ["surface drifted", "auc fell"]}
+    cause = TrainingTrigger.parse({**decided, "until": "2026-01-15T00:00:00+00:00"})
     continued = ContinuedFrom(run="r1", version="3", how="warm", learnt="2026-01-12..2026-01-13")
     tags = Lineage(spec_digest="s", data_digest="d", days={}, code_version="c", cause=cause, continued=continued).tags()
     assert tags == {
@@ -77,4 +76,13 @@ def test_an_unknown_trigger_names_the_near_one() -> None:
     with pytest.raises(
         ShortlistError, match=r"trigger: got 'drfit', wanted manual, schedule, drift; did you mean 'drift'"
     ):
-        TrainingTrigger.parse("drfit", "", [], "")
+        TrainingTrigger.parse({"trigger": "drfit"})
+
+
+def test_an_unknown_part_of_the_cause_is_refused() -> None:
+    with pytest.raises(ShortlistError, match=r"cause: got 'reason', wanted trigger, key, reasons, until$"):
+        TrainingTrigger.parse({"reason": "surface drifted"})
+
+
+def test_who_says_no_cause_started_the_training() -> None:
+    assert TrainingTrigger.parse({}) == TrainingTrigger(trigger="manual")

@@ -1,0 +1,83 @@
+"""Steps for which a spec declares nothing are in no graph that it runs, and what is left is a whole graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.compile import COMPILED
+from pipelines.declared_steps import leave_out, undeclared_steps, write_declared
+from shortlist.runs.runner import task_steps
+from shortlist.spec.load import parse_spec
+
+ROOT = Path(__file__).parents[3]
+DEMO = (ROOT / "pipelines/specs/demo.yaml").read_text()
+OPTIONAL = {"train_ensembles", "build_retrieval"}
+WITH_TRAINING = ("training", "training_wide", "submitted", "submitted_wide", "monitoring", "monitoring_wide",
+                 "scheduled_retraining", "scheduled_retraining_wide")  # fmt: skip
+
+
+def graph(name: str) -> dict[str, Any]:
+    pipeline: dict[str, Any] = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    return pipeline
+
+
+def missing(pipeline: dict[str, Any]) -> list[str]:
+    """Return what tasks read and nobody gives: outputs of no task, inputs of no group, inputs that are left out."""
+    wrong = []
+    for where, group in {"root": pipeline["root"], **pipeline["components"]}.items():
+        tasks, own = group.get("dag", {}).get("tasks", {}), group.get("inputDefinitions", {})
+        for name, task in tasks.items():
+            component = pipeline["components"].get(task["componentRef"]["name"])
+            if component is None:
+                wrong.append(f"{where}/{name}: no component")
+                continue
+            wrong += [f"{where}/{name}: after {one}" for one in task.get("dependentTasks", ()) if one not in tasks]
+            for kind, single in (("parameters", "Parameter"), ("artifacts", "Artifact")):
+                given = task.get("inputs", {}).get(kind, {})
+                for key, one in given.items():
+                    made = one.get(f"taskOutput{single}", {}).get("producerTask")
+                    outer = one.get(f"componentInput{single}")
+                    if (made and made not in tasks) or (outer and outer not in own.get(kind, {})):
+                        wrong.append(f"{where}/{name}: {key} comes from nowhere")
+                for key, one in component.get("inputDefinitions", {}).get(kind, {}).items():
+                    loop = task.get("parameterIterator", {}).get("itemInput")
+                    if key not in given and not one.get("isOptional") and key != loop:
+                        wrong.append(f"{where}/{name}: {key} is not given")
+    return wrong
+
+
+@pytest.mark.parametrize("name", WITH_TRAINING)
+@pytest.mark.parametrize("steps", [{"train_ensembles"}, {"build_retrieval"}, OPTIONAL])
+def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
+    pipeline = graph(name)
+    assert not missing(pipeline)
+    leave_out(pipeline, steps)
+    assert not missing(pipeline)
+    named = {one.replace("_", "-") for one in steps}
+    assert not [one for one in (*pipeline["components"], *pipeline["deploymentSpec"]["executors"]) if one[5:] in named]
+
+
+def test_a_step_whose_output_must_be_there_is_noticed() -> None:
+    pipeline = graph("training")
+    leave_out(pipeline, {"materialize_features"})
+    assert [one.rpartition("/")[2] for one in missing(pipeline)] == [
+        "evaluate-gates: skew is not given", "report: skew is not given"
+    ]  # fmt: skip
+
+
+def test_the_demo_declares_neither(tmp_path: Path) -> None:
+    spec = parse_spec(DEMO)
+    assert undeclared_steps(spec) == OPTIONAL
+    steps = set(task_steps(write_declared(COMPILED / "training.yaml", spec, tmp_path / "graph.yaml")).values())
+    assert set(task_steps(COMPILED / "training.yaml").values()) - steps == OPTIONAL
+
+
+def test_what_is_declared_stays() -> None:
+    plain = yaml.safe_load(DEMO)
+    plain["retrieval"] = {"sources": {"popular": {"kind": "popular"}}}
+    plain["models"]["both"] = {"kind": "blend", "models": ["xgboost", "dlrm"]}
+    assert not undeclared_steps(parse_spec(yaml.safe_dump(plain)))
