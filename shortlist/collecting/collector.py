@@ -210,7 +210,15 @@ class Collector:
             )
 
     def _check_clocks(self, labels: Labels, folders: ServingPaths) -> None:
-        """Refuse to take clicks for negatives where the clock of who writes outcomes is behind the servers'."""
+        """Refuse to take clicks for negatives where the clock of who writes outcomes is not the servers'."""
+        if labels.ahead >= _FEW and 2 * labels.ahead > labels.matched:
+            raise DataError(
+                f"{folders.outcomes}: {labels.ahead:,} of {labels.matched:,} outcomes are from more than"
+                f" {self._data.live.max_clock_skew} after their files were written (data.live.max_clock_skew), up to"
+                f" {labels.furthest / timedelta(minutes=1):,.1f} minutes; the clock of who writes outcomes is ahead,"
+                " and outcomes that came in time would count as late. Nothing was collected; set the clocks, write"
+                " these outcomes again with the right times, and collect again"
+            )
         if labels.early < _FEW or 2 * labels.early <= labels.matched:
             return
         raise DataError(

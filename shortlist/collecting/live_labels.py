@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ _WRITTEN_LATER: Final = timedelta(hours=1)
 """A file is written after its outcomes happened, by a clock that may be so much behind."""
 _ANSWER: Final = ":answer"
 _ITEM: Final = ":item"
+_WRITTEN: Final = ":written"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Labels:
     early: int
     earliest: timedelta
     """How long before its answer the earliest of these was."""
+    ahead: int
+    """Outcomes from after the time at which their file was written, by more than clocks may differ."""
+    furthest: timedelta
+    """By how much the furthest of these was."""
     repeated: int
     foreign: int
     matched: int
@@ -63,8 +68,9 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     assert isinstance(first, datetime) and isinstance(last, datetime)
     ours, strangers = [], [pl.Series("request_id", [], dtype=pl.String)]
     wanted = requests.select(REQUEST, ROWS, pl.col("time").alias(_ANSWER))
-    for piece in _pieces(folder, schema, first - skew - _WRITTEN_LATER):
-        told = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null()).with_columns(hashed())
+    for written, piece in _pieces(folder, schema, first - skew - _WRITTEN_LATER):
+        told = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
+        told = told.with_columns(hashed(), pl.lit(written, pl.Datetime("us", "UTC")).alias(_WRITTEN))
         joined = told.join(wanted, on=REQUEST, how="left", maintain_order="left")
         other = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
         strangers.append(other["request_id"].unique())
@@ -73,6 +79,7 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     own = _of_its_row(found, requests)
     late = own["time"] > own[_ANSWER] + delay
     early = own["time"] < own[_ANSWER] - skew
+    ahead = own["time"] > own[_WRITTEN] + skew
     in_time = own.filter(~late, ~early).with_columns((pl.col("label") > 0).cast(pl.Int8))
     # Of two at the same moment the positive one counts: the order of files must not decide.
     ordered = in_time.sort("time", "label", maintain_order=True)
@@ -80,7 +87,8 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     named = [pl.col(outcome_name(name)).alias(name) for name in after]
     return Labels(
         frame=last_ones.select(REQUEST, "row", Columns.LABEL, *named), late=int(late.sum()), early=int(early.sum()),
-        earliest=_earliest(own.filter(early)),
+        earliest=_longest(own[_ANSWER] - own["time"], early),
+        ahead=int(ahead.sum()), furthest=_longest(own["time"] - own[_WRITTEN], ahead),
         repeated=in_time.height - last_ones.height, foreign=found.height - own.height, matched=found.height,
         strangers=pl.concat(strangers).unique(),
     )  # fmt: skip
@@ -91,10 +99,12 @@ def after_columns(data: Data) -> Mapping[str, Column]:
     return outcome_columns(data)
 
 
-def _pieces(folder: Path, schema: pa.Schema, since: datetime) -> Iterable[pl.DataFrame]:
+def _pieces(folder: Path, schema: pa.Schema, since: datetime) -> Iterable[tuple[datetime, pl.DataFrame]]:
+    """Give when a part was written, and its rows; a part that was fetched from an object store may say later."""
     for path in parts(folder):
-        if path.stat().st_mtime >= since.timestamp():
-            yield read_parts([path], schema)
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        if written >= since:
+            yield written, read_parts([path], schema)
 
 
 def _of_its_row(found: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
@@ -106,13 +116,13 @@ def _of_its_row(found: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     return with_items.filter((pl.col("item") == pl.col(_ITEM)).fill_null(True)).drop("items", _ITEM)
 
 
-def _earliest(early: pl.DataFrame) -> timedelta:
-    found = (early[_ANSWER] - early["time"]).max()
+def _longest(times: pl.Series, which: pl.Series) -> timedelta:
+    found = times.filter(which).max()
     return found if isinstance(found, timedelta) else timedelta()
 
 
 def _nothing(schema: pa.Schema) -> pl.DataFrame:
     empty = pl.from_arrow(schema.empty_table())
     assert isinstance(empty, pl.DataFrame)
-    answer = pl.lit(None, pl.Datetime("us", "UTC")).alias(_ANSWER)
-    return empty.with_columns(hashed(), pl.lit(None, pl.Int64).alias(ROWS), answer)
+    times = (pl.lit(None, pl.Datetime("us", "UTC")).alias(name) for name in (_WRITTEN, _ANSWER))
+    return empty.with_columns(hashed(), pl.lit(None, pl.Int64).alias(ROWS), *times)

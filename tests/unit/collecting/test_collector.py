@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,23 @@ def test_outcomes_of_a_clock_that_is_behind_stop_the_collecting_and_never_become
     assert shop.log.batches() == ()
     shop.declared = {**DECLARED, "live": {**DECLARED["live"], "max_clock_skew": "2h"}}
     assert shop.collect(minutes(180)).batches[0].counts.positives == 30
+
+
+def test_outcomes_of_a_clock_that_is_ahead_stop_the_collecting_and_never_become_negatives(shop: Shop) -> None:
+    times = [NOON + minutes(number / 100) for number in range(30)]
+    shop.answer(*({"request_id": f"a{number}", "time": time} for number, time in enumerate(times)))
+    told = [{"request_id": f"a{n}", "row": 0, "time": time + minutes(60)} for n, time in enumerate(times)]
+    path = shop.outcome(*told)
+    os.utime(path, ((NOON + minutes(1)).timestamp(),) * 2)
+    wanted = (
+        r"30 of 30 outcomes are from more than 5m after their files were written .*, up to 59\.3 minutes; the clock"
+    )
+    with pytest.raises(DataError, match=wanted):
+        shop.collect()
+    assert shop.log.batches() == ()
+    path.unlink()
+    shop.outcome(*({**one, "time": time} for one, time in zip(told, times, strict=True)))
+    assert shop.collect().batches[0].counts.positives == 30
 
 
 def test_a_long_log_becomes_several_batches_none_much_larger_than_wanted(shop: Shop) -> None:

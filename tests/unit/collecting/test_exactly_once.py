@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from served_shop import NOON, Shop, minutes
 
 from shortlist.collecting.live_log import covered_parts
 from shortlist.contracts import Columns, ShortlistError
-from shortlist.data.collected import CollectedLog
+from shortlist.data.collected import ROWS, CollectedLog
 from shortlist.storage.objects_folder import FolderObjectStore
 
 OPERATIONS = ("put_folder", "create")
@@ -114,6 +115,19 @@ def test_two_collectors_at_once_leave_one_result(moment: int, parts: int, more: 
         calm.collect(minutes(60))
         assert rows_of(shop) == rows_of(calm)
         assert covered_parts(shop.log.batches()) == covered_parts(calm.log.batches())
+
+
+def test_whoever_reads_while_batches_are_published_sees_whole_ones_only(tmp_path: Path) -> None:
+    shop, seen = served(tmp_path, servers=2, parts=2), []
+
+    def read() -> None:
+        batches = shop.log.batches()
+        heights = [pl.read_parquet(files / ROWS).height for _, files in shop.log.fetched(batches)]
+        assert heights == [batch.counts.rows for batch in batches]
+        seen.append(len(batches))
+
+    shop.collect(minutes(60), most_rows=2, log=watched(shop, read))
+    assert sorted(set(seen)) == list(range(len(shop.log.batches()) + 1))  # before, between and after them
 
 
 def test_a_store_that_always_has_another_batch_first_ends_with_a_message(shop: Shop) -> None:
