@@ -186,6 +186,9 @@ bench-serve: $(READY_TEST) $(READY_TRITON) ## rank and score through Envoy, serv
 bench-index: $(READY) ## the approximate index of items against an exact search: time, memory, recall [SIZES="100000 1000000"]
 	@$(BIN)/python -m benchmarks.index $(SIZES)
 
+bench-recommend: $(READY_TEST) $(READY_TRITON) ## a slate of 10 of a million items through Envoy and Triton, against ranking 500 [ITEMS=1000000]
+	@$(BIN)/python -m benchmarks.recommend $(ITEMS)
+
 bench-two-tower: $(READY) ## two-tower samples per second against a plain torch two-tower
 	@$(BIN)/python -m benchmarks.two_tower
 
@@ -320,4 +323,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-retrain fuzz fuzz-specs fuzz-logs peers setup clean lock

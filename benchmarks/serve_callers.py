@@ -34,15 +34,16 @@ WARM: Final = 3
 
 
 @contextmanager
-def served(world: World, kind: str) -> Iterator[Stack]:
-    """Give a stack that serves a model to everybody."""
+def served(world: World, kind: str, release: Path | None = None) -> Iterator[Stack]:
+    """Give a stack that serves a model to everybody, with what is released with it, if anything."""
     places = ServingPaths.of(world.folder / f"runs-{kind}", world.spec.name)
     stack = Stack.up(places, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
     try:
         model = world.models[kind]
         deployment = Deployment(
-            version=1, kind=kind, model_folder=model, digest=folder_digest(model), store=world.store
-        )
+            version=1, kind=kind, model_folder=model, digest=folder_digest(model), store=world.store, release=release,
+            release_digest="" if release is None else folder_digest(release),
+        )  # fmt: skip
         stack.deploy(deployment, world.spec.serving)
         stack.wait_ready(1, 90)
         stack.route(Route(stable=1))

@@ -91,6 +91,16 @@ class Spec(Section):
                     f"{name}: is for the candidates that `retrieval` finds, and the spec has no such section; declare"
                     " retrieval.sources, or leave it out"
                 )
+            if getattr(self, name) is not None and self.runtime.target == "kserve":
+                raise ValueError(
+                    f"{name}: servers of target: kserve only score candidates that clients bring; leave it out, or"
+                    " declare runtime.target: stack"
+                )
+        if self.retrieval is not None and self.retrieval.candidates > self.serving.max_rows:
+            raise ValueError(
+                f"retrieval.candidates {self.retrieval.candidates} is above serving.max_rows {self.serving.max_rows},"
+                " the most that are scored at once; declare fewer, or a larger limit"
+            )
         if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
             sections = self.filters or Filters(), self.ordering or Ordering()
             resolve_name(_CHECK_SLATES)(self.data, self.retrieval, *sections)

@@ -28,14 +28,21 @@ from shortlist.evaluation.records import Measures
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.table import build_table
+from shortlist.recommending.release import write_release
+from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.validation.validate_export import validate_export
 from shortlist.spec.declared import DeclaredSections
+from shortlist.spec.filters import Filters
 from shortlist.spec.load import load_spec
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
 from shortlist.storage import artefacts
 from shortlist.storage.artefacts import folder_digest, write_manifest
+from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import Lineage
+from shortlist.tracking.registry import RELEASE
 from shortlist.training.champion import score_champion
 from shortlist.training.training import RunContext, train_and_track
 
@@ -51,6 +58,8 @@ GATE_LIMITS = {
     # Long enough to prove that the servers answer; how fast, the judge sees.
     "infra": {"seconds": 0.5, "max_p50_ms": 5_000, "max_p99_ms": 10_000},
 }  # fmt: skip
+RETRIEVAL = {"candidates": 50, "sources": {"popular": {"kind": "popular"}, "together": {"kind": "co_visitation"}}}
+ORDERINGS = {"best_first": {"value": "score"}, "worst_first": {"value": "0 - score"}}
 SERVING = {
     "batching": {"threads": 1},
     "log": {"flush_seconds": 0.3, "max_waiting": 300},
@@ -109,9 +118,10 @@ class _Making:
 
     def world(self) -> World:
         self._features()
+        self._sources()
         versions = {"first": self._through_the_gates()}
         second = self._trained("second", self.spec.models["xgboost"], seed=2)
-        versions["second"] = self._blessed(self.folder / "second", second)
+        versions["second"] = self._blessed(self.folder / "second", second, self._release("worst_first"))
         for name, change in CHANGES.items():
             versions[name] = self._blessed(self._changed(name, change), None)
         versions["unblessed"] = self._registered(self._changed("unblessed", _none), None)
@@ -127,6 +137,20 @@ class _Making:
         declared = spec.data, spec.features, spec.gates
         fit(*declared, spec.runtime, folder / "log", folder / "fitted")
         build_table(*declared, spec.runtime, folder / "log", folder / "fitted", folder / "table")
+
+    def _sources(self) -> None:
+        """Fit what finds candidates."""
+        section = Retrieval.model_validate(RETRIEVAL)
+        log = DayTable.open(self.folder / "log", Files.LOG)
+        days = frozenset(part.day for part in log.days)
+        fit_retrieval(section, self.spec.data, log, days, self.folder / "sources", 1)
+
+    def _release(self, name: str) -> Path:
+        """Return the folder of a release, which orders as its name says."""
+        filters = Filters.model_validate({"rules": [{"kind": "seen", "window": "1h"}], "fallback": ["popular"]})
+        ordering, out = Ordering.model_validate(ORDERINGS[name]), self.folder / f"release_{name}"
+        write_release(self.folder / "sources", self.spec.data, filters, ordering, self.folder / "log", None, out)
+        return out
 
     def _trained(self, name: str, section: Any, seed: int = 1, kind: str = "xgboost") -> str:
         declared = DeclaredModel(name=kind, section=section.model_dump(mode="json"))
@@ -148,7 +172,8 @@ class _Making:
         score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
         evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"
         assert evaluate_gates(spec.gates, 1, {"xgboost": one}, *evidence, at / "verdict") == "xgboost"
-        return int(register_blessed(self.origin, at / "verdict", {"xgboost": run}))
+        release = self._release("best_first")
+        return int(register_blessed(self.origin, at / "verdict", {"xgboost": run}, release=release))
 
     def _changed(self, name: str, change: Change) -> Path:
         """Return a copy of the second model's folder with another graph, its manifest written again."""
@@ -167,7 +192,7 @@ class _Making:
         write_manifest(to)
         return to
 
-    def _blessed(self, model: Path, run: str | None) -> int:
+    def _blessed(self, model: Path, run: str | None, release: Path | None = None) -> int:
         """Bless, log and register a model as if every gate had passed it."""
         digests = write_manifest(model)
         gates = [GateResult(name=name, passed=True, reason="fine", numbers={"digests": digests}) for name in GATES]
@@ -176,16 +201,19 @@ class _Making:
         blessing = self.folder / f"{model.name}_verdict" / Files.BLESSING
         blessing.parent.mkdir()
         write_blessing(blessing, bless([report], [measures]))
-        return self._registered(model, run, blessing)
+        return self._registered(model, run, blessing, release)
 
-    def _registered(self, model: Path, run: str | None, blessing: Path | None = None) -> int:
+    def _registered(
+        self, model: Path, run: str | None, blessing: Path | None = None, release: Path | None = None
+    ) -> int:
         tracker = self.origin.tracker
         if run is None:
             lineage = Lineage(spec_digest="s", data_digest=model.name, days={}, code_version="code", git_commit="none")
             run = tracker.log_training(model, "xgboost", {}, [], lineage)
         if blessing is not None:
             tracker.log_blessing(run, blessing)
-        return tracker.registry.register(run, {"blessed": str(blessing is not None).lower()})
+        told = {} if release is None else {RELEASE: tracker.log_retrieval(run, release)}
+        return tracker.registry.register(run, {**told, "blessed": str(blessing is not None).lower()})
 
 
 def _smaller(spec: dict[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from shortlist.serving.server.service import (
 )
 from shortlist.serving.server.slate_requests import AskedSlate, SlateRequestReader
 from shortlist.serving.server.user_items import UserItems
+from shortlist.spec.retrieval import SLATE_OUTPUTS
 
-_VALUE, _SOURCE, _POSITION, _PROPENSITY = "value", "source", "position", "propensity"
 _NO_SLATE: Final = (None,) * 6
 
 
@@ -62,9 +62,9 @@ class Recommending:
     @property
     def outputs(self) -> Mapping[str, str]:
         """Datatype of every output by its name."""
-        beside = {_VALUE: "FP64", _SOURCE: "BYTES", _POSITION: "INT32", _PROPENSITY: "FP64"}
         item = "BYTES" if self._recommender.item_type == pl.String() else "INT64"
-        return {SCORE: "FP32", self._item: item, **beside}
+        kinds = dict(zip(SLATE_OUTPUTS, ("FP32", "FP64", "BYTES", "INT32", "FP64"), strict=True))
+        return {SCORE: kinds.pop(SCORE), self._item: item, **kinds}
 
     @property
     def problem(self) -> str | None:
@@ -166,14 +166,11 @@ class Recommending:
     def _response(
         self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate
     ) -> InferenceResponse:
-        items: Any = slate.items
-        beside = (
-            Output(self._item, self.outputs[self._item], items.to_list() if _is_text(items) else items.to_numpy()),
-            Output(_VALUE, "FP64", slate.values),
-            Output(_SOURCE, "BYTES", slate.sources),
-            Output(_POSITION, "INT32", np.arange(1, len(items) + 1, dtype=np.int32)),
-            Output(_PROPENSITY, "FP64", slate.propensities),
-        )
+        items, kinds = slate.items, self.outputs
+        places = np.arange(1, len(items) + 1, dtype=np.int32)
+        given = (_listed(items), slate.values, slate.sources, places, slate.propensities)
+        names = (self._item, *(name for name in SLATE_OUTPUTS if name != SCORE))
+        beside = tuple(Output(name, kinds[name], values) for name, values in zip(names, given, strict=True))
         told: dict[str, bool | str] = {
             "explored": slate.explored, "short": len(items) < request.k, "fallback": ",".join(found.fallback),
         }  # fmt: skip

@@ -18,11 +18,8 @@ from shortlist.serving.server.logged_columns import Sent
 from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.tensors import BYTES, INTEGERS, Tensor
 from shortlist.spec.data import Column, Data
+from shortlist.spec.retrieval import RECENT_ITEMS, K
 
-K: Final = "k"
-"""Input: items wanted."""
-RECENT: Final = "recent_items"
-"""Input: items that the user took last, newest first."""
 _MOST_RECENT: Final = 1_000
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -62,7 +59,7 @@ class SlateRequestReader:
         names = [name for name in self._read if name in self._data.by_name and name not in (self._item.name, *of_model)]
         more = (Input(name, datatype_of(self._data.by_name[name]), (1,), optional=True) for name in names)
         context = [Input(each.name, each.datatype, (1, *each.shape[1:]), optional=True) for each in of_model.values()]
-        recent = Input(RECENT, datatype_of(self._item), (-1,), optional=True)
+        recent = Input(RECENT_ITEMS, datatype_of(self._item), (-1,), optional=True)
         return (Input(K, "INT64", (1,), optional=False), recent, *context, *more)
 
     def read(self, tensors: Sequence[Tensor], now: int) -> AskedSlate:
@@ -78,7 +75,7 @@ class SlateRequestReader:
         own: dict[str, Tensor] = {}
         context = []
         for tensor in tensors:
-            if tensor.name not in (K, RECENT):
+            if tensor.name not in (K, RECENT_ITEMS):
                 context.append(self._checked(tensor))
             elif tensor.name in own:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
@@ -93,7 +90,7 @@ class SlateRequestReader:
             k=_k_of(own.get(K)),
             now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moments[0])),
             context={name: value for name, value in values.items() if name != Columns.TIME},
-            recent=self._recent(own.get(RECENT)),
+            recent=self._recent(own.get(RECENT_ITEMS)),
             tensors=context,
         )
 
@@ -114,7 +111,7 @@ class SlateRequestReader:
             raise BadRequestError(
                 f"input '{tensor.name}': got candidates; items are found here: leave it out, or ask for scores"
             )
-        if tensor.name not in self._data.by_name and (near := did_you_mean(tensor.name, (K, RECENT))):
+        if tensor.name not in self._data.by_name and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):
             raise BadRequestError(f"no input '{tensor.name}'{near}")
         if tensor.shape[0] != 1:
             raise BadRequestError(
@@ -140,13 +137,15 @@ class SlateRequestReader:
             return None
         if tensor.datatype not in accepted_by(self._item) or len(tensor.shape) != 1:
             raise BadRequestError(
-                f"input '{RECENT}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted {words_for(self._item)}"
-                " of shape [items]"
+                f"input '{RECENT_ITEMS}': got {tensor.datatype} of shape {list(tensor.shape)}; wanted"
+                f" {words_for(self._item)} of shape [items]"
             )
         if len(tensor.data) > _MOST_RECENT:
-            raise BadRequestError(f"input '{RECENT}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}")
+            raise BadRequestError(
+                f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}"
+            )
         if self._item.type == "hex" and isinstance(tensor.data, list):
-            raise BadRequestError(f"input '{RECENT}': got texts; wanted the 64 bits of each item as INT64")
+            raise BadRequestError(f"input '{RECENT_ITEMS}': got texts; wanted the 64 bits of each item as INT64")
         values: list[Any] = tensor.data if isinstance(tensor.data, list) else tensor.data.tolist()
         return [value for value in values if value not in (None, NO_CODE)]
 

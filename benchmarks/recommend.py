@@ -1,0 +1,162 @@
+"""A slate of 10 of a million items against ranking 500 of them: `make bench-recommend [ITEMS=1000000]`.
+
+Both go through the same Envoy, server and Triton, in turn: a client that brings 500 candidates gets their scores, a
+client that brings a user gets a slate of 10 from 500 candidates of three sources, diversified by vectors of 64 numbers.
+What the added stages cost is the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from benchmarks.bench import Line, console, record, show
+from benchmarks.serve_callers import Caller, served, timed
+from benchmarks.serve_world import Question, World, demo_world
+from shortlist.contracts import Files
+from shortlist.data.side_tables import side_path
+from shortlist.ordering.order import order
+from shortlist.recommending.release import write_release
+from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.rollout.local.stack import Stack
+from shortlist.serving.traffic.requests import prepare
+from shortlist.spec.data import Column, Data
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval, item_tables
+from shortlist.storage.tables import DayTable
+
+ITEMS: Final = 1_000_000
+WIDTH: Final = 64
+CANDIDATES: Final = 500
+PLACES: Final = 10
+ROUNDS: Final = 10
+CALLS: Final = 30
+"""Of each kind in a round."""
+VECTOR: Final = "made_vector"
+PEER: Final = f"rank of {CANDIDATES} items"
+RETRIEVAL: Final[dict[str, Any]] = {
+    "candidates": CANDIDATES,
+    "sources": {
+        "popular": {"kind": "popular"},
+        "together": {"kind": "co_visitation"},
+        "near": {"kind": "item_vector", "column": VECTOR},
+    },
+}
+ORDERING: Final[dict[str, Any]] = {"diversity": {"kind": "mmr", "by": VECTOR}}
+
+
+def main() -> None:
+    """Make the world, ask, print and record."""
+    items, printing = int(sys.argv[1]) if len(sys.argv) > 1 else ITEMS, console()
+    with (
+        TemporaryDirectory(prefix="shortlist-bench-") as scratch,
+        printing.status("making log, model, index") as status,
+    ):
+        world = demo_world(Path(scratch) / "demo", ("xgboost",))
+        release = release_of(world, items, Path(scratch))
+        status.update("asking")
+        with served(world, "xgboost", release) as stack:
+            lines = lines_of(*asked(world, stack), items)
+        lines.append(diversity_line())
+    show(f"{PLACES} of {items:,} items through Envoy and Triton", lines)
+    record(lines)
+
+
+def release_of(world: World, items: int, scratch: Path) -> Path:
+    """Return a release whose catalogue has so many items, each with a vector; those of the log are among them."""
+    log = scratch / "log"
+    shutil.copytree(world.folder / "log", log)
+    data = with_vectors(world.spec.data)
+    (table,) = item_tables(data)
+    many_items(side_path(log, table), table.key, items)
+    opened = DayTable.open(log, Files.LOG)
+    days = frozenset(part.day for part in opened.days)
+    fit_retrieval(Retrieval.model_validate(RETRIEVAL), data, opened, days, scratch / "sources", 1)
+    sections = Filters.model_validate({"rules": [{"kind": "seen"}]}), Ordering.model_validate(ORDERING)
+    write_release(scratch / "sources", data, *sections, log, None, scratch / "release")
+    return scratch / "release"
+
+
+def with_vectors(data: Data) -> Data:
+    """Return a declaration whose items have a vector."""
+    (items,) = item_tables(data)
+    wider = items.model_copy(update={"columns": (*items.columns, Column(name=VECTOR, type="vector"))})
+    tables = tuple(wider if table is items else table for table in data.side_tables)
+    return data.model_copy(update={"side_tables": tables})
+
+
+def many_items(path: Path, key: str, items: int) -> None:
+    """Add made items to a side table, like those that are there, and a vector to each."""
+    known = pl.read_parquet(path)
+    more = known.sample(max(0, items - known.height), with_replacement=True, seed=1)
+    highest: Any = known[key].max()
+    numbers = pl.int_range(highest + 1, highest + 1 + more.height, eager=True).cast(known.schema[key])
+    every = pl.concat([known, more.with_columns(numbers.alias(key))])
+    vectors = np.random.default_rng(1).standard_normal((every.height, WIDTH), np.float32)
+    made = pl.Series(VECTOR, vectors, pl.Array(pl.Float32, WIDTH)).cast(pl.List(pl.Float32))
+    every.with_columns(made).write_parquet(path)
+
+
+def asked(world: World, stack: Stack) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of ranking and of recommending, asked in turn."""
+    question, name = Question(world, world.models["xgboost"], CANDIDATES), world.spec.name
+    ranked = prepare(question.inputs, "http", name)
+    one = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
+    inputs = [{"name": "k", "datatype": "INT64", "shape": [1], "data": [PLACES]}] + [
+        {"name": key, "datatype": "INT64" if value.dtype.kind == "i" else "BYTES", "shape": [1], "data": value.tolist()}
+        for key, value in one.items()
+    ]
+    body = json.dumps({"inputs": inputs}).encode()
+    callers = [
+        Caller(stack.port, f"/v2/models/{name}/infer", ranked.body, ranked.headers),
+        Caller(stack.port, f"/v2/models/{name}.recommend/infer", body, {"Content-Type": "application/json"}),
+    ]
+    spent: tuple[list[float], list[float]] = ([], [])
+    with contextlib.ExitStack() as open_callers:
+        for caller in callers:
+            open_callers.enter_context(contextlib.closing(caller))
+        slate = {one["name"]: one["data"] for one in json.loads(callers[1].ask())["outputs"]}
+        assert len(slate["item_id"]) == PLACES and len({*slate["item_id"]}) == PLACES, slate
+        for _ in range(ROUNDS):
+            for caller, times in zip(callers, spent, strict=True):
+                times.extend(timed(caller.ask, CALLS))
+    return spent
+
+
+def lines_of(ranked: list[float], recommended: list[float], items: int) -> list[Line]:
+    """Return p50 and p99 of both, and what the added stages cost."""
+    lines = []
+    for name, of in (("p50", 50), ("p99", 99)):
+        peer, ours = (float(np.percentile(times, of)) for times in (ranked, recommended))
+        lines.append(Line("recommend", f"{PEER}, {name}", round(peer, 3), "ms", PEER, 1.0))
+        lines.append(
+            Line("recommend", f"{PLACES} of {items:,}, {name}", round(ours, 3), "ms", PEER, round(ours / peer, 3))
+        )
+        if name == "p50":
+            added = Line("recommend", "added stages, p50", round(ours - peer, 3), "ms", PEER, round(ours / peer - 1, 3))
+            lines.append(added)
+    return lines
+
+
+def diversity_line() -> Line:
+    """Return what MMR takes for ten of five hundred."""
+    random = np.random.default_rng(2)
+    vectors = pl.Series(VECTOR, random.standard_normal((CANDIDATES, WIDTH), np.float32), pl.Array(pl.Float32, WIDTH))
+    rows = pl.DataFrame([vectors.cast(pl.List(pl.Float32)), pl.Series("score", random.random(CANDIDATES))])
+    section = Ordering.model_validate(ORDERING)
+    spent = median(timed(lambda: order(rows, section, PLACES, "request"), 200))
+    return Line("recommend", f"MMR, {CANDIDATES} to {PLACES}", round(spent, 3), "ms")
+
+
+if __name__ == "__main__":
+    main()
