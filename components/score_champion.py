@@ -17,6 +17,7 @@ def score_champion(
     runtime: str,
     stores: str,
     code: str,
+    retrieval: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
@@ -40,5 +41,5 @@ def score_champion(
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
         declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
         origin = RunContext(name=name, stores=stores)
-        score_champion(serving_version(origin), origin, declared, options, *paths)
+        score_champion(serving_version(origin), origin, declared, options, *paths, slates=bool(retrieval))
     champion.metadata["step"] = this.record

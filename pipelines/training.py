@@ -170,6 +170,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 version=found.outputs["version"],
                 name=name,
                 stores=stores,
+                retrieval=retrieval,
                 **declared,
                 **features_of,
                 **all_of("models"),

@@ -415,7 +415,7 @@ GATES: Final[dict[str, Gate]] = {
         lambda case: bool(case.scored.labels),
     ),
     "slates": Gate(
-        lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits)),
+        lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits), case.evidence.champion),
         SlateLimits,
         lambda case: case.evidence.retrieval_declared,
     ),

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.intervals import FEWEST_CLUSTERS, bootstrap_mean
-from shortlist.evaluation.records import Interval, Record
+from shortlist.evaluation.records import Champion, Interval, Record
 from shortlist.evaluation.retrieval import ALL, BEST, PER_USER, EvaluatedList, StageNumbers, stage_numbers
 from shortlist.spec.base import Section
 from shortlist.storage.artefacts import IntegrityError, read_json
@@ -118,12 +118,13 @@ def measure_slates(
     )
 
 
-def slates_gate(measures: SlateMeasures | None, limits: SlateLimits) -> GateResult:
+def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: Champion | None = None) -> GateResult:
     """Hold when a slate breaks a rule, too many are short, or slates are not as good as what they have to beat.
 
     Args:
         measures: What was measured; None when nothing was.
         limits: What is asked.
+        champion: Who serves now; None: nobody, or nobody looked, which is another gate's word.
     """
     if measures is None:
         return GateResult.of("slates", ["no slates were evaluated; retrieval is declared"], "")
@@ -139,6 +140,9 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits) -> GateResu
     if ndcg is None:
         failures.append(f"nDCG@10 cannot be measured: {found.users} users, wanted {FEWEST_CLUSTERS} or more")
     failures += _not_ahead(measures, limits)
+    if champion is not None and champion.version and champion.problem:
+        # A champion that serves no slates has none to compare with; one that could not be scored may have.
+        failures.append(f"the champion's slates, version {champion.version}, were not made: {champion.problem}")
     if measures.champion is not None and measures.champion.low < -limits.max_ndcg_drop:
         failures.append(
             f"nDCG@10 {measures.champion.low:+.4f} < {-limits.max_ndcg_drop:.4f} against the champion's slates"

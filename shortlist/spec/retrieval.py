@@ -98,6 +98,22 @@ class Retrieval(Section):
         for role in ("user", "item"):
             if getattr(data, role) is None:
                 raise ValueError(f"retrieval: data.{role} names no column; declare the column that names the {role}")
+        for column in data.columns:
+            if column.name in (K, RECENT_ITEMS):
+                raise ValueError(
+                    f"retrieval: requests for recommendations have an input '{column.name}', and so does the log; call"
+                    " the log's column otherwise (name, with the file's name as source)"
+                )
+        if data.item in SLATE_OUTPUTS:
+            raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; call data.item otherwise")
+        self._check_context(data)
+        for name, source in self.sources.items():
+            try:
+                source.check(data)
+            except ValueError as problem:
+                raise ValueError(f"retrieval.sources.{name}: {problem}") from None
+
+    def _check_context(self, data: Data) -> None:
         known = {column.name: column for column in data.columns if column.known == "before"}
         roles = {data.user, data.item, data.label, data.impression, data.request}
         own = {name: column for name, column in known.items() if name not in roles}
@@ -107,19 +123,6 @@ class Retrieval(Section):
             )
         except ValueError as problem:
             raise ValueError(f"retrieval.context: {problem}") from None
-        for column in data.columns:
-            if column.name in (K, RECENT_ITEMS):
-                raise ValueError(
-                    f"retrieval: requests for recommendations have an input '{column.name}', and so does the log; call"
-                    " the log's column otherwise (name, with the file's name as source)"
-                )
-        if data.item in SLATE_OUTPUTS:
-            raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; call data.item otherwise")
-        for name, source in self.sources.items():
-            try:
-                source.check(data)
-            except ValueError as problem:
-                raise ValueError(f"retrieval.sources.{name}: {problem}") from None
 
     def capped(self, name: str) -> int:
         """Return how many candidates a source gives at most."""

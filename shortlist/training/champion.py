@@ -7,9 +7,11 @@ from tempfile import TemporaryDirectory
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.evaluation.gate_inputs import BEST
+from shortlist.evaluation.slates import SLATES
 from shortlist.features.fit import fit
 from shortlist.features.split import split_days
 from shortlist.features.table import build_table
+from shortlist.serving.validation.slates import evaluate_candidates
 from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
@@ -33,7 +35,8 @@ def best_version(origin: RunContext, champion: int) -> int | None:
 
 
 def score_champion(
-    version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path
+    version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
+    *, slates: bool = False,
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
 
@@ -49,6 +52,7 @@ def score_champion(
         log: The valid log.
         fitted: What this run's features were fitted to.
         out: Folder to write.
+        slates: Also make the slates that users get of the champion's own release, for the same users as candidates'.
     """
     # Files of a remote store are gone when this ends: only scores and digest go on.
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
@@ -57,8 +61,9 @@ def score_champion(
             found = origin.tracker.registry.find("champion", Path(files))
             assert found is not None and str(found.version) == version, "the champion changed during the run"
             record |= {"model": found.name or found.kind, "kind": found.kind, "digest": folder_digest(found.folder)}
+            release = origin.tracker.registry.retrieval_of(found.version, Path(files) / "release") if slates else None
             try:
-                _score(found.folder, declared, runtime, log, fitted, staging)
+                _score(found.folder, declared, runtime, log, fitted, staging, release)
             except ShortlistError as problem:
                 record["problem"] = str(problem)
             if best := best_version(origin, found.version):
@@ -72,7 +77,10 @@ def score_champion(
         write_json(staging / Files.CHAMPION, record)
 
 
-def _score(model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path) -> None:
+def _score(
+    model: Path, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
+    release: Path | None = None,
+) -> None:  # fmt: skip
     own = model / Files.PREPROCESSING
     features = Features.model_validate(read_json(own / Files.FEATURES)["features"])
     days = split_days([part.day for part in DayTable.open(log, Files.LOG).days], declared.data.split)
@@ -87,3 +95,5 @@ def _score(model: Path, declared: DeclaredSections, runtime: Runtime, log: Path,
         )  # fmt: skip
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)
+        if release is not None:
+            evaluate_candidates(release, declared.data, {SLATES: model}, log, counted, out, runtime.seed)

@@ -209,6 +209,7 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(tmp_path:
     assert scoring["recall"] == filtering["recall"] > ordering["recall"] > 0
     assert (ordering["items"], scoring["items"]) == (10, filtering["items"])
     assert ordering["ndcg_at_10"] > scoring["ndcg_at_10"]  # clicks are known of what is shown, the popular items
+    assert "Minus that of the champion's slates" in (latest / "report.html").read_text()
     for kind in ("xgboost", "dlrm"):
         new, *old = tracker._client.search_runs([tracker._experiment], f"tags.kind = '{kind}'")
         tags = new.data.tags

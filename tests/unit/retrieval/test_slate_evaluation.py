@@ -12,6 +12,7 @@ import pytest
 from retrieval_log import Log, declared
 
 from shortlist.contracts import ShortlistError
+from shortlist.evaluation.records import Champion
 from shortlist.evaluation.retrieval import PER_USER
 from shortlist.evaluation.slates import (
     SLATES_FILE,
@@ -137,7 +138,7 @@ def test_the_rank_of_what_is_no_source_is_refused() -> None:
 def write_evaluation(folder: Path, final: np.ndarray, *, broken: int = 0, short: int = 0) -> Path:
     """Write slates of as many users as there are numbers; one source reaches 0.5 for everybody."""
     users = len(final)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     lists = {
         "popular": np.full(users, 0.5),
         "all": np.full(users, 0.4),
@@ -194,6 +195,13 @@ def test_the_gate_of_slates_holds(
     found = slates_gate(measured(tmp_path, mean, **facts), SlateLimits.model_validate(limits))
     assert found.passed == (not holds)
     assert holds in found.reason
+
+
+def test_a_champion_that_could_not_be_scored_is_not_taken_for_none(tmp_path: Path) -> None:
+    champion = Champion(version="3", problem="a file is missing")
+    found = slates_gate(measured(tmp_path, 0.6), SlateLimits(), champion)
+    assert "the champion's slates, version 3, were not made: a file is missing" in found.reason
+    assert slates_gate(measured(tmp_path / "first", 0.6), SlateLimits(), Champion(version="")).passed
 
 
 def test_slates_that_were_not_evaluated_hold() -> None:
