@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
     """Every key that could stand where the unknown one stands."""
-    return [name for model in _models_at(location[:-1]) for name in model.model_fields]
+    return [field.alias or name for model in _models_at(location[:-1]) for name, field in model.model_fields.items()]
 
 
 def _models_at(location: tuple[int | str, ...]) -> list[type[BaseModel]]:
