@@ -50,7 +50,8 @@ class DINModel(DLRMModel):
                 f"{did_you_mean(self.history, sequences)}; declare {{kind: sequence, of: <item>, key: <user>}}"
             )
         found, listed = owners.get(self.target), getattr(owners[self.history], "of", "")
-        if found is None or found.kind != "vocabulary" or self.target != f"{listed}_id":
+        columns = dict(zip(found.outputs, getattr(found, "each", ()), strict=False)) if found is not None else {}
+        if found is None or found.kind != "vocabulary" or columns.get(self.target) != listed:
             raise ValueError(
                 f"models.{name}.target: '{self.target}' is no id of '{listed}', which '{self.history}' lists; declare"
                 f" {{kind: vocabulary, each: {listed}}} and name '{listed}_id'"
