@@ -160,7 +160,7 @@ class GRPCApp:
                 response.parameters[key].bool_param = told
             else:
                 response.parameters[key].string_param = told
-        for name, datatype, values in answer.outputs({output.name for output in request.outputs}):
+        for name, datatype, values in answer.named({output.name for output in request.outputs}):
             response.outputs.add(name=name, datatype=datatype, shape=[len(values)])
             response.raw_output_contents.append(raw_of(values))
         return response

@@ -286,5 +286,5 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
         "id": body.id or given.request_id,
         "parameters": {**told, "degraded": given.degraded, **given.told},
     }
-    written, more = write_outputs(head, given.outputs(body.outputs), body.binary)
+    written, more = write_outputs(head, given.named(body.outputs), body.binary)
     return HttpResponse(200, {**told, **more}, written)

@@ -72,10 +72,14 @@ class InferenceResponse:
     told: Mapping[str, bool | str] = field(default_factory=dict)
     """Further parameters."""
 
-    def outputs(self, wanted: Collection[str] = ()) -> tuple[Output, ...]:
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Every tensor."""
+        return (Output(SCORE, "FP32", self.scores), *self.beside)
+
+    def named(self, wanted: Collection[str]) -> tuple[Output, ...]:
         """Return the scores, and of what is beside them the outputs that a client names, or all where it names none."""
-        beside = (one for one in self.beside if not wanted or one.name in wanted)
-        return (Output(SCORE, "FP32", self.scores), *beside)
+        return tuple(one for one in self.outputs if not wanted or one.name in wanted or one.name == SCORE)
 
 
 class Given(NamedTuple):
@@ -286,7 +290,8 @@ class Service:
             RequestError: What is wrong with the model.
         """
         if not inputs.rows:
-            return Scored(np.zeros(0, np.float32), False, None)
+            none = np.zeros(0, np.float32)
+            return Scored(none, False, None, dict.fromkeys(self.outputs[1:], none))
         counted_until = self._refresh.counted_until
         tables, degraded = await self.tables(inputs)
         if degraded:

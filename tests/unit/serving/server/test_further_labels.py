@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tritonclient.grpc import service_pb2
 
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
@@ -27,7 +28,7 @@ from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.tensors import Tensor
-from shortlist.serving.server.v2 import read_body, write_answer
+from shortlist.serving.server.v2 import read_body, write_outputs
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
@@ -116,14 +117,17 @@ def test_an_answer_and_its_line_of_the_log_hold_a_score_per_label(model: Path, t
         return await parts.service.answer(request(2.0, 3.0))
 
     given = served(model, tmp_path, ask)
-    assert (given.scores.tolist(), given.further["score_long"].tolist()) == ([2.0, 3.0], [20.0, 30.0])
+    assert [(one.name, list(one.values)) for one in given.outputs] == [
+        ("score", [2.0, 3.0]),
+        ("score_long", [20.0, 30.0]),
+    ]
     (line,) = read_log(tmp_path, prediction_schema(DATA)).to_dicts()
     assert (line["scores"], line["score_long"], line["score_never_scored"]) == ([2.0, 3.0], [20.0, 30.0], None)
 
 
 def test_a_request_of_no_rows_gets_no_scores(model: Path, tmp_path: Path) -> None:
     given = served(model, tmp_path, lambda parts: parts.service.answer(request()))
-    assert (given.scores.size, given.further["score_long"].size) == (0, 0)
+    assert [(one.name, len(one.values)) for one in given.outputs] == [("score", 0), ("score_long", 0)]
 
 
 def test_a_label_without_a_finite_score_is_no_answer(model: Path, tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ def test_an_output_that_is_no_label_is_refused() -> None:
 
 def test_binary_outputs_lie_one_behind_another() -> None:
     scores, further = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
-    content, headers = write_answer({}, scores, True, {"score_long": further})
+    content, headers = write_outputs({}, [("score", "FP32", scores), ("score_long", "FP32", further)], True)
     end = int(headers["inference-header-content-length"])
     outputs = json.loads(content[:end])["outputs"]
     assert [(one["name"], one["parameters"]["binary_data_size"]) for one in outputs] == [
@@ -186,7 +190,7 @@ def test_binary_outputs_lie_one_behind_another() -> None:
 def test_grpc_answers_an_output_per_label(model: Path, tmp_path: Path) -> None:
     async def ask(parts: ServerComponents) -> Any:
         given = await parts.service.answer(request(2.0))
-        return GRPCApp(parts.service)._response("", given, {}, set())
+        return GRPCApp(parts.service)._response(service_pb2.ModelInferRequest(), given, {})
 
     response = served(model, tmp_path, ask)
     assert [output.name for output in response.outputs] == ["score", "score_long"]
