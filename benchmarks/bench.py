@@ -136,6 +136,18 @@ def record(lines: Iterable[Line], results: Path = RESULTS, machine: str | None =
     results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
 
 
+def record_fuzzing(what: str, tried: int, failed: int) -> None:
+    """Put what a fuzzer found into the results of fuzzers.
+
+    Args:
+        what: It tried: specs, logs or requests.
+        tried: How many.
+        failed: Of them, how many ended in neither a result nor a message.
+    """
+    lines = [Line("fuzz", f"{what} tried", tried, what), Line("fuzz", f"{what} failed", failed, what)]
+    record(lines, RESULTS.with_name("fuzz.json"))
+
+
 def key_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells an entry of the results from the others: the work, its name and the processor."""
     return (entry["work"], entry["name"], entry.get("hardware"), *entry.get("features", ()))

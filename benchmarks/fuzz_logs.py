@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.bench import record_fuzzing
 from shortlist.contracts import ShortlistError
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
@@ -326,6 +327,7 @@ def main() -> None:
     for failure in failures[:10]:
         sys.stdout.write(f"--- {failure.what}\n{failure.problem}\n")
     sys.stdout.write(f"logs: {tried:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
+    record_fuzzing("logs", tried, len(failures))
     raise SystemExit(1 if failures else 0)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 from pydantic import BaseModel
 
+from benchmarks.bench import record_fuzzing
 from benchmarks.spec_grammar import Grammar
 from shortlist.spec.load import SpecError, canonical_json, digest, parse_spec
 from shortlist.spec.spec import Spec
@@ -220,6 +221,7 @@ def main() -> None:
     for failure in failures[:10]:
         sys.stdout.write(f"--- {failure.text[:2_000]!r}\n{failure.problem}\n")
     sys.stdout.write(f"specs: {tried:,} tried, {len(failures):,} failed; the slowest took {longest:.2f} s\n")
+    record_fuzzing("specs", tried, len(failures))
     raise SystemExit(1 if failures else 0)
 
 

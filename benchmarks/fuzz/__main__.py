@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.bench import record_fuzzing
 from benchmarks.fuzz.cases import KINDS
 from benchmarks.fuzz.driver import Target, fuzz, table
 from benchmarks.fuzz.running import Running, running_envoy, running_server
@@ -50,6 +51,9 @@ def _fuzzed(
     failures = [failure for tally in tallies.values() for failure in tally.failures] + broken
     for failure in failures[:20]:
         sys.stdout.write(f"  {failure}\n")
+    if asked.only is None:
+        where = f"requests to a {name}" if target.http == server.http else f"requests {name}"
+        record_fuzzing(where, sum(tally.sent for tally in tallies.values()), len(failures))
     return bool(failures)
 
 

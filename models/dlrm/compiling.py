@@ -8,6 +8,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -21,6 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 PAYS_FROM: Final = 100_000_000
 """Visited rows. Compiling spares about 0.5 us of processor time per row (3 % of a step of 8 192 rows with perceptrons
 of 0.5 M weights; with wider ones the products take all the time), and costs some 20 s before the first step."""
+_OLDEST_GPU: Final = (7, 0)
+"""Compute capability that torch's compiler asks for."""
 
 
 def pays(section: EmbeddingSection, device: str, visits: int) -> bool:
@@ -66,6 +69,8 @@ def missing(device: str) -> str:
         return "there is no C++ compiler"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's headers are missing"
-    if device == "cuda" and not torch.utils._triton.has_triton():
+    if device == "cuda" and find_spec("triton") is None:
         return "Triton, which compiles for GPUs, is not installed"
+    if device == "cuda" and torch.cuda.get_device_capability() < _OLDEST_GPU:
+        return "Triton compiles for no GPU as old as this one"
     return ""

@@ -1,4 +1,4 @@
-"""What a server answers over HTTP besides inference, which is `http_inference`'s."""
+"""What a server answers over HTTP; inference is `http_inference`'s."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from shortlist.serving.server.http_inference import InferenceApp
 from shortlist.serving.server.request_errors import RequestError
 from shortlist.serving.server.service import Service
 
 SERVER: Final = {"name": "shortlist", "version": version("shortlist"), "extensions": ["binary_tensor_data"]}
 
 
-def http_app(service: Service) -> Starlette:
-    """Return the application of a server's pages."""
+def http_app(service: Service) -> InferenceApp:
+    """Return the application of a server."""
     model = "/v2/models/{model}"
     routes = [
         ("/v2", _server),
@@ -39,7 +40,7 @@ def http_app(service: Service) -> Starlette:
         exception_handlers={RequestError: _refused, HTTPException: _no_such_page},
     )
     app.state.service = service
-    return app
+    return InferenceApp(service, app)
 
 
 async def _only_post(request: Request) -> Response:

@@ -1,23 +1,18 @@
-"""Inference over HTTP: no framework stands between uvicorn's connection and the service, and an answer is one write.
-
-Through uvicorn's own cycle, even without Starlette, a request takes 0.3 ms longer behind Envoy (twice 250, in turn),
-and 0.1 ms without Envoy between: there head and body leave apart, and whoever is next may wake up for each.
-"""
+"""Inference over HTTP: a plain ASGI application, as Starlette's routes and middleware do nothing for it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
-import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shortlist.serving.server.connections import TimedConnection, timed
 from shortlist.serving.server.headers import RequestContext
@@ -32,7 +27,6 @@ from shortlist.serving.server.request_errors import (
 )
 from shortlist.serving.server.service import InferenceRequest, Service
 from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_outputs
-from shortlist.spec.serving import Limits
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _HEADER_LENGTH: Final = HEADER_LENGTH.lower()
@@ -82,117 +76,81 @@ class Held:
             )
 
 
-class InferenceProtocol(TimedConnection):
-    """A connection: inference is answered here; everything else, and what HTTP asks of a connection, is uvicorn's."""
+class InferenceConnection(TimedConnection):
+    """A connection that counts what is no HTTP as a client's mistake."""
 
     service: Service
-    """Answers; set by `answering`."""
-    limits: Limits
-    """What a client may take; set by `answering`."""
-    held: Held
-    """The bodies of all connections; set by `answering`."""
-
-    def on_headers_complete(self) -> None:
-        """Begin to answer, or queue behind the request before, as uvicorn does."""
-        self.stop_waiting_for_head()
-        asked = self._asked() if self.parser.get_method() == b"POST" else None
-        if asked is None:
-            super().on_headers_complete()
-            return
-        length = asked.headers.get("content-length", "0")
-        too_long = int(length) > self.limits.max_request_bytes  # the parser has seen to it that these are digits
-        if self.expect_100_continue and not too_long:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        before, inference = self.cycle, _Inference(self, asked, keep_alive, too_long)
-        self.cycle = inference  # type: ignore[assignment] # it has what is asked of a cycle
-        if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
-
-    def on_message_complete(self) -> None:
-        """Note that a request is whole; one that was refused before that has nothing more to say."""
-        super().on_message_complete()
-        if isinstance(self.cycle, _Inference) and self.cycle.refused_early:
-            self.transport.close()
+    """Set by `connections_of`."""
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, and count it as a client's mistake."""
+        """Refuse what is no HTTP."""
         super().send_400_response(msg)
         self.service.metrics.count("http", HTTPStatus.BAD_REQUEST, 0.0)
 
-    def _asked(self) -> RequestHead | None:
-        path = httptools.parse_url(self.url).path.decode("ascii")
-        found = _PATH.fullmatch(unquote(path) if "%" in path else path)
-        if found is None:
-            return None
-        # Of a header that is there twice the first one counts.
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self.headers)}
-        return RequestHead(found["model"], found["version"] or "", headers)
+
+def connections_of(service: Service) -> type[TimedConnection]:
+    """Return the class of a service's connections, as `uvicorn.Config(http=...)` takes it."""
+    limits = service.settings.serving.limits
+    return timed(InferenceConnection, limits.idle_seconds, limits.body_seconds, service=service)
+
+
+class InferenceApp:
+    """Answers inference, an ASGI application; all other requests are another one's."""
+
+    def __init__(self, service: Service, others: ASGIApp) -> None:
+        self.service = service
+        self.limits = service.settings.serving.limits
+        self.held = Held(self.limits.max_buffered_bytes)
+        """The bodies of all connections."""
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        asked = _asked(scope)
+        if asked is None:
+            await self._others(scope, receive, send)
+        else:
+            await _Inference(self, asked, receive, send).run()
 
 
 class _Inference:
-    """One request, with the attributes of uvicorn's `RequestResponseCycle` that a connection of uvicorn's uses."""
+    """One request."""
 
-    def __init__(self, connection: InferenceProtocol, asked: RequestHead, keep_alive: bool, too_long: bool) -> None:
-        self._connection = connection
+    def __init__(self, app: InferenceApp, asked: RequestHead, receive: Receive, send: Send) -> None:
+        self._app = app
         self._asked = asked
-        self._too_long = too_long
-        self._size = 0
-        self.keep_alive = keep_alive
-        self.body = bytearray()
-        self.more_body = True
-        self.message_event = asyncio.Event()
-        """Set when more of the body is there, all of it, or nobody who waits."""
-        self.response_complete = False
-        self.refused_early = False
-        """Whether it was refused before its body was there."""
-        self._disconnected = False
-        self._answering: asyncio.Task[None] | None = None
+        self._receive = receive
+        self._send = send
+        self._body = bytearray()
+        self._is_whole = False
+        self._has_gone = False
+        """Whether the client went away before it was answered."""
 
-    @property
-    def disconnected(self) -> bool:
-        """Whether the client has gone; uvicorn says so. What is not computed yet then never is."""
-        return self._disconnected
-
-    @disconnected.setter
-    def disconnected(self, has_gone: bool) -> None:
-        self._disconnected = has_gone
-        if has_gone and self._answering is not None and not self.response_complete:
-            self._answering.cancel()
-
-    async def run_asgi(self, _app: object) -> None:
-        """Answer; the name is uvicorn's."""
-        service, started, status = self._connection.service, time.perf_counter(), WENT_AWAY
+    async def run(self) -> None:
+        """Answer it; nobody is answered who went away."""
+        metrics, started, reply = self._app.service.metrics, time.perf_counter(), None
         try:
-            await self._receive()
+            await self._read()
             started = time.perf_counter()
-            if not self.more_body:
-                self._answering = asyncio.current_task()
-                reply = await answer(service, self._asked, self._taken())
+            if not self._has_gone:
+                reply = await self._answered()
         except RequestError as error:
             reply = refusal(error)
-            self._taken()  # let go of what is there
-            self.refused_early, self.keep_alive = self.more_body, self.keep_alive and not self.more_body
         # Cancelled: nobody waits for it any more, or the time for finishing before a stop is over.
         except (Exception, asyncio.CancelledError):
-            if self.disconnected:
-                asyncio.get_running_loop().call_soon(service.metrics.count, "http", status, 0.0)
-                return
-            _log.exception("a request could not be answered")
-            reply = HttpResponse(500, {"content-type": "text/plain; charset=utf-8"}, b"Internal Server Error")
+            if not self._has_gone:
+                _log.exception("a request could not be answered")
+                reply = HttpResponse(500, {"content-type": "text/plain; charset=utf-8"}, b"Internal Server Error")
         finally:
-            self._connection.held.change(self._size, 0)
-        if not self.more_body or self.refused_early:
-            status = reply.status
-            self._send(reply)
+            self._app.held.change(len(self._body), 0)
+            self._body = bytearray()
+        if reply is not None:
+            await self._reply(reply)
         # uvloop sends at the end of its round: what is not the answer's comes in the next one.
-        spent = time.perf_counter() - started
-        asyncio.get_running_loop().call_soon(service.metrics.count, "http", status, spent)
+        status, spent = WENT_AWAY if reply is None else reply.status, time.perf_counter() - started
+        asyncio.get_running_loop().call_soon(metrics.count, "http", status, spent)
 
-    async def _receive(self) -> None:
+    async def _read(self) -> None:
         """Return when all of the body is there, or the client went away.
 
         Raises:
@@ -200,60 +158,79 @@ class _Inference:
             TooSlowError: It is not whole in time.
             TooManyBytesError: The server holds too many bodies.
         """
-        self._check_size()
-        if not self.more_body:
-            return
-        seconds = self._connection.limits.body_seconds
+        self._check_length(int(self._asked.headers.get("content-length", "0")))  # the parser saw to it: digits
+        seconds = self._app.limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
-                while self.more_body and not self.disconnected:
-                    self._connection.flow.resume_reading()  # which uvicorn pauses with every 64 KiB
-                    await self.message_event.wait()
-                    self.message_event.clear()
-                    self._check_size()
+                while not (self._is_whole or self._has_gone):
+                    await self._read_on()
         except TimeoutError:
-            raise TooSlowError(f"the body: got {self._size} bytes within {seconds:g} s; wanted all of it") from None
+            got = len(self._body)
+            raise TooSlowError(f"the body: got {got} bytes within {seconds:g} s; wanted all of it") from None
 
-    def _check_size(self) -> None:
-        before, self._size = self._size, len(self.body)
-        self._connection.held.change(before, self._size)
-        most = self._connection.limits.max_request_bytes
-        if self._too_long or self._size > most:
+    async def _read_on(self) -> None:
+        before = len(self._body)
+        self._body += await self._piece()
+        self._app.held.change(before, len(self._body))
+        self._check_length(len(self._body))
+
+    async def _piece(self) -> bytes:
+        message = await self._receive()
+        self._has_gone = message["type"] == "http.disconnect"
+        self._is_whole = not self._has_gone and not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
+
+    def _check_length(self, length: int) -> None:
+        most = self._app.limits.max_request_bytes
+        if length > most:
             raise TooLargeError(f"the body: wanted at most {most} bytes (serving.limits.max_request_bytes)")
 
-    def _taken(self) -> bytearray:
-        body, self.body = self.body, bytearray()  # whoever has it can let go of it
-        return body
+    async def _answered(self) -> HttpResponse:
+        """Return the answer; whoever goes away meanwhile cancels it."""
+        body, held = self._body, len(self._body)
+        self._body = bytearray()  # whoever has it can let go of it
+        asking = asyncio.current_task()
+        assert asking is not None
+        watching = asyncio.get_running_loop().create_task(self._cancel_if_gone(asking))
+        try:
+            return await answer(self._app.service, self._asked, body)
+        finally:
+            watching.cancel()
+            self._app.held.change(held, 0)
 
-    def _send(self, reply: HttpResponse) -> None:
-        self.response_complete = True
-        if self.disconnected:
-            return
-        connection = self._connection
-        head = [STATUS_LINE[reply.status]]
-        for name, value in connection.server_state.default_headers:
-            head += (name, b": ", value, b"\r\n")
-        head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in reply.headers.items()]
-        if not self.keep_alive:
-            head.append(b"connection: close\r\n")
-        head.append(b"content-length: %d\r\n\r\n" % len(reply.content))
-        connection.transport.write(b"".join((*head, reply.content)))
-        if self.refused_early:
-            # Who is still sending would not read an answer that comes with a reset: what comes is thrown away a while.
-            connection.loop.call_later(_LINGER_SECONDS, connection.transport.close)
-            connection.pipeline.clear()
-        elif not self.keep_alive:
-            connection.transport.close()
-        connection.on_response_complete()
+    async def _cancel_if_gone(self, asking: asyncio.Task[None]) -> None:
+        await self._receive()  # returns when the client has gone, as the body is whole
+        self._has_gone = True
+        asking.cancel()
+
+    async def _reply(self, reply: HttpResponse) -> None:
+        headers = {**reply.headers, "content-length": str(len(reply.content))}
+        if not self._is_whole:
+            headers["connection"] = "close"
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
+        await self._send({"type": "http.response.body", "body": reply.content, "more_body": not self._is_whole})
+        if not self._is_whole:
+            await self._linger()
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _linger(self) -> None:
+        """Throw away what comes for a while: who is still sending would not read an answer that comes with a reset."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while not (self._is_whole or self._has_gone):
+                    await self._piece()
 
 
-def answering(service: Service) -> type[TimedConnection]:
-    """Return the class of connections over which a service answers, as `uvicorn.Config` takes it."""
-    limits = service.settings.serving.limits
-    return timed(
-        InferenceProtocol, limits.idle_seconds, limits.body_seconds,
-        service=service, limits=limits, held=Held(limits.max_buffered_bytes),
-    )  # fmt: skip
+def _asked(scope: Scope) -> RequestHead | None:
+    """Return the head of a request for scores; None for any other."""
+    found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+    if found is None:
+        return None
+    # Of a header that is there twice the first one counts.
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+    return RequestHead(found["model"], found["version"] or "", headers)
 
 
 def refusal(error: RequestError) -> HttpResponse:

@@ -28,7 +28,7 @@ from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.health_server import HealthServer
 from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import answering
+from shortlist.serving.server.http_inference import connections_of
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
 from shortlist.serving.server.predictor import Predictor
@@ -272,7 +272,7 @@ class _HTTPServer(uvicorn.Server):
 def _http_config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         http_app(service),
-        http=answering(service),
+        http=connections_of(service),
         ws="none",
         loop="none",  # ours runs already
         lifespan="off",

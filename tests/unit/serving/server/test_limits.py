@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2
 from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.http_app import http_app
-from shortlist.serving.server.http_inference import answering
+from shortlist.serving.server.http_inference import connections_of
 from shortlist.serving.server.server import grpc_options, listeners, listening_socket
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Limits, Overload, Serving
@@ -70,7 +70,7 @@ def run(test: Callable[[Service, Open], Awaitable[None]], **limits: float) -> No
         service = Service(**limits)
         config = uvicorn.Config(
             http_app(service),  # type: ignore[arg-type] # it has what is asked of a service here
-            http=answering(service),  # type: ignore[arg-type]
+            http=connections_of(service),  # type: ignore[arg-type]
             ws="none", loop="none", lifespan="off", log_config=None, port=0,
         )  # fmt: skip
         server = uvicorn.Server(config)
