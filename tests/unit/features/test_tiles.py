@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shortlist.contracts import DataError, Files
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.data.clock import row_times
 from shortlist.features.fit import fit
 from shortlist.features.publish import publish
 from shortlist.features.store import connect
@@ -21,7 +22,7 @@ from shortlist.features.table import build_table
 from shortlist.features.tiles import Tiles, start_of
 from shortlist.features.transform import Transformer
 from shortlist.features.view_index import ViewIndex
-from shortlist.spec.data import Data
+from shortlist.spec.data import Data, RowClock
 from shortlist.spec.durations import length_of
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
@@ -235,6 +236,16 @@ def test_an_index_without_tiles_is_of_whole_days(world: Any) -> None:
     assert ViewIndex.read(fitted / "views").tiles == Tiles(timedelta(minutes=10), timedelta(hours=1), "UTC")
     older = {name: value for name, value in said.items() if name not in ("tile_seconds", "delay_seconds")}
     assert not ViewIndex(folder=fitted, **older).tiles.within_days
+
+
+@pytest.mark.parametrize(("tile", "rows"), [("1d", 720), ("1h", 30), ("10m", 5)])
+def test_a_log_without_a_clock_gets_tiles_of_equal_row_counts(tile: str, rows: int) -> None:
+    clock = RowClock(kind="row_order", days=2)
+    log = row_times(pl.Series(Columns.ROWS, range(1_440), dtype=pl.Int64), 1_440, clock)
+    tiles = Tiles(length_of(tile))
+    for (day,), part in log.group_by(Columns.DAY, maintain_order=True):
+        counts = part.group_by(tiles.ends(day)).len()["len"]
+        assert counts.to_list() == [rows] * (720 // rows), day
 
 
 def test_a_delay_is_kept_in_whole_seconds(world: Any) -> None:
