@@ -30,6 +30,8 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
+# Processes of make test; tests of servers wait more than they compute: try more than there are cores.
+WORKERS ?= logical
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -73,10 +75,10 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs
-	@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4 --durations 25
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs [WORKERS=3]
+	@$(BIN)/pytest -m "not gpu and not full_size" -n $(WORKERS) --maxprocesses 4 --durations 25
 
-test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo and a drill, with their results checked (minutes)
+test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
 	@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none

@@ -27,6 +27,8 @@ _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
     "rollouts": ("serving/rollouts",),
+    "every kind": ("graphs/test_every_kind.py",),
+    "runs of their own": ("graphs/test_new_model_kind.py", "graphs/test_wheel.py"),
     "finished": ("graphs", "cluster/test_profile_run.py"),
     "drill": ("serving/test_drill.py",),
     "validation": ("unit/serving/validation",),
@@ -122,12 +124,17 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def small_spec() -> dict[str, Any]:
-    """The shipped demo on few rows, with trees alone, clients that bring candidates, and watched."""
+    """The shipped demo on few rows, with trees alone, clients that bring candidates, and watched.
+
+    The baseline searches no settings.
+    """
     spec: dict[str, Any] = yaml.safe_load(_DEMO.read_text())
     for stage in ("retrieval", "filters", "ordering"):
         del spec[stage]
     spec["data"]["source"] |= {"rows": 24_000, "users": 800, "items": 300, "days": 8}
-    spec["models"] = {"xgboost": spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}}
+    line = {"kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5], "refit": False}
+    trees = spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}
+    spec["models"] = {"xgboost": trees, "logistic": line | {"epochs": 3}}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
     spec["gates"] |= {"infra": {"seconds": 0.5}, "parity_rows": 1_000}

@@ -179,8 +179,9 @@ def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) 
     found = stages.find(asked).head(len(row["slate:candidates"]))
     if found.rows["item"].to_list() != row["slate:candidates"]:
         return ["candidates"]
-    others = (np.array(one, np.float32) for one in row["slate:candidate_further"])
-    further = dict(zip(version.signature.scores[1:], others, strict=True))
+    names = version.signature.scores[1:]
+    others = np.array(row["slate:candidate_further"], np.float32).reshape(len(names), found.rows.height)
+    further = dict(zip(names, others, strict=True))
     slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32), further)
     made = {
         "sources of candidates": (list(found.sources), row["slate:candidate_sources"]),

@@ -38,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "wide_deep": {"kind": "wide_deep", **NETWORK},
     "finalnet": {"kind": "finalnet", **NETWORK},
     "both": {"kind": "blend", "models": ["by_position", "by_surface"]},
-    "line": {"kind": "logistic", "role": "baseline", "features": ["*"]},
+    "line": {"kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5]},
     "popularity": {"kind": "popularity", "role": "baseline"},
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]

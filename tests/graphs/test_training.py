@@ -31,6 +31,18 @@ ROOT = Path(__file__).parents[2]
 KUAIRAND = ROOT.parent / "shared/data/kuairand"
 
 
+LINE = {
+    "kind": "logistic",
+    "role": "baseline",
+    "features": ["*"],
+    "bins": [0],
+    "l2": [1e-5],
+    "refit": False,
+    "epochs": 3,
+}
+"""The baseline without its search for settings, which costs more than the trees of a small run."""
+
+
 class Run(NamedTuple):
     """A run that ended."""
 
@@ -53,6 +65,7 @@ def small_demo() -> dict[str, Any]:
     spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 1_000}
     spec["models"]["xgboost"] |= {"rounds": 60, "learning_rate": 0.2}
     spec["models"]["dlrm"] |= {"epochs": 1}
+    spec["models"]["logistic"] = LINE
     spec["models"]["dlrm"] |= {"learning_rate": 0.002}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
@@ -289,6 +302,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock(tmp_path: Path) -> None:
     spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
     spec["models"]["xgboost"] |= {"rounds": 20}
     spec["models"]["dlrm"] |= {"bottom_mlp": [16], "top_mlp": [16], "batch_size": 512}
+    spec["models"]["logistic"] = LINE
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 60}
     spec["gates"]["infra"] = {"seconds": 0.5}
     one = run(spec, tmp_path / "runs", criteo_like(tmp_path / "train.tsv", rows=12_000))
@@ -299,6 +313,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock(tmp_path: Path) -> None:
     assert one.summary["models"]["xgboost"]["auc"] > 0.6
 
 
+@pytest.mark.full_size
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
 def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
     spec = yaml.safe_load((ROOT / "pipelines/specs/kuairand.yaml").read_text())

@@ -57,7 +57,8 @@ _SLATE: Final = {
     "slate:request": pa.string(),  # JSON: user, k, now, context, recent, history
     "slate:candidates": None,  # those that were scored, of the type of `items`
     "slate:candidate_scores": pa.list_(pa.float32()),
-    "slate:candidate_further": pa.list_(pa.list_(pa.float32())),  # of each further label, in the order of declaration
+    "slate:candidate_further": pa.list_(pa.float32()),  # of all candidates the model's scores of its first further
+    # label, then of its second, and so on
     "slate:candidate_sources": pa.list_(pa.string()),
     "slate:removed": None,  # of the type of `items`
     "slate:removed_by": pa.list_(pa.string()),  # filter that removed each first

@@ -183,8 +183,8 @@ class Recommending:
 def journey_of(request: SlateRequest, found: FoundCandidates, scored: Scored) -> tuple[Any, ...]:
     """Return the last of `SLATE_COLUMNS`: all that a slate came from, from which it can be made again."""
     return (
-        request_text(request), _listed(found.rows[Columns.ITEM]), scored.scores, list(scored.further.values()),
-        list(found.sources),
+        request_text(request), _listed(found.rows[Columns.ITEM]), scored.scores,
+        np.concatenate([np.zeros(0, np.float32), *scored.further.values()]), list(found.sources),
         _listed(found.removed.items), list(found.removed.filters),
     )  # fmt: skip
 

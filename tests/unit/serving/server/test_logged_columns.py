@@ -128,7 +128,8 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         [],
         np.zeros(0, np.float32),
     )
-    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES))
+    no_slate = (None,) * len(SLATE_COLUMNS)
+    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES, *no_slate))
     log.close()
     (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
     assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])

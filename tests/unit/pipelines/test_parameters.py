@@ -1,0 +1,45 @@
+"""Parameters of the graphs are described once; a graph that hands them on takes them from there."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from pipelines.parameters import PARAMETERS, described, names_of, taking
+
+
+def test_a_graph_gets_a_sentence_for_each_of_its_parameters() -> None:
+    @described
+    def graph(name: str, stores: str) -> None:
+        """Do it."""
+
+    assert inspect.getdoc(graph) == (
+        "Do it.\n\nArgs:\n    name: Name of the spec.\n"
+        "    stores: Where MLflow, Feast and the records of monitoring are kept."
+    )
+
+
+def test_a_parameter_without_a_sentence_stops_the_compilation() -> None:
+    def graph(nmae: str) -> None:
+        """Do it."""
+
+    with pytest.raises(KeyError, match="nmae"):
+        described(graph)
+
+
+def test_what_is_handed_on_has_type_and_default_and_comes_by_name() -> None:
+    seen: dict[str, Any] = {}
+
+    @taking("models", "cause")
+    def graph(**given: Any) -> None:
+        """Do it."""
+        seen.update(given)
+
+    assert names_of(graph) == ("models", "cause")
+    models, cause = inspect.signature(graph).parameters.values()
+    assert (models.annotation, models.default) == (list, inspect.Parameter.empty)
+    assert (cause.annotation, cause.default) == (PARAMETERS["cause"].type, {})
+    graph([1], {"key": "0"})
+    assert seen == {"models": [1], "cause": {"key": "0"}}
