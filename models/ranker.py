@@ -212,16 +212,23 @@ class Ranker(ABC, Generic[SectionT]):
         check_columns(frame, self.record.features)
         if not frame.height:
             return np.empty(0, np.float32)
-        if self._calibration is None:
-            scores = self._predict(frame).astype(np.float32, copy=False)
-        else:
-            scores = probabilities(self.log_odds(frame))
+        scores = self._scores(frame)
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
             raise DivergedError(
                 f"the {self.kind} model gives NaN for {int(np.isnan(scores).sum())} of {frame.height} rows"
             )
-        return np.clip(scores, _SMALLEST, 1 - _SMALLEST)
+        return np.asarray(np.clip(scores, _SMALLEST, 1 - _SMALLEST))
+
+    def _scores(self, frame: pl.DataFrame) -> np.ndarray:
+        if self._calibration is None:
+            return np.asarray(self._predict(frame), np.float32)
+        return probabilities(self.log_odds(frame))
+
+    def _held_out(self, learning: LearningTable) -> np.ndarray:
+        """Calibrate, and return the scores of the validation rows in the order of the table, before they are learnt."""
+        self._calibrate(learning)
+        return np.concatenate([self._scores(frame) for frame in learning.frames("validation")])
 
     def predict_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
         """Return the probabilities of the further labels by name, as `predict` gives that of the label.

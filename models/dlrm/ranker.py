@@ -130,8 +130,7 @@ class EmbeddingRanker(Ranker[SectionT]):
             slots: Embedding rows on the device; None: all.
             seed: Of the first training: the fresh weights are the same.
         """
-        held_out = np.concatenate([self._predict(frame) for frame in learning.frames("validation")])
-        self._calibrate(learning)
+        held_out = self._held_out(learning)
         every_day = learning.for_refit()
         torch.manual_seed(seed)
         table = drawn_table(self._layout, self.section.embedding_dim, slots, None)

@@ -72,13 +72,15 @@ class LightGBMRanker(Ranker[LightGBMModel]):
         trees = self._booster.num_trees()
         grown = trees - (before.num_trees() if before else 0)
         history[grown - 1] |= self._validated(learning)
+        held_out = None
         if self.section.refit:
-            self._calibrate(learning)  # before the validation days are learnt
+            held_out = self._held_out(learning)
             everything = dataset(("train", "validation"), params, None)
             self._keep(lgb.train(params, everything, grown, init_model=before))
         gains = self._booster.feature_importance("gain")
         return Outcome(
             tuple(history), passes=len(history) + (grown if self.section.refit else 0), best=trees, rounds=trees,
+            held_out=held_out,
             importance=gain_shares(
                 dict(zip(float_names(learning.features), gains.tolist(), strict=True)), learning.features
             ),

@@ -93,23 +93,24 @@ class XGBoostRanker(Ranker[XGBoostModel]):
         before = _champion(champion, learning.features) if champion else None
         matrices = exact_matrices(learning, runtime) if before else self._binned(learning, runtime)
         with xgboost_collective(), matrices as matrix:
-            history, held_out = self._boost(params, matrix, before, on_epoch)
+            history = self._boost(params, matrix, before, on_epoch)
+            held_out = None
             if self.section.refit:
-                if current() is None:  # several workers may not declare both
-                    self._calibrate(learning)  # before the validation days are learnt
+                if current() is None:  # of several workers none has every validation row; they may not calibrate too
+                    held_out = self._held_out(learning)
                 self._boost_again(params, matrix, before, self._booster.num_boosted_rounds() - _trees(before))
         importance = gain_shares(self._booster.get_score(importance_type="total_gain"), learning.features)
         trees = self._booster.num_boosted_rounds()
         passes = len(history) + (trees - _trees(before) if self.section.refit else 0)
         return Outcome(
             tuple(history), passes=passes, best=trees, rounds=trees, importance=importance,
-            held_out=held_out if self.section.refit and current() is None else None,
+            held_out=held_out,
         )  # fmt: skip
 
     def _boost(
         self, params: dict[str, Any], matrix: Matrix, before: xgb.Booster | None, on_epoch: OnEpoch
-    ) -> tuple[list[dict[str, Any]], np.ndarray]:
-        """Grow trees on the training days until the validation days stop it; return the history and their scores."""
+    ) -> list[dict[str, Any]]:
+        """Grow trees on the training days until the validation days stop it; return the history."""
         train = matrix(("train",), None)
         validation = matrix(("validation",), train)
         history: list[dict[str, Any]] = []
@@ -131,7 +132,7 @@ class XGBoostRanker(Ranker[XGBoostModel]):
             all_gather_rows(weights) if len(weights) else None,
         )  # fmt: skip
         self._booster = _released(booster)
-        return history, scores
+        return history
 
     def _regrow(self, learning: LearningTable, params: dict[str, Any], runtime: Runtime, champion: Path) -> Outcome:
         """Grow as many trees as the champion has, anew.

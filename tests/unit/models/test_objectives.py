@@ -176,6 +176,16 @@ def test_a_log_without_users_is_told(kind: str) -> None:
         section.check_data("trees", data)
 
 
+@pytest.mark.parametrize("objective", ["pointwise", "pairwise"])
+@pytest.mark.parametrize("kind", [*TREES, "dlrm"])
+def test_scores_from_before_a_refit_are_kept_row_by_row(lists: DayTable, kind: str, objective: str) -> None:
+    once, again = (fitted(lists, kind, objective, refit=refit) for refit in (False, True))
+    rows = pl.concat([frame for day, frame in lists.frames() if day == DAYS[2]])
+    assert again.held_out is not None
+    np.testing.assert_allclose(again.held_out, once.predict(rows), atol=1e-6)
+    assert not np.allclose(again.predict(rows), once.predict(rows), atol=1e-6)  # which were learnt since
+
+
 def slated(table: DayTable, folder: Path, rows_of_slate: int) -> DayTable:
     """The same table with slates of neighbouring rows, which are of different users."""
     writer = DayTableWriter(folder, Files.TABLE, chunk_rows=10_000)
