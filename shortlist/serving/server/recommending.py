@@ -110,6 +110,9 @@ class Recommending:
         return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
 
     def _found(self, request: SlateRequest) -> FoundCandidates:
+        if not 1 <= request.k <= self._recommender.candidates:
+            most = self._recommender.candidates
+            raise BadRequestError(f"k: got {request.k}; wanted 1 to {most}, the candidates of a request")
         try:
             found = self._recommender.find(request)
         except SlateRequestError as error:
