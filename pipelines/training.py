@@ -143,11 +143,11 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     scores=trained.outputs["scores"],
                 )
             # Kubeflow changes what it is given: every reader gets lists of its own.
-            by_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
-            by_model["proofs"] = proven.outputs["proof"]
+            per_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
+            per_model["proofs"] = proven.outputs["proof"]
 
             def all_of(*names: str) -> dict[str, Any]:
-                return {name: dsl.Collected(by_model[name]) for name in names}
+                return {name: dsl.Collected(per_model[name]) for name in names}
 
             combined = add_step(
                 train_ensembles,

@@ -172,6 +172,7 @@ class Service:
         self._user, self._item = data.user, data.item
         self.outputs = assembler.signature.scores
         """Names of what it answers: the score of the label, then those of further labels."""
+        self._scores = dict.fromkeys(self.outputs, "FP32")
         self._further = tuple(map(score_column, data.labels))
         self._logged = (Columns.TIME, *logged_inputs(data))
         self._feature_share = serving.log.sampling * serving.log.feature_sampling
@@ -216,11 +217,17 @@ class Service:
         """Whether a model that is served here answers with items that it finds itself."""
         return self.recommending is not None and model == recommend_model(self.settings.model)
 
-    def signature_of(self, model: str) -> tuple[Sequence[Input], Mapping[str, str]]:
-        """Return the inputs, and the datatype of every output by name, of a model that is served here."""
+    def inputs_of(self, model: str) -> Sequence[Input]:
+        """Return what may be sent to a model that is served here."""
         if self.recommending is not None and self.recommends(model):
-            return self.recommending.inputs, self.recommending.outputs
-        return self.inputs.inputs, dict.fromkeys(self.outputs, "FP32")
+            return self.recommending.inputs
+        return self.inputs.inputs
+
+    def outputs_of(self, model: str) -> Mapping[str, str]:
+        """Return the datatype of every output by its name; of an unknown model those of the scores."""
+        if self.recommending is not None and self.recommends(model):
+            return self.recommending.outputs
+        return self._scores
 
     async def answer(self, question: InferenceRequest, place: Place | None = None) -> InferenceResponse:
         """Return the scores of a request.
