@@ -38,9 +38,9 @@ from shortlist.spec.data import Data, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
-MOST_USERS: Final = 1_200
+MOST_USERS: Final = 1_000
 """Users for whom slates are made; of more, so many are drawn."""
-MOST_PAIRS: Final = 600_000
+MOST_PAIRS: Final = 300_000
 """Candidates that are scored, of all these users together."""
 PLACES: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
