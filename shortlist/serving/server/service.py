@@ -123,6 +123,11 @@ class RecommendsItems(Protocol):
         """Whether slates can be answered."""
         ...
 
+    @property
+    def index_age_seconds(self) -> float:
+        """How old the sources of candidates are."""
+        ...
+
     async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
         """Return the slate of a request; raises `RequestError`."""
         ...

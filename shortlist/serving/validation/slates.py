@@ -218,7 +218,8 @@ class _PairScorer:
         if not rows:
             return np.empty(0, np.float32)
         reader = InputReader(self._assembler.needs, self._assembler.widths, rows)
-        told: dict[str | None, Any] = {**request.context, self._data.user: request.user}
+        assert self._data.user
+        told = {**request.context, self._data.user: request.user}
         tensors = [
             _tensor(one, found.rows[Columns.ITEM].to_list() if one.name == self._data.item else [told[one.name]])
             for one in reader.inputs
