@@ -178,11 +178,11 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     scores=trained.outputs["scores"],
                 )
             # Kubeflow changes what it is given: every reader gets lists of its own.
-            lists = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
-            lists["proofs"] = proven.outputs["proof"]
+            per_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
+            per_model["proofs"] = proven.outputs["proof"]
 
             def all_of(*names: str) -> dict[str, Any]:
-                return {name: dsl.Collected(lists[name]) for name in names}
+                return {name: dsl.Collected(per_model[name]) for name in names}
 
             combined = add_step(
                 train_ensembles,
@@ -213,7 +213,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             )
             seen = add_step(
                 evaluate_slates,
-                **common,
+                data=data,
+                runtime=runtime,
+                code=code,
                 **features_of,
                 release=released.outputs["release"],
                 **all_of("models"),

@@ -155,6 +155,11 @@ class Recommender:
         return self._retriever.catalogue.size
 
     @property
+    def candidates(self) -> int:
+        """Most candidates of a request, before sources are asked for more."""
+        return self._retriever.section.candidates
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Names of the sources."""
         return tuple(self._retriever.sources)

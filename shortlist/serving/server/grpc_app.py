@@ -127,7 +127,7 @@ class GRPCApp:
         """Say what the model takes and gives."""
         self._service.check_model(request.name, request.version)
         kind = service_pb2.ModelMetadataResponse.TensorMetadata
-        inputs, outputs = self._service.signature_of(request.name)
+        inputs, outputs = self._service.inputs_of(request.name), self._service.outputs_of(request.name)
         return service_pb2.ModelMetadataResponse(
             name=request.name,
             versions=[str(self._service.settings.version)],
@@ -140,7 +140,7 @@ class GRPCApp:
         """Score."""
         origin = RequestContext.of(dict(context.invocation_metadata() or ()))
         async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
-            tensors = _tensors(request, self._service.signature_of(request.model_name)[1])
+            tensors = _tensors(request, self._service.outputs_of(request.model_name))
             question = InferenceRequest(request.model_name, request.model_version, tensors, origin, request.id)
             answer = await self._service.answer(question, place)
         headers = origin.answer(self._service.settings.version)

@@ -70,7 +70,7 @@ async def _model(request: Request) -> Response:
     service: Service = request.app.state.service
     model = request.path_params["model"]
     service.check_model(model, request.path_params.get("version", ""))
-    known, outputs = service.signature_of(model)
+    known, outputs = service.inputs_of(model), service.outputs_of(model)
     inputs = [
         {"name": each.name, "datatype": each.datatype, "shape": each.shape, "parameters": {"optional": each.optional}}
         for each in known

@@ -273,7 +273,7 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
     if (encoding := headers.get("content-encoding", "identity")) != "identity":
         raise BadRequestError(f"content-encoding: got {shown(encoding)}; wanted a plain body")
     async with service.admission.place() as place:  # before anything is read: a refusal must cost nothing
-        body = read_body(content, headers.get(_HEADER_LENGTH), service.signature_of(asked.model)[1])
+        body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(asked.model))
         del content  # not held while the model scores
         origin = RequestContext.of(headers)
         question = InferenceRequest(asked.model, asked.version, body.tensors, origin, body.id)

@@ -53,18 +53,15 @@ class Recommending:
         self._most = service.settings.serving.max_rows
         assert service.data.item
         self._item = service.data.item
+        item = "BYTES" if recommender.item_type == pl.String() else "INT64"
+        kinds = dict(zip(SLATE_OUTPUTS, ("FP32", "FP64", "BYTES", "INT32", "FP64"), strict=True))
+        self.outputs: Mapping[str, str] = {SCORE: kinds.pop(SCORE), self._item: item, **kinds}
+        """Datatype of every output by its name."""
 
     @property
     def inputs(self) -> Sequence[Input]:
         """What may be sent."""
         return self._reader.inputs
-
-    @property
-    def outputs(self) -> Mapping[str, str]:
-        """Datatype of every output by its name."""
-        item = "BYTES" if self._recommender.item_type == pl.String() else "INT64"
-        kinds = dict(zip(SLATE_OUTPUTS, ("FP32", "FP64", "BYTES", "INT32", "FP64"), strict=True))
-        return {SCORE: kinds.pop(SCORE), self._item: item, **kinds}
 
     @property
     def problem(self) -> str | None:
@@ -119,6 +116,9 @@ class Recommending:
         return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
 
     def _found(self, request: SlateRequest) -> FoundCandidates:
+        if not 1 <= request.k <= self._recommender.candidates:
+            most = self._recommender.candidates
+            raise BadRequestError(f"k: got {request.k}; wanted 1 to {most}, the candidates of a request")
         try:
             found = self._recommender.find(request)
         except SlateRequestError as error:

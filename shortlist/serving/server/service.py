@@ -35,6 +35,7 @@ from shortlist.serving.server.users import Users, distinct_users
 from shortlist.serving.server.view_table import ViewTable
 
 OK: Final = int(HTTPStatus.OK)
+_SCORES_ALONE: Final[Mapping[str, str]] = {SCORE: "FP32"}
 
 
 @dataclass(frozen=True)
@@ -203,11 +204,17 @@ class Service:
         """Whether a model that is served here answers with items that it finds itself."""
         return self.recommending is not None and model == recommend_model(self.settings.model)
 
-    def signature_of(self, model: str) -> tuple[Sequence[Input], Mapping[str, str]]:
-        """Return the inputs, and the datatype of every output by name, of a model that is served here."""
+    def inputs_of(self, model: str) -> Sequence[Input]:
+        """Return what may be sent to a model that is served here."""
         if self.recommending is not None and self.recommends(model):
-            return self.recommending.inputs, self.recommending.outputs
-        return self.inputs.inputs, {SCORE: "FP32"}
+            return self.recommending.inputs
+        return self.inputs.inputs
+
+    def outputs_of(self, model: str) -> Mapping[str, str]:
+        """Return the datatype of every output by its name; of an unknown model those of the scores."""
+        if self.recommending is not None and self.recommends(model):
+            return self.recommending.outputs
+        return _SCORES_ALONE
 
     async def answer(self, question: InferenceRequest, place: Place | None = None) -> InferenceResponse:
         """Return the scores of a request.

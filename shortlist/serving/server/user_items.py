@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from shortlist.spec.data import Data
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
+_TIDY_SECONDS: Final = 60.0
 MOST_ITEMS: Final = 1_000
 """Of a user; the oldest are forgotten."""
 MOST_REQUESTS: Final = 200_000
@@ -69,6 +71,7 @@ class UserItems:
         self._requests: OrderedDict[str, _Request] = OrderedDict()
         self._lock = threading.Lock()
         self._seen: set[Path] = set()
+        self._tidied = -_TIDY_SECONDS
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="user-items", daemon=True)
         self.problem: str | None = None
@@ -110,7 +113,7 @@ class UserItems:
                 self._requests.popitem(last=False)
 
     def look(self) -> None:
-        """Read what is new in the logs, and forget what is older than the window."""
+        """Read what is new in the logs; now and then, forget what is older than the window."""
         oldest = datetime.now(UTC) - self._window
         for path in self._new(self._predictions, oldest):
             rows = read_parts([path], self._schemas[0], ["time", "request_id", "status", "items", self._user])
@@ -119,8 +122,13 @@ class UserItems:
                     self.show(name, users[0], items, moment)
         for path in self._new(self._outcomes, oldest):
             self._tell(read_parts([path], self._schemas[1], ["request_id", "row", "label"]))
+        if time.monotonic() - self._tidied >= _TIDY_SECONDS:
+            self._tidied = time.monotonic()
+            self._forget(oldest)
+
+    def _forget(self, oldest: datetime) -> None:
         with self._lock:
-            for user in [user for user, shown in self._users.items() if _forget(shown, oldest)]:
+            for user in [user for user, shown in self._users.items() if _is_forgotten(shown, oldest)]:
                 del self._users[user]
 
     def _new(self, folder: Path, oldest: datetime) -> Iterator[Path]:
@@ -151,7 +159,7 @@ class UserItems:
             self._stop.wait(_LOOK_SECONDS)
 
 
-def _forget(shown: deque[_Shown], oldest: datetime) -> bool:
+def _is_forgotten(shown: deque[_Shown], oldest: datetime) -> bool:
     """Remove what is too old; return whether nothing is left."""
     while shown and shown[0].time < oldest:
         shown.popleft()

@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from retrieval_log import Log, Row, declared
 
+from components.build_release import build_release
 from components.build_retrieval import build_retrieval
 from shortlist.evaluation.gate_inputs import read_retrieval
 from shortlist.evaluation.retrieval import RetrievalLimits, retrieval_gate
+from shortlist.recommending.release import open_release
+from shortlist.spec.filters import Filters
 from shortlist.spec.gates import Gates
 from shortlist.spec.load import canonical_json
+from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import verify_manifest
@@ -49,6 +53,42 @@ def test_with_a_section_it_leaves_a_release_and_what_the_gate_reads(log: Log, tm
     # Two of three items are everybody's candidates, and a third of the users takes each.
     assert found.union.recall.value == pytest.approx(2 / 3)
     assert not retrieval_gate(found, RetrievalLimits(min_recall=0.9)).passed
+
+
+def released(
+    retrieval: Path, log: Path, data: str, out: Path, filters: str = "", ordering: str = ""
+) -> tuple[bool, Any]:
+    release = artefact(out)
+    done = build_release.python_func(
+        filters=filters, ordering=ordering, lists="", data=data, location="", code="", valid_log=artefact(log),
+        retrieval=artefact(retrieval), release=release,
+    )  # fmt: skip
+    return done, release
+
+
+def test_without_sources_nothing_is_released(tmp_path: Path) -> None:
+    (tmp_path / "retrieval").mkdir()
+    done, release = released(tmp_path / "retrieval", tmp_path, "", tmp_path / "out")
+    assert (done, release.metadata, list((tmp_path / "out").iterdir())) == (False, {}, [])
+
+
+def test_sources_are_released_with_filters_and_ordering(log: Log, tmp_path: Path) -> None:
+    rows: list[Row] = [(user, 10 * (1 + user % 3), day, "home", 1) for day in range(3) for user in range(30)]
+    log.write(rows)
+    data = declared(split={"warmup_days": 0, "validation_days": 1, "test_days": 1})
+    section = Retrieval.model_validate({"candidates": 2, "sources": {"recent": {"kind": "popular"}}})
+    built(canonical_json(section), canonical_json(data), log.folder, tmp_path / "retrieval")
+    sections = (
+        canonical_json(Filters.model_validate({"fallback": ["recent"]})),
+        canonical_json(Ordering(value="0 - score")),
+    )
+    done, release = released(tmp_path / "retrieval", log.folder, canonical_json(data), tmp_path / "out", *sections)
+    assert done and release.metadata["step"]["rows"] == 3
+    stages = open_release(tmp_path / "out" / "release", data)
+    assert (stages.filters.fallback, stages.ordering.value) == (("recent",), "0 - score")
+    # Nothing declared: everything may be shown, the best score first.
+    released(tmp_path / "retrieval", log.folder, canonical_json(data), tmp_path / "plain")
+    assert open_release(tmp_path / "plain" / "release", data).ordering == Ordering()
 
 
 def test_an_evaluation_that_is_missing_holds(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_source_that_cannot_learn_is_named(log: Log, tmp_path: Path) -> None:
 def test_a_generated_manifest_holds_no_code(log: Log, tmp_path: Path) -> None:
     fitted(log, tmp_path / "release")
     suffixes = {path.suffix for path in (tmp_path / "release").rglob("*") if path.is_file()}
-    assert suffixes == {".npy", ".parquet", ".json", ".arrow"}
+    assert suffixes == {".npy", ".arrow", ".parquet", ".json"}
 
 
 def test_the_test_days_are_measured_by_user(log: Log, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ class Service:
         self.error: Exception | None = None
         self.admission = Admission(Overload())
 
-    def signature_of(self, model: str) -> tuple[tuple[()], dict[str, str]]:
-        return (), {"score": "FP32"}
+    def outputs_of(self, model: str) -> dict[str, str]:
+        return {"score": "FP32"}
 
     async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
         self.asked.append(question)

@@ -45,8 +45,8 @@ class Service:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    def signature_of(self, model: str) -> tuple[tuple[()], dict[str, str]]:
-        return (), {"score": "FP32"}
+    def outputs_of(self, model: str) -> dict[str, str]:
+        return {"score": "FP32"}
 
     async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
         await self.hold.wait()

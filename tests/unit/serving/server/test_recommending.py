@@ -153,8 +153,8 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
     ("inputs", "message"),
     [
         ({"k": None}, "input 'k' is missing; wanted how many items to show"),
-        ({"k": 0}, "k: got 0; wanted 1 to 11, the items that there are"),
-        ({"k": 10_000}, "k: got 10000; wanted 1 to 11, the items that there are"),
+        ({"k": 0}, "k: got 0; wanted 1 to 8, the candidates of a request"),
+        ({"k": 10_000}, "k: got 10000; wanted 1 to 8, the candidates of a request"),
         ({"k": "three"}, r"input 'k': got BYTES of shape \[1\]; wanted one whole number"),
         ({"k": [1, 2]}, r"input 'k': got INT64 of shape \[2\]; wanted one whole number"),
         ({"user_id": "anna"}, "input 'user_id': got datatype BYTES; wanted an integer type"),
@@ -442,7 +442,7 @@ def test_slates_over_grpc(server: Any) -> None:
     assert answer.as_numpy("propensity").tolist() == [1.0, 1.0]
     assert answer.get_response().parameters["short"].bool_param is False
     inputs[0].set_data_from_numpy(np.array([1_000_000]))
-    with pytest.raises(InferenceServerException, match="k: got 1000000; wanted 1 to 11") as refused:
+    with pytest.raises(InferenceServerException, match="k: got 1000000; wanted 1 to 8") as refused:
         client.infer(RECOMMEND, inputs)
     assert "INVALID_ARGUMENT" in str(refused.value)
     assert client.is_model_ready(RECOMMEND)
