@@ -178,7 +178,9 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
             )
             seen = add_step(
                 evaluate_slates,
-                **common,
+                data=data,
+                runtime=runtime,
+                code=code,
                 **features_of,
                 release=released.outputs["release"],
                 **all_of("models"),

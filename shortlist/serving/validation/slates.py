@@ -38,9 +38,9 @@ from shortlist.spec.data import Data, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 
-MOST_USERS: Final = 1_200
+MOST_USERS: Final = 1_000
 """Users for whom slates are made; of more, so many are drawn."""
-MOST_PAIRS: Final = 600_000
+MOST_PAIRS: Final = 300_000
 """Candidates that are scored, of all these users together."""
 PLACES: Final = NDCG_AT
 _HISTORY_DAYS: Final = 30
@@ -118,8 +118,9 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
         lists[BEST] = retriever.catalogue.rows_of(pl.Series(ids.reshape(-1))).reshape(ids.shape)
     histories = _histories(data, log, test, queries.users)
     contexts = queries.context.drop(Columns.TIME).to_dicts()
+    places = min(PLACES, retriever.section.candidates, retriever.catalogue.size)
     requests = tuple(
-        SlateRequest(f"evaluation-{user}", user, PLACES, now, known, history=histories.get(user))
+        SlateRequest(f"evaluation-{user}", user, places, now, known, history=histories.get(user))
         for user, now, known in zip(queries.users, queries.context[Columns.TIME], contexts, strict=True)
     )
     return TestRequests(requests, users.relevant, lists)
@@ -161,7 +162,7 @@ def evaluate_slates(
     count = len(asked.requests)
     evaluation = SlatesEvaluation(
         users=count,
-        places=PLACES,
+        places=max((one.k for one in asked.requests), default=0),
         short=made.short,
         fallbacks=made.fallbacks,
         removed={rule.name: made.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
@@ -186,14 +187,13 @@ def _made(
         broken_rules(stages, request, candidates, slate)
         for request, candidates, slate in zip(asked.requests, found, slates, strict=True)
     ]
-    most = min(PLACES, stages.retriever.catalogue.size)
     return _Made(
         lists={
             FILTERING: _matrix(kept),
             SCORING: _matrix(by_score),
             ORDERING: _matrix([rows_of(slate.items) for slate in slates]),
         },
-        short=sum(len(slate.items) < most for slate in slates),
+        short=sum(len(slate.items) < one.k for one, slate in zip(asked.requests, slates, strict=True)),
         fallbacks=sum(bool(one.fallback) for one in found),
         removed=Counter(name for one in found for name in one.removed.filters),
         broken=tuple(one[0] for one in broken if one),
@@ -218,8 +218,8 @@ class _PairScorer:
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
         reader = InputReader(self._assembler.needs, self._assembler.widths, rows)
-        told: dict[str | None, Any] = {self._data.user: request.user}
-        told.update(request.context)
+        assert self._data.user
+        told = {**request.context, self._data.user: request.user}
         tensors = [
             _tensor(one, found.rows[Columns.ITEM].to_list() if one.name == self._data.item else [told[one.name]])
             for one in reader.inputs

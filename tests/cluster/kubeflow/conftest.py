@@ -28,6 +28,9 @@ CLUSTER: dict[str, Any] = {
 MakeSpec = Callable[..., Spec]
 
 
+BRING_CANDIDATES = ["filters=null", "ordering=null"]
+
+
 @pytest.fixture(scope="session")
 def changes() -> Callable[..., list[str]]:
     """Return what makes of a shipped spec one for a cluster, as `--set` says it."""
@@ -35,7 +38,8 @@ def changes() -> Callable[..., list[str]]:
     def said(schedule: dict[str, str] | None = None, **cluster: Any) -> list[str]:
         bucket = {"kind": "bucket", "url": "s3://models/shortlist"}
         runtime = {"profile": "cluster", "objects": bucket, "cluster": {**CLUSTER, **cluster}}
-        return [f"runtime={json.dumps(runtime)}", f"schedule={json.dumps(schedule or {})}"]
+        # Servers there score candidates that clients bring.
+        return [f"runtime={json.dumps(runtime)}", f"schedule={json.dumps(schedule or {})}", *BRING_CANDIDATES]
 
     return said
 
@@ -55,7 +59,7 @@ def compile_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], C
 
     @cache
     def compiled(cluster: str) -> CompiledGraphs:
-        spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}"])
+        spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}", *BRING_CANDIDATES])
         return CompiledGraphs.of(spec, folder)
 
     return lambda spec: compiled(canonical_json(spec.runtime))

@@ -65,7 +65,10 @@ def asked(k: int = 3) -> SlateRequest:
 def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
     ones = np.ones(len(items))
     shown = np.array(propensities) if propensities else ones
-    return Slate(pl.Series(items), ones, ones, ("popular",) * len(items), shown, explored=False, without_value=0)
+    return Slate(
+        items=pl.Series(items), rows=np.arange(len(items)), scores=ones, values=ones, propensities=shown,
+        sources=("popular",) * len(items), explored=False, without_value=0,
+    )  # fmt: skip
 
 
 RULES = {"rules": [{"kind": "cap", "column": "topic", "most": 1, "places": 3}, {"kind": "pin", "item": 30, "place": 2}]}
