@@ -20,6 +20,7 @@ from shortlist.retrieval.index import ExactIndex, index_recall
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import ROW, Queries, users_of
 from shortlist.retrieval.sources.nearest import NearestItems
+from shortlist.retrieval.sources.sequence import NextItems
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
@@ -148,7 +149,7 @@ def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
 
 def _index_facts(retriever: Retriever, name: str, queries: Queries) -> dict[str, object]:
     source = retriever.sources.get(name)
-    if not isinstance(source, NearestItems):
+    if not isinstance(source, NearestItems | NextItems):
         return {}
     if not source.index.approximate:
         return {"index": "exact"}

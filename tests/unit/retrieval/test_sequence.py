@@ -6,14 +6,19 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from retrieval_log import Log, Row, declared, fit_data
+from retrieval_log import Log, Row, days, declared, fit_data
 
 from models.sequence.export import export
 from models.sequence.network import Encoder
 from models.sequence.train import Sessions, Trainer, train
 from shortlist.contracts import DataError
+from shortlist.evaluation.retrieval import FILE
+from shortlist.retrieval.evaluate import evaluate_retrieval
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.retrieval.source import Queries
 from shortlist.retrieval.sources.sequence import ENCODER, SequenceSource, _session, encode_sessions
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.artefacts import read_json
 
 
 def section(**changes: object) -> SequenceSource:
@@ -205,3 +210,14 @@ def test_a_log_without_a_clock_and_heads_that_do_not_divide_are_refused() -> Non
         section(heads=3)
     with pytest.raises(ValueError, match="'topik' is no column of a side table of the items; did you mean 'topic'"):
         section(item_columns=["topik"]).check(declared())
+
+
+def test_its_index_is_among_the_evaluated_ones(log: Log, tmp_path: Path) -> None:
+    rows = [*circles(), *((user, (user + 7) % 10, 1, "home", 1) for user in range(60))]
+    declared_sources = {"next": {"kind": "sequence", "embedding_dim": 8, "epochs": 1, "last": 8}}
+    retrieval = Retrieval.model_validate({"candidates": 3, "sources": declared_sources})
+    table, data = log.write(rows), declared()
+    fit_retrieval(retrieval, data, table, days(0), tmp_path / "release", 1)
+    evaluate_retrieval(Retriever.open(tmp_path / "release"), data, table, days(1), tmp_path / "evaluation", 1)
+    facts = {one["name"]: one for one in read_json(tmp_path / "evaluation" / FILE)["lists"]}
+    assert facts["next"]["index"] == "exact"
