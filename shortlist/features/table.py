@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import groupby
 from operator import itemgetter
@@ -36,6 +36,7 @@ _COMPRESSION: Final = "uncompressed"
 """Ids of a few bits each hardly get shorter: 2 M rows are written in 0.50 s of processor time, where lz4 takes 0.74,
 and read, in every epoch, in 0.10 s instead of 0.18. Files are 1.6 times as large (206 MB for a text of 493 MB)."""
 
+Labels = Mapping[str, FurtherLabel]
 _OPTIONAL: Final = (Columns.BEST, Columns.WEIGHT)
 """Columns of a log that has them, copied into the table: of a generated one, and of one with collected rows."""
 
@@ -71,7 +72,7 @@ def build_table(  # noqa: PLR0913 - the sections and folders of one step
     wanted = table.days if only is None else [table.by_day[day] for day in sorted(only)]
     with atomic_folder(out) as staging, progress("feature table", sum(part.rows for part in wanted)) as advance:
         writer = DayTableWriter(staging, Files.TABLE, runtime.chunk_rows, _COMPRESSION)
-        for day, made in groupby(_made(table, wanted, transformer), key=itemgetter(0)):
+        for day, made in groupby(_made(table, wanted, transformer, data.labels), key=itemgetter(0)):
             for _, rows in made:
                 writer.append(rows)
                 advance(rows.height, str(day))
@@ -109,58 +110,63 @@ def join_tables(groups: Sequence[Path], log: Path, out: Path) -> DayTable:
 
 
 def _made(
-    table: DayTable, parts: Iterable[DayPart], transformer: Transformer
+    table: DayTable, parts: Iterable[DayPart], transformer: Transformer, labels: Labels
 ) -> Iterator[tuple[date, pl.DataFrame]]:  # fmt: skip
-    """Give each day's rows of the table, part by part of the log."""
+    """Give each day's rows of the table, part by part of the log.
+
+    The labels are those that are declared now: an earlier model's own plan may know others.
+    """
 
     def make(part: tuple[date, pl.DataFrame]) -> tuple[date, pl.DataFrame]:
         day, rows = part
         looked_up = transformer.look_up(rows, day)
-        return day, looked_up.select(_beside(looked_up, transformer.plan)).hstack(transformer.compute(looked_up))
+        return day, looked_up.select(_beside(looked_up, transformer.plan, labels)).hstack(
+            transformer.compute(looked_up)
+        )
 
-    read = prefetch((part.day, rows) for part in parts for rows in _parts(table, part, transformer))
+    read = prefetch((part.day, rows) for part in parts for rows in _parts(table, part, transformer, labels))
     # Views are read on from where the last part stopped, one part after the other.
     at_once = 1 if transformer.plan.views else workers(transformer.engine)
     yield from results(make, read, at_once)
 
 
-def _parts(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
+def _parts(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     streaming = transformer.plan.streaming
     if streaming is None:
-        yield from _rows(table, day, transformer)
+        yield from _rows(table, day, transformer, labels)
         return
     counts = OpenCounts.of_day(streaming, table, day.day)
-    for rows in _rows(table, day, transformer):
+    for rows in _rows(table, day, transformer, labels):
         yield rows.hstack(counts.columns(rows))
 
 
-def _rows(table: DayTable, day: DayPart, transformer: Transformer) -> Iterator[pl.DataFrame]:
+def _rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Labels) -> Iterator[pl.DataFrame]:
     planned = transformer.plan
     if planned.declared.data.slate is not None:  # whole in a file: models may learn the order of a slate's rows
         there = pl.read_parquet_schema(table.folder / day.files[0])
-        wanted = _wanted(planned, there)
+        wanted = _wanted(planned, there, labels)
         yield from whole_slates(table, day, planned.declared.data, wanted)
         return
     for name in day.files:
         there = pl.read_parquet_schema(table.folder / name)
-        wanted = _wanted(planned, there)
+        wanted = _wanted(planned, there, labels)
         # Views are searched once for every piece; how small pieces may be for a GPU was not measured.
         whole = bool(planned.views) or resolve(transformer.engine) == "gpu"
         yield from pieces_of(table.folder / name, wanted, whole=whole)
 
 
-def _wanted(planned: Plan, there: Collection[str]) -> list[str]:
+def _wanted(planned: Plan, there: Collection[str], labels: Labels) -> list[str]:
     """Return the columns to read of a file of the valid log that has some columns."""
-    labels = [label.column for label in planned.declared.data.labels.values()]
+    outcomes = [label.column for label in labels.values()]
     optional = [name for name in _OPTIONAL if name in there]
-    return [*dict.fromkeys((*planned.log_columns((*planned.read, *labels)), *optional))]
+    return [*dict.fromkeys((*planned.log_columns((*planned.read, *outcomes)), *optional))]
 
 
-def _beside(rows: pl.DataFrame, planned: Plan) -> list[pl.Expr]:
+def _beside(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
     """Return the columns of the table that are not features."""
     data = planned.declared.data
     columns = [pl.col(Columns.LABEL), pl.col(Columns.TIME), pl.col(Columns.DAY), pl.col(Columns.IMPRESSION)]
-    columns += [_further_label(label).alias(label_column(name)) for name, label in data.labels.items()]
+    columns += [_further_label(label).alias(label_column(name)) for name, label in labels.items()]
     for key, name in ((data.user, Columns.USER), (data.item, Columns.ITEM)):
         if key is not None:
             columns.append(pl.col(key).alias(name))

@@ -5,9 +5,11 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import DataError
+from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates
+from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.runtime import Runtime
 
 NUMBER = {"kind": "numeric", "each": "price"}
@@ -134,3 +136,20 @@ def test_days_that_were_not_counted_are_refused(world: Any) -> None:
     two_more = world.log([world.row(day) for day in range(5)], "two-more")
     with pytest.raises(DataError, match="2026-03-05 of the log was not counted, so later rows would see too little"):
         build(world, two_more, fitted, count)
+
+
+def test_further_labels_are_columns_of_0_and_1_of_whoever_builds_the_table(world: Any) -> None:
+    declared = {
+        "long": FurtherLabel(column="seconds", positive=Positive(at_least=30)),
+        "liked": FurtherLabel(column="likes", positive=Positive(any_of=(1, 2))),
+    }
+    outcomes = [(30.0, 0), (29.5, 2), (None, 1), (31.0, 3)]
+    log = world.log([world.row(day, seconds=seconds, likes=likes) for day, (seconds, likes) in enumerate(outcomes)])
+    features = Features.model_validate({"columns": [NUMBER]})
+    fit(world.data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")  # as an earlier spec did
+    data = world.data.model_copy(update={"labels": declared})
+    built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "out")
+    rows = built.scan().sort("impression_id").collect()
+    assert rows["label_long"].to_list() == [1, 0, 0, 1]  # no value is no such outcome
+    assert rows["label_liked"].to_list() == [0, 1, 1, 0]
+    assert rows.schema["label_long"] == pl.Int8
