@@ -323,6 +323,7 @@ def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
     best = max(models["xgboost"], models["dlrm"], key=lambda model: model["auc"])
     assert best["auc"] >= 0.750 and best["log_loss"] <= 0.582
     assert models["dlrm"]["auc"] >= 0.735
+    assert best["gauc"] >= models["popularity"]["gauc"] + 0.015
     assert one.summary["rows"] | {"raw": 198_895, "quarantined": 5_072} == one.summary["rows"]
 
 

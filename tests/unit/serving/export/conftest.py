@@ -21,7 +21,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.features.transform import Transformer
-from shortlist.spec.data import Column, Data, EventClock
+from shortlist.spec.data import Column, Data, EventClock, Split
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec
 from shortlist.spec.models import ModelSection
@@ -188,7 +188,8 @@ def fitted_spec(fit_random: FitRandom) -> Callable[[str], Fitted]:
 
     def make(name: str) -> Fitted:
         spec = load_spec(Path(__file__).parents[4] / "pipelines" / "specs" / f"{name}.yaml")
-        return fit_random(spec.data, spec.features)
+        split = Split(warmup_days=1, validation_days=1, test_days=1)  # the random log has few days
+        return fit_random(spec.data.model_copy(update={"split": split}), spec.features)
 
     return make
 
