@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import orjson
 import uvloop
@@ -139,8 +139,7 @@ class _Connection(asyncio.Protocol):
         self._got = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but derives from none
 
     def ask(self, request: bytes, due: float, deadline_seconds: float) -> None:
         """Send a request; its answer has time until the deadline, counted from when it was due."""
