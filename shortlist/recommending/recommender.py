@@ -144,6 +144,7 @@ class Recommender:
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
+        self._items = self._items.select(self._of_items)
         self._of_request = [name for name in read if name not in {*self._of_items, SCORE, NOW}]
 
     @property
@@ -270,7 +271,7 @@ class Recommender:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
     def _filtered(self, rows: Rows, request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
-        frame = self._items.select(self._of_items)[rows].with_columns(
+        frame = self._items[rows].with_columns(
             pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
             *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
         )
