@@ -281,7 +281,7 @@ def test_unknown_values_share_the_id_of_rare_ones(trained: Callable[[str], Path]
 
 
 FURTHER: dict[str, dict[str, Any]] = {
-    "xgboost": {"features": TAME, "rounds": 20, "min_child_weight": 1, "calibration": "platt"},
+    "xgboost": {"features": TAME, "rounds": 20, "min_child_weight": 1},
     "lightgbm": {"features": TAME, "rounds": 20, "min_data_in_leaf": 5},
     "dlrm": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "calibration": "isotonic"},
     "dcn": {"features": (*TAME, "*_id"), "embedding_dim": 4, "epochs": 1, "deep_mlp": (8,), "sharing": "mmoe"},

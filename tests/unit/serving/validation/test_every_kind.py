@@ -69,7 +69,7 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
 
 
 FURTHER: dict[str, dict[str, Any]] = {
-    "lightgbm": {**TRIED["lightgbm"], "labels": ["long_view"]},
+    "xgboost": {**TRIED["xgboost"], "labels": ["long_view"]},
     "dcn": {**TRIED["dcn"], "labels": ["long_view"], "sharing": "mmoe"},
 }
 
