@@ -40,14 +40,10 @@ def evaluate_gates(
         scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
         named |= {one.metadata["model"]: one for one in parts_of(ensembles, "model")}
+        members = {name: tuple(one.metadata.get("members", ())) for name, one in named.items()}
+        shown = {name: Path(slates.path) / name for name in named} if slates else {}
         candidates = {
-            name: Candidate(
-                Path(one.path),
-                scored[name],
-                proven[name],
-                tuple(one.metadata.get("members", ())),
-                Path(slates.path) / name if slates else None,
-            )
+            name: Candidate(Path(one.path), scored[name], proven[name], members[name], shown.get(name))
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from shortlist.evaluation.gate_report import GateReport
 from shortlist.evaluation.gate_result import GateResult
-from shortlist.evaluation.records import Interval, Measures, Scores
+from shortlist.evaluation.records import Interval, Measures
 from shortlist.report.summary import (
+    BestPossible,
     BlessedVersion,
     EngineNumbers,
     Failure,
@@ -39,7 +40,7 @@ RECORD = {"train_rows_per_s": 120_000.0, "history": HISTORY}
 SUMMARY = Summary(
     spec="demo",
     rows=Rows(raw=1_000, valid=990, quarantined=10, train=700, validation=140, test=150),
-    best_possible=Scores(auc=0.75, log_loss=0.45),
+    best_possible=BestPossible(auc=0.75, log_loss=0.45),
     models={"xgboost": model_numbers(MEASURES, "xgboost", RECORD)},
     gates=gate_lines((REPORT,)),
     blessed=BlessedVersion(model="xgboost", version="1"),
@@ -73,7 +74,7 @@ def test_programs_find_the_promised_names() -> None:
         "raw": 1_000, "valid": 990, "quarantined": 10, "train": 700, "validation": 140, "test": 150,
         "collected": None,
     }  # fmt: skip
-    assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45}
+    assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45, "ndcg_at_10": None, "recall": None}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}
     numbers |= {"validation_log_loss": 0.45, "validation_auc": 0.74}  # of the kept line
     assert content["models"]["xgboost"].items() >= numbers.items()

@@ -15,7 +15,8 @@ from shortlist.spec.load import parse_spec
 
 ROOT = Path(__file__).parents[3]
 DEMO = (ROOT / "pipelines/specs/demo.yaml").read_text()
-OPTIONAL = {"train_ensembles", "build_retrieval"}
+SLATES = {"build_retrieval", "build_release", "evaluate_slates"}
+OPTIONAL = {"train_ensembles", *SLATES}
 WITH_TRAINING = ("training", "training_wide", "submitted", "submitted_wide", "monitoring", "monitoring_wide",
                  "scheduled_retraining", "scheduled_retraining_wide")  # fmt: skip
 
@@ -51,7 +52,7 @@ def missing(pipeline: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WITH_TRAINING)
-@pytest.mark.parametrize("steps", [{"train_ensembles"}, {"build_retrieval"}, OPTIONAL])
+@pytest.mark.parametrize("steps", [{"train_ensembles"}, SLATES, OPTIONAL])
 def test_a_graph_without_them_is_whole(name: str, steps: set[str]) -> None:
     pipeline = graph(name)
     assert not missing(pipeline)
@@ -69,8 +70,11 @@ def test_a_step_whose_output_must_be_there_is_noticed() -> None:
     ]  # fmt: skip
 
 
-def test_the_demo_declares_neither(tmp_path: Path) -> None:
-    spec = parse_spec(DEMO)
+def test_a_spec_without_ensembles_and_sources_runs_a_graph_without_their_steps(tmp_path: Path) -> None:
+    plain = yaml.safe_load(DEMO)
+    for section in ("retrieval", "filters", "ordering"):
+        del plain[section]
+    spec = parse_spec(yaml.safe_dump(plain))
     assert undeclared_steps(spec) == OPTIONAL
     steps = set(task_steps(write_declared(COMPILED / "training.yaml", spec, tmp_path / "graph.yaml")).values())
     assert set(task_steps(COMPILED / "training.yaml").values()) - steps == OPTIONAL
@@ -78,6 +82,6 @@ def test_the_demo_declares_neither(tmp_path: Path) -> None:
 
 def test_what_is_declared_stays() -> None:
     plain = yaml.safe_load(DEMO)
-    plain["retrieval"] = {"sources": {"popular": {"kind": "popular"}}}
+    assert undeclared_steps(parse_spec(DEMO)) == {"train_ensembles"}
     plain["models"]["both"] = {"kind": "blend", "models": ["xgboost", "dlrm"]}
     assert not undeclared_steps(parse_spec(yaml.safe_dump(plain)))

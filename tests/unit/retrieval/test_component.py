@@ -60,8 +60,8 @@ def released(
 ) -> tuple[bool, Any]:
     release = artefact(out)
     done = build_release.python_func(
-        filters=filters, ordering=ordering, lists="", data=data, location="", code="", valid_log=artefact(log),
-        retrieval=artefact(retrieval), release=release,
+        filters=filters, ordering=ordering, lists="", data=data, log={"location": ""}, code="",
+        valid_log=artefact(log), retrieval=artefact(retrieval), release=release,
     )  # fmt: skip
     return done, release
 

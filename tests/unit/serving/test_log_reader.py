@@ -13,7 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from shortlist.serving.log.log_reader import LogPartError, parts, read_log, read_parts
-from shortlist.serving.log.logs import FEATURE_COLUMNS, PART, logged_inputs, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import (
+    FEATURE_COLUMNS,
+    PART,
+    SLATE_COLUMNS,
+    logged_inputs,
+    outcome_schema,
+    prediction_schema,
+)
 from shortlist.spec.data import Data
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -56,7 +63,8 @@ def without(*names: str) -> pa.Schema:
 
 def test_the_log_holds_what_is_known_before_and_never_an_outcome() -> None:
     assert list(logged_inputs(DATA)) == ["user_id", "page", "words", "made", "status"]
-    inputs = {field.name: field.type.value_type for field in list(SCHEMA)[16 : -len(FEATURE_COLUMNS)]}
+    sent = list(SCHEMA)[16 : -len((*FEATURE_COLUMNS, *SLATE_COLUMNS))]
+    inputs = {field.name: field.type.value_type for field in sent}
     assert inputs == {
         "event_time": pa.timestamp("us", "UTC"),
         "user_id": pa.int64(),
