@@ -137,6 +137,8 @@ def _one_per_key(columns: object) -> object:
         return columns
     spread: list[object] = []
     for column in columns:
+        if isinstance(column, dict) and "{key}" in str(column.get("name")) and column.get("key") in (None, [], ()):
+            raise ValueError(f"'{column['name']}': {{key}} stands for a column of `key`, which names none; name one")
         if (
             isinstance(column, dict)
             and "{key}" in str(column.get("name"))

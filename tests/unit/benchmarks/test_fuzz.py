@@ -27,6 +27,15 @@ def test_changed_specs_are_read_or_refused() -> None:
     assert (tried, failures) == (len(fuzz_specs.SEEDS) + 60, [])
 
 
+@pytest.mark.parametrize("key", ["", ", key: []"])
+def test_a_name_for_every_key_needs_a_key(key: str) -> None:
+    """It once was a feature of that very name, which its canonical JSON did not have."""
+    added = f'  columns:\n    - {{kind: count, name: "{{key}}_seen"{key}}}\n'
+    text = MINIMAL.read_text().replace("  columns:\n    - {kind", added + "    - {kind")
+    with pytest.raises(SpecError, match=r"'\{key\}_seen': \{key\} stands for a column of `key`, which names none"):
+        parse_spec(text)
+
+
 def test_drawn_sections_reach_every_section_and_some_of_them_are_read() -> None:
     grammar = fuzz_specs.Grammar(random.Random(2))
     assert set(grammar.sections) == set(Spec.model_fields) - {"version", "name"}
