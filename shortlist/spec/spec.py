@@ -24,6 +24,7 @@ from shortlist.spec.serving import Serving
 from shortlist.spec.tune import Tune
 
 _CHECK_SLATES: Final = "shortlist.recommending.candidate_columns:check_slates"
+_CHECK_SCORES: Final = "shortlist.recommending.candidate_columns:check_scores"
 """By name: expressions are type-checked in a layer above this one, and only where a section declares any."""
 
 
@@ -104,6 +105,7 @@ class Spec(Section):
         if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
             sections = self.filters or Filters(), self.ordering or Ordering()
             resolve_name(_CHECK_SLATES)(self.data, self.retrieval, *sections)
+            resolve_name(_CHECK_SCORES)(sections[1], self.data, self.models)
         return self
 
     @model_validator(mode="after")
