@@ -35,24 +35,18 @@ def evaluate_gates(
     from shortlist.training.ensembles import ensemble_artefacts
 
     with step("evaluate_gates") as this:
-        limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
-        made = Path(ensembles.path)
+        made, limits = Path(ensembles.path), Gates.model_validate_json(gates)
         scores, proofs = scores + ensemble_artefacts(made, "scores"), proofs + ensemble_artefacts(made, "proof")
         scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
         named |= {one.metadata["model"]: one for one in ensemble_artefacts(made, "model")}
         candidates = {
-            name: Candidate(
-                Path(one.path),
-                scored[name],
-                proven[name],
-                tuple(one.metadata.get("members", ())),
-                Path(slates.path) / name,
-            )
+            name: Candidate(Path(one.path), scored[name], proven[name], tuple(one.metadata.get("members", ())))
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), Path(retrieval.path))
+        places = (Path(one.path) for one in (verdict, retrieval, slates))
+        blessed = evaluate_gates(limits, Runtime.model_validate_json(runtime).seed, candidates, *evidence, *places)
     verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"
