@@ -146,6 +146,7 @@ class Recommender:
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
+        self._items = self._items.select(self._of_items)
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         self._of_request = [name for name in read if name not in {*self._of_items, *self._ranks, SCORE, NOW}]
 
@@ -287,7 +288,7 @@ class Recommender:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
     def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
-        frame = self._items.select(self._of_items)[rows].with_columns(
+        frame = self._items[rows].with_columns(
             pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
             *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
             *(self._rank(name, ranks) for name in self._ranks),

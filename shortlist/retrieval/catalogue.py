@@ -87,14 +87,22 @@ def places_of(wanted: pl.Series, known: pl.Series) -> Rows:
 
     >>> places_of(pl.Series([30, None, 7]), pl.Series([10, 20, 30])).tolist()
     [2, -1, -1]
+    >>> places_of(pl.Series(["b", None, "c"]), pl.Series(["a", "b"])).tolist()
+    [1, -1, -1]
     """
     asked = wanted.cast(known.dtype)
     if not len(known) or not len(asked):
         return np.full(len(asked), -1, np.int32)
     # By halving: a request asks for a few of millions, and a join would read them all.
-    places = known.search_sorted(asked, side="left").to_numpy().astype(np.int64)
-    found = known.gather(np.minimum(places, len(known) - 1)) == asked
-    rows: Rows = np.where(found.fill_null(value=False).to_numpy(), places, -1).astype(np.int32)
+    if known.dtype.is_integer():  # in numpy, which takes a tenth of the time for a few
+        ids, there = known.to_numpy(), asked.is_not_null().to_numpy()
+        numbers = np.array([0 if value is None else value for value in asked.to_list()], ids.dtype)
+        places = np.searchsorted(ids, numbers)
+        found = there & (ids[np.minimum(places, len(ids) - 1)] == numbers)
+    else:
+        places = known.search_sorted(asked, side="left").to_numpy().astype(np.int64)
+        found = (known.gather(np.minimum(places, len(known) - 1)) == asked).fill_null(value=False).to_numpy()
+    rows: Rows = np.where(found, places, -1).astype(np.int32)
     return rows
 
 

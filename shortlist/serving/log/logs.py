@@ -63,6 +63,8 @@ _SLATE: Final = {
 }
 SLATE_COLUMNS: Final = tuple(_SLATE)
 """Columns of the prediction log that only answers to requests for recommendations have."""
+NO_SLATE: Final = (None,) * len(SLATE_COLUMNS)
+"""What the log says of an answer to a request that brought its candidates."""
 _VALUES: Final = {
     "integer": pa.int64(),
     "hex": pa.int64(),

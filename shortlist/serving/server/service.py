@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
-from shortlist.serving.log.logs import SLATE_COLUMNS, logged_inputs
+from shortlist.serving.log.logs import NO_SLATE, logged_inputs
 from shortlist.serving.server.admission import Admission, Place
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
@@ -88,7 +88,7 @@ class Given(NamedTuple):
     """Features that scored it; None where nothing was scored."""
     behind_seconds: float | None
     """How far behind the counts of the open tiles were; None where nothing is counted."""
-    slate: tuple[Any, ...] = (None,) * len(SLATE_COLUMNS)
+    slate: tuple[Any, ...] = NO_SLATE
     """Values of `SLATE_COLUMNS`."""
 
 

@@ -19,7 +19,7 @@ import pytest
 from shortlist.serving.log import log_writer
 from shortlist.serving.log.log_reader import read_log, read_new
 from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
-from shortlist.serving.log.logs import outcome_schema, prediction_schema
+from shortlist.serving.log.logs import NO_SLATE, outcome_schema, prediction_schema
 from shortlist.serving.server.feature_sample import NO_FEATURES
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.spec.data import Data
@@ -63,7 +63,7 @@ def prediction(request_id: str, rows: int = 2) -> tuple[Any, ...]:
         np.arange(rows),
         scores,
     )
-    return (*answer, None, ["home"], *NO_FEATURES)
+    return (*answer, None, ["home"], *NO_FEATURES, *NO_SLATE)
 
 
 def writer(folder: Path, flush_seconds: float = 600, max_waiting: int = 50_000) -> LogWriter:
@@ -94,7 +94,7 @@ def no_space(folder: Path) -> Iterator[None]:
 def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
     log = writer(process_folder(tmp_path, 3))
     assert log.add(prediction("a"))
-    nothing = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES)
+    nothing = (None, np.array([np.nan], np.float32), None, None, *NO_FEATURES, *NO_SLATE)
     assert log.add((NOW, "b", None, False, "canary", "r", 2, 4, 500, "f" * 16, 0.5, True, None, 0.5, *nothing))
     log.close()
     first, second = read_log(tmp_path, PREDICTIONS).to_dicts()

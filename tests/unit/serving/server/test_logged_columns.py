@@ -13,7 +13,7 @@ from shortlist.contracts import Columns
 from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import logged_inputs, prediction_schema
+from shortlist.serving.log.logs import NO_SLATE, logged_inputs, prediction_schema
 from shortlist.serving.server import logged_columns as logged
 from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.feature_sample import NO_FEATURES
@@ -55,7 +55,7 @@ def logged_rows(folder: Path, reader: InputReader, data: Data, *requests: list[T
         answer = (NOW, str(number), None, False, None, None, None, 3, 200, inputs.digest, 1.0, False, None, 1.0)
         scores = np.zeros(inputs.rows, np.float32)
         sent = map(inputs.sent.get, (Columns.TIME, *logged_inputs(data)))
-        assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES))
+        assert log.add((*answer, inputs.keys["item_id"], scores, *sent, *NO_FEATURES, *NO_SLATE))
     log.close()
     assert (log.written, log.problem) == (len(requests), None)
     return read_log(folder, prediction_schema(data)).to_dicts()
@@ -127,7 +127,7 @@ def test_a_request_without_rows_is_logged(tmp_path: Path, reader: InputReader, d
         [],
         np.zeros(0, np.float32),
     )
-    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES))
+    assert log.add((*answer, *map(inputs.sent.get, (Columns.TIME, *logged_inputs(data))), *NO_FEATURES, *NO_SLATE))
     log.close()
     (row,) = read_log(tmp_path, prediction_schema(data)).to_dicts()
     assert (row["items"], row["scores"], row["page"]) == ([], [], ["home"])
