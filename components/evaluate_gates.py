@@ -40,15 +40,13 @@ def evaluate_gates(
         scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
         named |= {one.metadata["model"]: one for one in parts_of(ensembles, "model")}
-        members = {name: tuple(one.metadata.get("members", ())) for name, one in named.items()}
-        shown = {name: Path(slates.path) / name for name in named} if slates else {}
         candidates = {
-            name: Candidate(Path(one.path), scored[name], proven[name], members[name], shown.get(name))
+            name: Candidate(Path(one.path), scored[name], proven[name], tuple(one.metadata.get("members", ())))
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]
-        sources = Path(retrieval.path) if retrieval else None
-        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), sources)
+        stages = (Path(one.path) if one else None for one in (retrieval, slates))
+        blessed = evaluate_gates(limits, seed, candidates, *evidence, Path(verdict.path), *stages)
     verdict.metadata.update({"step": this.record, "blessed": blessed or "none"})
     show_metrics(metrics, verdict_numbers(Path(verdict.path)))
     return blessed or "none"

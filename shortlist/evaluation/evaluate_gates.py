@@ -41,8 +41,6 @@ class Candidate(NamedTuple):
     """Folder of `proof.json`."""
     members: tuple[str, ...] = ()
     """Names of the candidates that it is made of."""
-    slates: Path | None = None
-    """Folder of what was found about its slates; None: none were made."""
 
 
 def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
@@ -55,6 +53,7 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
     baseline_scores: Path,
     verdict: Path,
     retrieval: Path | None = None,
+    slates: Path | None = None,
 ) -> str | None:
     """Write the verdict folder (`gates.json`, `blessing.json`); return the name of the blessed model, if any.
 
@@ -68,6 +67,7 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
         baseline_scores: Scores of the baseline that they have to beat.
         verdict: Where to write.
         retrieval: What the retrieval step left; None or an empty folder: nothing is declared.
+        slates: Folder with one of every candidate's slates, by its name; None: none were made.
     """
     evidence = read_gate_inputs(valid_log, skew, champion, baseline_scores, limits, seed)
     evidence = replace(evidence, **read_retrieval(retrieval, limits, seed))
@@ -82,7 +82,7 @@ def evaluate_gates(  # noqa: PLR0913, PLR0917 - what the steps before left
             evidence,
             limits,
             seed,
-            champion / SLATES,
+            (slates / model, champion / SLATES) if slates is not None else None,
         )
         for model, candidate in candidates.items()
     ]
@@ -110,7 +110,7 @@ class _CandidateResult:
 
 def _evaluate_candidate(
     candidate: Candidate, scored: Scored, members: Sequence[Scored], evidence: GateInputs, limits: Gates, seed: int,
-    champion_slates: Path,
+    made: tuple[Path, Path] | None,
 ) -> _CandidateResult:  # fmt: skip
     folder, model = candidate.folder, scored.measures.model
     scored = replace(
@@ -123,10 +123,9 @@ def _evaluate_candidate(
     digest = folder_digest(folder) if folder.is_dir() else ""
     proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
     slates = None
-    if candidate.slates is not None:
-        slates = measure_slates(
-            candidate.slates, limits.confidence, limits.bootstrap_rounds, seed, champion_slates
-        )  # fmt: skip
+    if made is not None:
+        own, of_champion = made
+        slates = measure_slates(own, limits.confidence, limits.bootstrap_rounds, seed, of_champion)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof,
                 tuple(compare(scored, one, limits) for one in members), slates)  # fmt: skip
     asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
