@@ -52,6 +52,8 @@ def check(
     path = find_spec(spec)
     loaded = load_spec(path, change or [])
     typer.echo(f"{path}: valid; {len(loaded.data.by_name)} columns, {len(loaded.features.names)} features")
+    for notice in loaded.notices:
+        typer.echo(notice)
     if data is not None:
         typer.echo(_checked_log(loaded.data, data, rows))
 

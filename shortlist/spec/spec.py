@@ -84,6 +84,17 @@ class Spec(Section):
             self.retrieval.check(self.data)
         return self
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a valid spec declares that has no effect where it runs, a sentence each."""
+        declared = [name for name in ("filters", "ordering") if getattr(self, name) is not None]
+        if not declared or self.runtime.target != "kserve":
+            return ()
+        return (
+            f"{' and '.join(declared)}: evaluated and gated in every run, but servers of target: kserve only score"
+            f" candidates that clients bring; '{self.name}.recommend' is answered with runtime.target: stack",
+        )
+
     @model_validator(mode="after")
     def _slates_can_be_made(self) -> Self:
         for name in ("filters", "ordering"):
@@ -91,11 +102,6 @@ class Spec(Section):
                 raise ValueError(
                     f"{name}: is for the candidates that `retrieval` finds, and the spec has no such section; declare"
                     " retrieval.sources, or leave it out"
-                )
-            if getattr(self, name) is not None and self.runtime.target == "kserve":
-                raise ValueError(
-                    f"{name}: servers of target: kserve only score candidates that clients bring; leave it out, or"
-                    " declare runtime.target: stack"
                 )
         if self.retrieval is not None and self.retrieval.candidates > self.serving.max_rows:
             raise ValueError(

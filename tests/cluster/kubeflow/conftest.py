@@ -28,9 +28,6 @@ CLUSTER: dict[str, Any] = {
 MakeSpec = Callable[..., Spec]
 
 
-BRING_CANDIDATES = ["filters=null", "ordering=null"]
-
-
 @pytest.fixture(scope="session")
 def changes() -> Callable[..., list[str]]:
     """Return what makes of a shipped spec one for a cluster, as `--set` says it."""
@@ -39,7 +36,7 @@ def changes() -> Callable[..., list[str]]:
         bucket = {"kind": "bucket", "url": "s3://models/shortlist"}
         runtime = {"profile": "cluster", "objects": bucket, "cluster": {**CLUSTER, **cluster}}
         # Servers there score candidates that clients bring.
-        return [f"runtime={json.dumps(runtime)}", f"schedule={json.dumps(schedule or {})}", *BRING_CANDIDATES]
+        return [f"runtime={json.dumps(runtime)}", f"schedule={json.dumps(schedule or {})}"]
 
     return said
 
@@ -59,7 +56,7 @@ def compile_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], C
 
     @cache
     def compiled(cluster: str) -> CompiledGraphs:
-        spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}", *BRING_CANDIDATES])
+        spec = load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={cluster}"])
         return CompiledGraphs.of(spec, folder)
 
     return lambda spec: compiled(canonical_json(spec.runtime))

@@ -38,9 +38,7 @@ RUNTIME = {"profile": "cluster", "objects": {"kind": "bucket", "url": "s3://mode
 
 def spec_with(**cluster: Any) -> Spec:
     runtime = {**RUNTIME, "cluster": {**CLUSTER, **cluster}}
-    return load_spec(
-        ROOT / "pipelines/specs/demo.yaml", [f"runtime={json.dumps(runtime)}", "filters=null", "ordering=null"]
-    )
+    return load_spec(ROOT / "pipelines/specs/demo.yaml", [f"runtime={json.dumps(runtime)}"])
 
 
 @pytest.fixture(scope="module")

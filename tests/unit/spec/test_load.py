@@ -156,3 +156,13 @@ def test_without_the_projects_registry_the_user_is_told_where_to_run(monkeypatch
     monkeypatch.setitem(sys.modules, "models.registry", None)
     with pytest.raises(ShortlistError, match=r"no module models\.registry on Python's path; run from the root"):
         model_sections()
+
+
+def test_a_cluster_says_that_its_servers_do_not_order() -> None:
+    demo = ROOT / "pipelines/specs/demo.yaml"
+    assert load_spec(demo).notices == ()
+    cluster = (
+        'runtime={"profile": "cluster", "target": "kserve", "objects": {"kind": "bucket", "url": "s3://models/demo"}}'
+    )
+    (notice,) = load_spec(demo, [cluster]).notices
+    assert notice.startswith("filters and ordering: evaluated and gated in every run, but servers of target: kserve")
