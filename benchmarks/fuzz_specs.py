@@ -177,7 +177,7 @@ def _drawn_sections(draw: random.Random, tree: dict[str, Any], grammar: Grammar)
         drawn, before = grammar.section(name, texts), root.get(name)
         if name == "features" and draw.random() < 0.8:
             root[name]["columns"] += drawn.get("columns", [])
-        elif name == "data" or (isinstance(before, dict) and draw.random() < 0.8):
+        elif name == "data" or (isinstance(before, dict) and drawn is not None and draw.random() < 0.8):
             # Of the log's declaration, on which all else depends, only a part.
             some = draw.sample(sorted(drawn), min(len(drawn), 2)) if name == "data" else drawn
             root[name] = {**(before or {}), **{key: drawn[key] for key in some}}
