@@ -82,6 +82,7 @@ class Client(ABC):
                 if resent or not self.endpoint.resend:
                     return ClientResponse(0, error=str(error), retries=retries, resent=resent)
                 resent = True
+                await asyncio.sleep(_PAUSE_SECONDS)  # until a killed process accepts no connection any more
             else:
                 wanted = request.rows * self.endpoint.scores_per_row
                 return replace(_checked(answer, wanted), retries=retries, resent=resent)

@@ -48,7 +48,7 @@ def test_the_weights_are_those_of_a_training_on_all_days(
 
 
 def test_the_validation_days_are_scored_by_the_model_that_had_not_learnt_them(table: DayTable, tmp_path: Path) -> None:
-    refitted, alone = fitted("dlrm", table, refit=True, calibration="platt"), fitted("dlrm", table)
+    refitted, alone = (fitted("dlrm", table, refit=refit, calibration="platt") for refit in (True, False))
     assert refitted.record.history[0]["validation_log_loss"] == alone.record.history[0]["validation_log_loss"]
     assert refitted.record.has_learnt(date(2026, 1, 8)) and not alone.record.has_learnt(date(2026, 1, 8))
     refitted.save(tmp_path / "model")
