@@ -13,7 +13,7 @@ from shortlist.spec.data import Column, Data, RowClock, SideTable
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """What a user calls a source: in answers, reports and metrics."""
 
-RESERVED = ("all", "best_possible", "recent_popularity", "filtering", "scoring", "ordering")
+RESERVED = ("all", "best_possible", "recently_popular", "filtering", "scoring", "ordering")
 """Names that reports give to other lists than those of sources."""
 
 K, RECENT_ITEMS = "k", "recent_items"

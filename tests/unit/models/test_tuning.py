@@ -73,7 +73,8 @@ def test_a_search_without_an_end_is_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if kind_of(name).tuning.space])
 def test_the_usual_space_of_a_kind_is_within_its_bounds(name: str) -> None:
     kind = kind_of(name)
-    usual = kind.section.model_validate({"kind": name, "features": ["age"]})
+    needed = {"history": "past", "target": "item"} if "history" in kind.section.model_fields else {}
+    usual = kind.section.model_validate({"kind": name, "features": ["age"], **needed})
     check_space(name, usual, kind.tuning.space)
     space = space_of(Tune(), name, usual)
     params = shipped_params(space, usual)
