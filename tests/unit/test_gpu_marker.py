@@ -59,7 +59,7 @@ def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str])
 
 def test_ci_leaves_them_out_by_name() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "not gpu and not full_size" -n logical --maxprocesses 4 --durations 25\n' in makefile
+    assert '\t@$(BIN)/pytest -m "not gpu and not full_size" -n $(WORKERS) --maxprocesses 4 --durations 25\n' in makefile
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
 
 
