@@ -17,7 +17,7 @@ from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
-pytestmark = pytest.mark.timeout(3_600)  # two runs of eight models, each on a real Triton
+pytestmark = pytest.mark.timeout(3_600)  # two runs of nine models, each on a real Triton
 
 POSITION, SURFACE = ["position_log", "surface_position_rate"], ["duration_log", "surface_rate", "item_rate"]
 CONTEXT = ["*_log", "hour_*", "surface_rate"]
@@ -37,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "dcn": {"kind": "dcn", **NETWORK},
     "wide_deep": {"kind": "wide_deep", **NETWORK},
     "finalnet": {"kind": "finalnet", **NETWORK},
+    "din": {"kind": "din", **NETWORK, "history": "taken", "target": "item_id_id"},
     "both": {"kind": "blend", "models": ["by_position", "by_surface"]},
     "line": {"kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5]},
     "popularity": {"kind": "popularity", "role": "baseline"},
@@ -55,6 +56,8 @@ class Runs(NamedTuple):
 @pytest.fixture(scope="module")
 def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Runs:
     spec = copy.deepcopy(small_spec)
+    past = {"kind": "sequence", "of": "item_id", "key": "user_id", "name": "taken", "last": 5, "min_rows": 150}
+    spec["features"]["columns"].append(past)
     spec["models"] = MODELS
     # What is tested is that nothing on the way stops a kind; on so few rows models are weak and badly calibrated.
     spec["gates"] |= {
