@@ -212,7 +212,7 @@ class Ranker(ABC, Generic[SectionT]):
         check_columns(frame, self.record.features)
         if not frame.height:
             return np.empty(0, np.float32)
-        scores = self._scores(frame)
+        scores = self._probabilities_of(frame)
         assert scores.shape == (frame.height,)
         if np.isnan(scores).any():
             raise DivergedError(
@@ -220,7 +220,7 @@ class Ranker(ABC, Generic[SectionT]):
             )
         return np.asarray(np.clip(scores, _SMALLEST, 1 - _SMALLEST))
 
-    def _scores(self, frame: pl.DataFrame) -> np.ndarray:
+    def _probabilities_of(self, frame: pl.DataFrame) -> np.ndarray:
         if self._calibration is None:
             return np.asarray(self._predict(frame), np.float32)
         return probabilities(self.log_odds(frame))
@@ -228,7 +228,7 @@ class Ranker(ABC, Generic[SectionT]):
     def _held_out(self, learning: LearningTable) -> np.ndarray:
         """Calibrate, and return the scores of the validation rows in the order of the table, before they are learnt."""
         self._calibrate(learning)
-        return np.concatenate([self._scores(frame) for frame in learning.frames("validation")])
+        return np.concatenate([self._probabilities_of(frame) for frame in learning.frames("validation")])
 
     def predict_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
         """Return the probabilities of the further labels by name, as `predict` gives that of the label.
