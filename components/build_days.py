@@ -9,15 +9,15 @@ from components.image import PIPELINE_IMAGE
 def build_days(
     data: str,
     features: str,
-    slices: list,
     runtime: str,
-    days: str,
+    group: str,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     fitted: dsl.Input[dsl.Dataset],
     part: dsl.Output[dsl.Dataset],
 ) -> None:
     """Turn every valid row of some days into the features its day could know."""
+    import json
     from pathlib import Path
 
     from shortlist.features.table import build_table
@@ -27,7 +27,8 @@ def build_days(
     from shortlist.tracking.steps import step
 
     with step("build_days") as this:
+        own = json.loads(group)
         paths = Path(valid_log.path), Path(fitted.path), Path(part.path)
-        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
-        this.rows = build_table(*declared, options, *paths, only=read(days)).rows
+        declared, options = DeclaredSections.parse(data, features, own["slices"]), prepared(runtime)
+        this.rows = build_table(*declared, options, *paths, only=read(own["days"])).rows
     part.metadata["step"] = this.record

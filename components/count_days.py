@@ -9,14 +9,14 @@ from components.image import PIPELINE_IMAGE
 def count_days(
     data: str,
     features: str,
-    slices: list,
     runtime: str,
-    days: str,
+    group: str,
     code: str,
     valid_log: dsl.Input[dsl.Dataset],
     counted: dsl.Output[dsl.Dataset],
 ) -> None:
     """Count the statistics of a group of days."""
+    import json
     from pathlib import Path
 
     from shortlist.features.fan_out import count_group
@@ -26,6 +26,7 @@ def count_days(
     from shortlist.tracking.steps import step
 
     with step("count_days") as this:
-        declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
-        this.rows = count_group(declared, options, Path(valid_log.path), read(days), Path(counted.path))
+        own = json.loads(group)
+        declared, options = DeclaredSections.parse(data, features, own["slices"]), prepared(runtime)
+        this.rows = count_group(declared, options, Path(valid_log.path), read(own["days"]), Path(counted.path))
     counted.metadata["step"] = this.record

@@ -12,12 +12,17 @@ def join_raw_log(
     data: str,
     runtime: str,
     collected: str,
+    until: str,
     partitions: int,
     code: str,
     parts: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     raw_log: dsl.Output[dsl.Dataset],
 ) -> list:
-    """Make one raw log of what was read in groups, and of what was collected; return the groups of days to validate."""
+    """Make one raw log of what was read in groups, and of what was collected; return the groups of days to validate.
+
+    A group says `until` too: kfp.local gives a task in a loop no other step's parameters.
+    """
+    import json
     from pathlib import Path
 
     from shortlist.data.collected import CollectedRows
@@ -34,4 +39,4 @@ def join_raw_log(
         this.rows = table.rows
     ends = [str(part.day) for part in (*table.days[:1], *table.days[-1:])]
     raw_log.metadata.update({"step": this.record, "rows": table.rows, "days": "..".join(ends)})
-    return [written(group) for group in groups_of(table.days, partitions) or [[]]]
+    return [json.dumps({"days": written(one), "until": until}) for one in groups_of(table.days, partitions) or [[]]]

@@ -20,7 +20,11 @@ def merge_features(
     counted: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     fitted: dsl.Output[dsl.Dataset],
 ) -> list:
-    """Make vocabularies and Feast views of what the groups counted; return the groups in which the table is built."""
+    """Make vocabularies and Feast views of what the groups counted; return the groups in which the table is built.
+
+    A group says `slices` too; see `join_raw_log`.
+    """
+    import json
     from pathlib import Path
 
     from shortlist.contracts import Files
@@ -38,4 +42,4 @@ def merge_features(
         table = DayTable.open(log, Files.LOG)
         this.rows = table.rows
     fitted.metadata["step"] = this.record
-    return [written(group) for group in groups_of(table.days, partitions)]
+    return [json.dumps({"days": written(group), "slices": slices}) for group in groups_of(table.days, partitions)]

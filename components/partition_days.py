@@ -20,8 +20,10 @@ def partition_days(
 ) -> NamedTuple("Sharing", [("Output", list), ("previous", str), ("partitions", int)]):  # type: ignore[valid-type]
     """Share out the days that `previous` has not counted; return the groups, `previous` if it fits, how many may be.
 
-    The groups are named Output because kfp.local loops over no other name.
+    The groups are named Output because kfp.local loops over no other name. A group says `slices` too; see
+    `join_raw_log`.
     """
+    import json
     from pathlib import Path
 
     from shortlist.features.fan_out import group_uncounted_days
@@ -34,4 +36,5 @@ def partition_days(
         partitions = Cluster.model_validate_json(cluster).partitions
         declared, options = DeclaredSections.parse(data, features, slices), Runtime.model_validate_json(runtime)
         sharing = group_uncounted_days(declared, options, Path(valid_log.path), partitions, previous)
-    return (sharing.groups, sharing.previous, partitions)
+    groups = [json.dumps({"days": group, "slices": slices}) for group in sharing.groups]
+    return (groups, sharing.previous, partitions)

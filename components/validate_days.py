@@ -9,13 +9,13 @@ from components.image import PIPELINE_IMAGE
 def validate_days(
     data: str,
     runtime: str,
-    until: str,
-    days: str,
+    group: str,
     code: str,
     raw_log: dsl.Input[dsl.Dataset],
     part: dsl.Output[dsl.Dataset],
 ) -> None:
     """Split the rows of some days into valid and quarantined ones."""
+    import json
     from pathlib import Path
 
     from shortlist.data.until import until_of
@@ -27,6 +27,7 @@ def validate_days(
 
     with step("validate_days") as this:
         declared, settings = Data.model_validate_json(data), Runtime.model_validate_json(runtime)
-        paths = Path(raw_log.path), read(days), Path(part.path)
-        this.rows = validate_days(declared, *paths, settings, until_of(until))
+        own = json.loads(group)
+        paths = Path(raw_log.path), read(own["days"]), Path(part.path)
+        this.rows = validate_days(declared, *paths, settings, until_of(own["until"]))
     part.metadata["step"] = this.record

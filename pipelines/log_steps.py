@@ -59,11 +59,12 @@ def log_over_groups(
         join_raw_log,
         **common,
         collected=collected,
+        until=moments["until"],
         partitions=grouped.outputs["partitions"],
         parts=dsl.Collected(read.outputs["part"]),
     )
     raw_log = log.outputs["raw_log"]
-    with dsl.ParallelFor(items=log.outputs["Output"], name="validate") as days:
-        judged = add_step(validate_days, **common, until=moments["until"], days=days, raw_log=raw_log)
+    with dsl.ParallelFor(items=log.outputs["Output"], name="validate") as group:
+        judged = add_step(validate_days, **common, group=group, raw_log=raw_log)
     valid = add_step(join_valid_log, **common, **moments, raw_log=raw_log, parts=dsl.Collected(judged.outputs["part"]))
     return Log(raw_log, valid.outputs["valid_log"], valid.outputs["quarantine"])

@@ -41,13 +41,13 @@ def submit(
     from shortlist.kubeflow.training_runs import prepare, start
 
     loaded = _load(spec, change)
-    for notice in loaded.notices:
-        typer.echo(notice)
     submission = prepare(loaded, data, runs / "compiled", read_later=unread, again=again)
     if dry_run:
         typer.echo(f"would start {submission}")
-        return
-    typer.echo(start(submission, loaded, Kubeflow(_given(host), loaded.runtime.cluster.namespace)))
+    else:
+        typer.echo(start(submission, loaded, Kubeflow(_given(host), loaded.runtime.cluster.namespace)))
+    for notice in loaded.notices:
+        typer.echo(notice)
 
 
 @commands.command()

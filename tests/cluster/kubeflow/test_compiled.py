@@ -13,7 +13,6 @@ from crd_schemas import problems
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import GRAPHS, CompiledGraphs
 from shortlist.spec.load import load_spec
-from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[3]
@@ -51,12 +50,13 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def test_steps_for_which_nothing_is_declared_are_in_no_graph(compiled: CompiledGraphs) -> None:
-    sources = {"sources": {"popular": {"kind": "popular"}}}
-    declared = spec_with().model_copy(update={"retrieval": Retrieval.model_validate(sources)})
-    both = CompiledGraphs.of(declared, compiled.folder.parent)
+    slates = {"exec-build-retrieval", "exec-build-release", "exec-evaluate-slates"}
+    ranking = spec_with().model_copy(update=dict.fromkeys(("retrieval", "filters", "ordering")))
+    less = CompiledGraphs.of(ranking, compiled.folder.parent)
     for graph in ("training", "retraining", "monitoring", "scheduled-retraining"):
-        assert not {"exec-build-retrieval", "exec-train-ensembles"} & set(executors_of(compiled.path(graph)))
-        assert "exec-build-retrieval" in executors_of(both.path(graph))
+        assert not {*slates, "exec-train-ensembles"} & set(executors_of(less.path(graph)))
+        assert slates <= set(executors_of(compiled.path(graph)))
+        assert "exec-train-ensembles" not in executors_of(compiled.path(graph))
 
 
 def executors_of(path: Path) -> dict[str, Any]:

@@ -107,3 +107,18 @@ def test_components_decide_nothing() -> None:
 def wrapped_function(path: Path) -> ast.FunctionDef:
     (function,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
     return function
+
+
+@pytest.mark.parametrize("path", sorted(COMPILED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_loop_takes_no_parameter_of_another_step_but_its_items(path: Path) -> None:
+    """kfp.local gives the item in its place."""
+    pipeline = next(yaml.safe_load_all(path.read_text()))
+    groups = {"root": pipeline["root"], **pipeline["components"]}
+    taken = {
+        f"{name}/{task}": set(given) - {inner["parameterIterator"]["items"].get("inputParameter")}
+        for name, group in groups.items()
+        for task, inner in group.get("dag", {}).get("tasks", {}).items()
+        if "parameterIterator" in inner
+        and (given := [key for key, one in inner["inputs"]["parameters"].items() if "taskOutputParameter" in one])
+    }
+    assert not any(taken.values()), taken
