@@ -123,7 +123,7 @@ class DistributedTrainer(Training):
             gradient.copy_(summed.view_as(gradient).div_(max(1, seen)))
         return float(every[-2]), seen
 
-    def _scored(self, validation: BatchLoader) -> ValidationRows:
+    def _scored_labels(self, validation: BatchLoader) -> list[ValidationRows]:
         found = []
         for batch in self._padded_with_empty_batches(validation.in_order()):
             if not self._total_rows(batch):
@@ -132,10 +132,10 @@ class DistributedTrainer(Training):
         labels, scores = np.concatenate(self._group.gathered(np.concatenate(found, axis=1)), axis=1)
         own = validation.lists_in_order()
         if own is None:
-            return ValidationRows.of(labels, scores, None)
+            return [ValidationRows.of(labels, scores, None)]
         # The lists of other processes are other lists.
         lists = [numbers * self._group.world + rank for rank, numbers in enumerate(self._group.gathered(own))]
-        return ValidationRows.of(labels, scores, np.concatenate(lists))
+        return [ValidationRows.of(labels, scores, np.concatenate(lists))]
 
     def _total_rows(self, batch: Batch) -> int:
         rows = torch.tensor([batch.rows])
