@@ -190,7 +190,7 @@ async def _run(load: Load) -> Generator:
 
 
 def main() -> int:
-    """Run a load; print what became of its requests as JSON."""
+    """Run the load of one file; write what became of its requests to another, as JSON."""
     load = Load(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     if load.processors:
         os.sched_setaffinity(0, load.processors)
@@ -199,7 +199,7 @@ def main() -> int:
     ended = os.times()
     busy_seconds = ended.user + ended.system - began.user - began.system
     asked = [tuple(each) for each in generator.asked]
-    sys.stdout.buffer.write(orjson.dumps({"asked": asked, "busy_seconds": busy_seconds}))
+    Path(sys.argv[2]).write_bytes(orjson.dumps({"asked": asked, "busy_seconds": busy_seconds}))
     return 0
 
 

@@ -132,6 +132,7 @@ class Arrivals:
         question = Question(world, world.models["xgboost"], rows)
         prepared = prepare(question.inputs, "http", world.spec.name)
         self._file = folder / "load.json"
+        self._answers = folder / "answers.json"
         self._body = folder / "body"
         self._body.write_bytes(prepared.body)
         told = {**prepared.headers, "content-length": len(prepared.body), "x-request-id": "load-{number}"}
@@ -148,8 +149,9 @@ class Arrivals:
         )  # fmt: skip
         self._file.write_bytes(orjson.dumps(load._asdict()))
         before = self._server_seconds()
-        command = [sys.executable, "-m", "benchmarks.open_loop", str(self._file)]
-        said = orjson.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603 - our own
+        command = [sys.executable, "-m", "benchmarks.open_loop", str(self._file), str(self._answers)]
+        subprocess.run(command, check=True)  # noqa: S603 - our own
+        said = orjson.loads(self._answers.read_bytes())
         found.server_seconds += self._server_seconds() - before
         found.generator_seconds += said["busy_seconds"]
         found.add([Asked(*each) for each in said["asked"]], seconds)
