@@ -214,7 +214,7 @@ def _manager(folder: Path, log: Path, serving: Serving) -> Config:
                     "max_request_bytes": limits.max_request_bytes,
                 },
             },
-            *shedding_filters(serving.overload),
+            *shedding_filters(serving.overload, serving.replicas / len(ENVOYS)),
             {
                 "name": "envoy.filters.http.router",
                 "typed_config": {

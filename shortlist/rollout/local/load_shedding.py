@@ -23,12 +23,17 @@ _PERCENTILE: Final = 95
 """Of the latencies that are compared: under overload most answers may be a server's quick refusals."""
 _LEAST_TURNS: Final = 4
 """Requests that always get in, in multiples of those that a server works on at once."""
-_LOOK_SECONDS: Final = 0.1
+_SHORTEST_INTERVAL: Final = 0.1
+"""Seconds between two changes of the limit; with a longer latency as many as that.
+
+A change shows in the latencies only when the requests that it let in are answered. Changed sooner, the limit would
+double ten times over before the first of them, and then fall to its least, again and again.
+"""
 
 
-def shedding_filters(overload: Overload) -> list[Config]:
+def shedding_filters(overload: Overload, servers_per_envoy: float) -> list[Config]:
     """Return the filters of all tracks; a route has to ask for one."""
-    return [_shedding_filter(track, overload) for track in TRACKS]
+    return [_shedding_filter(track, overload, servers_per_envoy) for track in TRACKS]
 
 
 def sheds(track: str) -> Config:
@@ -37,14 +42,14 @@ def sheds(track: str) -> Config:
     return {"typed_per_filter_config": {f"{_FILTER}.{track}": {"@type": kind, "config": {}}}}
 
 
-def _shedding_filter(track: str, overload: Overload) -> Config:
+def _shedding_filter(track: str, overload: Overload, servers_per_envoy: float) -> Config:
     latency_seconds = max(_WAIT_SHARE * overload.max_wait_ms / 1000, 0.001)  # Envoy takes no less
     least = min(_LEAST_TURNS * overload.max_concurrent, overload.most)
     controller = {
         "sample_aggregate_percentile": {"value": _PERCENTILE},
         "concurrency_limit_params": {
-            "max_concurrency_limit": overload.most,
-            "concurrency_update_interval": f"{_LOOK_SECONDS:g}s",
+            "max_concurrency_limit": max(least, int(servers_per_envoy * overload.most)),
+            "concurrency_update_interval": f"{max(latency_seconds, _SHORTEST_INTERVAL):g}s",
         },
         # A declared time, not a measured one: to measure it Envoy would refuse nearly everything for a while.
         "min_rtt_calc_params": {
