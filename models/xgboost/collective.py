@@ -30,10 +30,11 @@ def xgboost_collective() -> Iterator[None]:
         tracker = RabitTracker(n_workers=group.world, host_ip=os.environ["MASTER_ADDR"], sortby="task")
         tracker.start()
     arguments = json.loads(group.broadcast_from_first(json.dumps(tracker.worker_args() if tracker else {})))
-    with xgb.collective.CommunicatorContext(**arguments, dmlc_task_id=f"{group.rank:06d}"):
+    own = {"dmlc_task_id": f"{group.rank:06d}", "dmlc_timeout": group.wait_seconds}
+    with xgb.collective.CommunicatorContext(**arguments, **own):
         yield
     if tracker is not None:
-        tracker.wait_for()
+        tracker.wait_for(group.wait_seconds)
 
 
 def all_gather_rows(own: np.ndarray) -> np.ndarray:

@@ -87,6 +87,9 @@ class Workers(Section):
     """Pods."""
     processes: int = Field(default=1, ge=1)
     """Per pod: one per GPU, or per group of cores."""
+    wait_seconds: int = Field(default=600, ge=1, le=86_400)
+    """How long a process waits for the others in one exchange before all are stopped; the slowest must have decoded its
+    files in this time."""
     pod: Task = Task()
     """What each pod gets; `tasks` says what the step gets that waits for them, and then holds the whole model."""
 

@@ -61,7 +61,7 @@ def train_on_cluster(place: TrainJobContext, job: Job, out_model: Path) -> None:
 
 def job_name(job: Job) -> str:
     """Return a DNS label that says what is trained from what."""
-    said = job.model_dump_json(exclude={"table", "champion"})
+    said = job.model_dump_json(exclude={"table", "champion", "wait_seconds"})
     files = [sha256(Path(job.table) / name) for share in job.shares for name in share]
     champion = folder_digest(Path(job.champion)) if job.champion else ""
     digest = hashlib.sha256("\0".join([said, *files, champion]).encode()).hexdigest()

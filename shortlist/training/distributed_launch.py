@@ -26,7 +26,7 @@ def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedL
     if workers is None or world == 1:
         return None
     if "KUBERNETES_SERVICE_HOST" not in os.environ:
-        return DistributedLaunch(world, train_locally)
+        return DistributedLaunch(world, train_locally, workers.wait_seconds)
     from shortlist.rollout.kserve.api import KubernetesAPI, connect
     from shortlist.training.cluster_workers import TrainJobContext, train_on_cluster  # loads the cluster's client
 
@@ -37,4 +37,5 @@ def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedL
             train_on_cluster,
             TrainJobContext(kubernetes, open_object_store(StorageConfig.parse(stores)), declared, workers),
         ),
+        workers.wait_seconds,
     )

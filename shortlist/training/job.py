@@ -12,6 +12,7 @@ from models.inputs import MEAN_WEIGHT, chosen, days_learnt, mean_weight
 from models.ranker import IncompatibleModelError
 from shortlist.contracts import ShortlistError
 from shortlist.spec.base import Section
+from shortlist.spec.cluster import Workers
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTable, share_of
@@ -70,6 +71,8 @@ class Job(BaseModel):
     """Files of every process, relative to the table's folder."""
     champion: str = ""
     """Folder of the model to start from; empty: none."""
+    wait_seconds: int = Workers().wait_seconds
+    """How long a process waits for the others."""
 
     @classmethod
     def of(

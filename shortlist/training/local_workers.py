@@ -46,11 +46,7 @@ def _run(job: Path, world: int) -> None:
     # Nothing listens beyond this machine, and the cores are shared fairly.
     threads = str(max(1, (os.cpu_count() or 1) // world))
     own = {"OMP_NUM_THREADS": threads, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(world),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "localhost",
-        "-m", "shortlist.training.worker", str(job),
-    ]  # fmt: skip
+    command = [*torchrun(world), "-m", "shortlist.training.worker", str(job)]
     with (job.parent / _LOG).open("wb") as log:
         process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)  # noqa: S603 - our own
         try:
@@ -61,6 +57,14 @@ def _run(job: Path, world: int) -> None:
             raise
     if code:
         raise _why(job.parent, world)
+
+
+def torchrun(world: int) -> list[str]:
+    """Return the command that starts so many processes of what follows it; no name of this machine is looked up."""
+    return [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(world),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "localhost",
+    ]  # fmt: skip
 
 
 def _why(folder: Path, world: int) -> ShortlistError:

@@ -11,6 +11,7 @@ from models.ranker import MemberFiles, Ranker
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import ShortlistError
+from shortlist.spec.cluster import Workers
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import IntegrityError
@@ -26,6 +27,8 @@ class DistributedLaunch(NamedTuple):
     """How many."""
     run: Callable[[Job, Path], None]
     """run(job, out_model) has them train and writes the model's folder, whole or not at all."""
+    wait_seconds: int = Workers().wait_seconds
+    """How long one waits for another."""
 
 
 def ranker_class(kind: str) -> type[Ranker[Any]]:
@@ -81,7 +84,8 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         ranker.fit(table, runtime, champion=champion, members=members)
         ranker.save(out_model)
     else:
-        spread.run(Job.of(kind, section, table, runtime, champion, spread.world, name), out_model)
+        job = Job.of(kind, section, table, runtime, champion, spread.world, name)
+        spread.run(job.model_copy(update={"wait_seconds": spread.wait_seconds}), out_model)
         ranker = load_ranker(out_model)
         if section.calibration != "none":
             ranker.calibrate(table)

@@ -29,7 +29,7 @@ def work(path: Path, rank: int) -> None:
     if rank:
         os.environ.pop(EVENTS_VARIABLE, None)  # one progress bar is enough
     cuda = torch_device(job.runtime.engine) == "cuda"
-    with joined(job.files(rank), cuda):
+    with joined(job.files(rank), cuda, job.wait_seconds):
         ranker.fit(job.opened, runtime, champion=Path(job.champion) if job.champion else None)
         if rank == 0:
             ranker.save(path.parent / MODEL)

@@ -81,7 +81,7 @@ def main() -> None:
     ranker = DLRMRanker(DLRMRanker.section_type.model_validate(job.section))
     losses = record_steps()
     rank = int(os.environ["RANK"])
-    with joined(job.files(rank), cuda=False) as group:
+    with joined(job.files(rank), cuda=False, wait_seconds=job.wait_seconds) as group:
         check_table(job, group.rank, group.world)
         ranker.fit(job.opened, job.runtime)
     if rank == 0:

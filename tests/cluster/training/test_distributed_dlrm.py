@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
@@ -33,13 +32,15 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 from shortlist.training.job import Job
-from shortlist.training.local_workers import train_locally
+from shortlist.training.local_workers import torchrun, train_locally
 from shortlist.training.train import DistributedLaunch, load_ranker, train
 
 SECTION = DLRMModel(
     features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),
     batch_size=256, epochs=3, patience=3, precision="fp32",
 )  # fmt: skip
+pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests
+
 STEPS = Path(__file__).parent / "distributed_steps.py"
 
 
@@ -107,9 +108,8 @@ def test_every_step_has_the_loss_of_one_process(uneven: DayTable, tmp_path: Path
     job = Job.of("dlrm", section, uneven, runtime, None, 2)
     rows = [sum(pl.scan_parquet(path).select(pl.len()).collect().item() for path in job.files(r)) for r in (0, 1)]
     assert rows[0] != rows[1]  # one process runs out of rows before the other
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(STEPS)]
     ran = subprocess.run(
-        [*launcher, str(job.write(tmp_path))], capture_output=True, text=True, check=False,
+        [*torchrun(2), str(STEPS), str(job.write(tmp_path))], capture_output=True, text=True, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -30,6 +30,8 @@ from shortlist.training.job import Job
 from shortlist.training.train import load_ranker
 from shortlist.training.train_job import train_job
 
+pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests
+
 IMAGE = "registry.example/shortlist@sha256:" + "a" * 64
 CLUSTER = Cluster.model_validate(
     {

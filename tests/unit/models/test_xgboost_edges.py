@@ -152,7 +152,7 @@ def test_xgboost_sketches_all_rows_of_several_processes_and_on_a_gpu(
         monkeypatch.setattr("models.xgboost.matrices.xgboost_device", lambda engine: "cuda")
         monkeypatch.setattr("models.xgboost.matrices.reads_on_device", lambda engine, device: False)
     else:
-        monkeypatch.setattr("models.xgboost.matrices.current", lambda: ProcessGroup(0, 2, frozenset()))
+        monkeypatch.setattr("models.xgboost.matrices.current", lambda: ProcessGroup(0, 2, frozenset(), 1))
     learning = LearningTable(table, chosen(table, ("age",)))
     found = []
     for rows in (None, 1_000):

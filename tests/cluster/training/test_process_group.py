@@ -1,0 +1,61 @@
+"""A process that does not answer ends the training of those that wait for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from models.process_group import current, joined
+from shortlist.contracts import ShortlistError
+
+pytestmark = pytest.mark.timeout(120)
+
+OTHER = """
+import os, signal
+import torch.distributed
+from models.process_group import joined
+print("ready", flush=True)
+with joined(frozenset(), cuda=False, wait_seconds=60):
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+"""Rank 1: it joins, and then answers no more."""
+
+
+@pytest.fixture(autouse=True)
+def rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process the first of two, as torchrun does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "RANK": 0}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_a_process_that_never_comes_is_waited_for_only_so_long() -> None:
+    with (
+        pytest.raises(ShortlistError, match="waited 1 s for the others and at least one did not answer"),
+        joined(frozenset(), cuda=False, wait_seconds=1),
+    ):
+        pass
+    assert current() is None
+
+
+def test_a_process_that_stops_answering_ends_the_exchange() -> None:
+    environment = {**os.environ, "RANK": "1"}
+    with subprocess.Popen([sys.executable, "-c", OTHER], env=environment, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "ready\n"
+            with (
+                pytest.raises(ShortlistError, match=r"raise runtime\.cluster\.workers\.<model>\.wait_seconds"),
+                joined(frozenset(), cuda=False, wait_seconds=5) as group,
+            ):
+                assert group.world == 2
+                group.gathered(np.zeros(3))
+        finally:
+            other.kill()
+    assert current() is None
