@@ -24,6 +24,7 @@ def undeclared_steps(spec: Spec) -> frozenset[str]:
         "build_retrieval": retrieves,
         "build_release": retrieves,
         "evaluate_slates": retrieves,
+        "refresh_releases": retrieves,
         "train_ensembles": any(model.members for model in spec.models.values()),
     }
     return frozenset(step for step, wanted in declared.items() if not wanted)

@@ -1,4 +1,4 @@
-"""Newer statistics for the features of the champion, without a training."""
+"""Newer statistics for the features of the champion, and newer candidates, without a training."""
 
 from typing import Any
 
@@ -7,12 +7,13 @@ from kfp import dsl
 from components.find_served_features import find_served_features
 from components.fit_features import fit_features
 from components.publish_features import publish_features
+from components.refresh_releases import refresh_releases
 from pipelines.log_steps import log_in_one_pod
 from pipelines.parameters import described
 from pipelines.steps import add_step
 
 
-@dsl.pipeline(name="shortlist-refresh", description="Newer statistics for the features of the champion")
+@dsl.pipeline(name="shortlist-refresh", description="Newer statistics and candidates for the champion")
 @described
 def refresh(
     name: str,
@@ -25,7 +26,10 @@ def refresh(
     stores: str,
     code: str,
 ) -> None:
-    """Count what is new in the log and publish it: Feast's online store, and the snapshot of every server."""
+    """Count what is new in the log and publish it: Feast's online store, and the snapshot of every server.
+
+    Then the sources of candidates are brought up to the same log: a new item is scored with features that know it.
+    """
     wanted: dict[str, Any] = {"name": name, "data": data, "features": features, "stores": stores, "code": code}
     served = add_step(find_served_features, cached=False, **wanted)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
@@ -40,7 +44,7 @@ def refresh(
         **common,
         valid_log=made.valid_log,
     )
-    add_step(
+    published = add_step(
         publish_features,
         cached=False,
         name=name,
@@ -51,3 +55,14 @@ def refresh(
         valid_log=made.valid_log,
         fitted=fitted.outputs["fitted"],
     )
+    # Which releases there are is not in its parameters.
+    add_step(
+        refresh_releases,
+        cached=False,
+        name=name,
+        data=served.outputs["data"],
+        log=log,
+        stores=stores,
+        **common,
+        valid_log=made.valid_log,
+    ).after(published)

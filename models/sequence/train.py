@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from models.dlrm.optimizer import summed_by_row
 from models.sequence.network import Encoder
-from models.two_tower.entities import Entities, looked_up, standardised
+from models.two_tower.entities import Entities, looked_up
 from shortlist.contracts import Columns, DataError
+from shortlist.retrieval.item_content import ItemContent, NumberScale
 from shortlist.retrieval.source import ROW, FitData
 from shortlist.retrieval.sources.sequence import LearntSequences, SequenceSource
 from shortlist.system.progress import progress
@@ -79,7 +80,7 @@ def train(section: SequenceSource, given: FitData) -> LearntSequences:
             loss = float(torch.stack(losses).mean())
             seconds = time.perf_counter() - began
             history.append({"epoch": epoch, "loss": loss, "events_per_s": float(sessions.lengths.sum()) / seconds})
-    return LearntSequences(trainer.encoder.eval(), trainer.item_vectors(), history)
+    return LearntSequences(trainer.encoder.eval(), trainer.item_vectors(), trainer.content(), history)
 
 
 class Batch(NamedTuple):
@@ -108,7 +109,8 @@ class Trainer:
         width = section.embedding_dim
         self._section = section
         self.items = Entities.of(items, section.item_columns, 0)
-        self._numbers_IN = torch.from_numpy(standardised(items, section.item_numbers))
+        self._scale = NumberScale.of(items, section.item_numbers)
+        self._numbers_IN = torch.from_numpy(self._scale.standardised(items))
         # The last row stands for a masked event.
         drawn = torch.empty(self.items.table_rows + 1, width).normal_(std=_SPREAD)
         self.table_RD = nn.Parameter(drawn)
@@ -189,6 +191,10 @@ class Trainer:
             found.append(self._with_numbers(self._pooled(looked_up((self.items, wanted))), wanted).numpy())
         vectors: NDArray[np.float32] = np.concatenate(found)
         return vectors
+
+    def content(self) -> ItemContent:
+        """Return what was learnt of items' columns."""
+        return self.items.content(self.table_RD, 0, self._scale, self.weight_ND)
 
     def _with_numbers(self, pooled_UD: Tensor, items: Tensor) -> Tensor:
         return pooled_UD + self._numbers_IN[items] @ self.weight_ND if self._numbers_IN.shape[1] else pooled_UD

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.dlrm.chunks import Lookups
+from shortlist.retrieval.item_content import ENTITY, SHARE, VALUE, ItemContent, Matrix, NumberScale, column_values
 
-_ENTITY, _ROW, _SHARE, _LENGTH = "entity", "row", "share", "length"
+_ROW = "row"
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,14 @@ class Entities:
         shares: Weight of each; the values of a `tags` column share 1.
         starts: Where each entity's rows begin, int64, shape (entities + 1,).
         table_rows: Rows of the table that they use.
+        values: By column, the values in the order of their rows, which follow those of the ids.
     """
 
     rows: Tensor
     shares: Tensor
     starts: Tensor
     table_rows: int
+    values: Mapping[str, pl.Series]
 
     @classmethod
     def of(cls, table: pl.DataFrame, columns: Sequence[str], first: int) -> Entities:
@@ -41,29 +43,46 @@ class Entities:
             columns: Whose values get rows of their own; a null gets none.
             first: First row of the embedding table that is free.
         """
-        numbers = pl.Series(_ENTITY, np.arange(table.height), dtype=pl.Int64)
-        parts = [pl.DataFrame({_ENTITY: numbers, _ROW: numbers + first, _SHARE: np.ones(table.height, np.float32)})]
-        free = first + table.height
+        numbers = pl.Series(ENTITY, np.arange(table.height), dtype=pl.Int64)
+        parts = [pl.DataFrame({ENTITY: numbers, _ROW: numbers + first, SHARE: np.ones(table.height, np.float32)})]
+        free, values = first + table.height, {}
         for name in columns:
-            part = _values(numbers, table[name])
-            count = part["value"].n_unique()
-            parts.append(part.select(_ENTITY, (pl.col("value").rank("dense") - 1 + free).cast(pl.Int64).alias(_ROW),
-                                     pl.col(_SHARE).cast(pl.Float32)))  # fmt: skip
-            free += count
-        every = pl.concat(parts).sort(_ENTITY, maintain_order=True)
-        lengths = np.bincount(every[_ENTITY].to_numpy(), minlength=table.height)
+            part = column_values(numbers, table[name])
+            values[name] = part[VALUE].unique().sort()
+            parts.append(part.select(ENTITY, (pl.col(VALUE).rank("dense") - 1 + free).cast(pl.Int64).alias(_ROW),
+                                     pl.col(SHARE).cast(pl.Float32)))  # fmt: skip
+            free += len(values[name])
+        every = pl.concat(parts).sort(ENTITY, maintain_order=True)
+        lengths = np.bincount(every[ENTITY].to_numpy(), minlength=table.height)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return cls(
             torch.from_numpy(every[_ROW].to_numpy().astype(np.int32)),
-            torch.from_numpy(every[_SHARE].to_numpy().copy()),
+            torch.from_numpy(every[SHARE].to_numpy().copy()),
             torch.from_numpy(starts.astype(np.int64)),
             free - first,
+            values,
         )
 
     @property
     def count(self) -> int:
         """Number of entities."""
         return len(self.starts) - 1
+
+    def content(self, table_RD: Tensor, first: int, scale: NumberScale, weight_ND: Tensor) -> ItemContent:
+        """Return what was learnt of the columns, ids left out.
+
+        Args:
+            table_RD: The embedding table.
+            first: Row of the first id.
+            scale: Of the numeric columns.
+            weight_ND: Of these.
+        """
+        free, learnt = first + self.count, {}
+        for name, values in self.values.items():
+            vectors: Matrix = table_RD[free : free + len(values)].detach().numpy()
+            learnt[name] = ItemContent.learnt(values, vectors)
+            free += len(values)
+        return ItemContent(table_RD.shape[1], learnt, scale, weight_ND.detach().numpy())
 
 
 def looked_up(*chosen: tuple[Entities, Tensor]) -> Lookups:
@@ -86,23 +105,3 @@ def looked_up(*chosen: tuple[Entities, Tensor]) -> Lookups:
         shares.append(entities.shares[place])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), *lengths]).cumsum(0).to(torch.int32)
     return Lookups(torch.cat(rows), starts, torch.cat(shares))
-
-
-def standardised(table: pl.DataFrame, columns: Sequence[str]) -> NDArray[np.float32]:
-    """Return numeric columns with mean 0 and deviation 1, shape (lines, columns); 0 for a null."""
-    numbers = table.select(pl.col(name).cast(pl.Float64) for name in columns).to_numpy().reshape(table.height, -1)
-    mean = np.nanmean(numbers, axis=0) if len(columns) else np.zeros(0)
-    scale = np.nanstd(numbers, axis=0) if len(columns) else np.ones(0)
-    found: NDArray[np.float32] = np.nan_to_num((numbers - mean) / np.where(scale > 0, scale, 1)).astype(np.float32)
-    return found
-
-
-def _values(numbers: pl.Series, column: pl.Series) -> pl.DataFrame:
-    """Return every value of a column with its entity and its share."""
-    frame = pl.DataFrame({_ENTITY: numbers, "value": column})
-    if isinstance(column.dtype, pl.List):
-        frame = frame.with_columns(pl.col("value").list.len().alias(_LENGTH)).explode("value", empty_as_null=False)
-        frame = frame.with_columns((1 / pl.col(_LENGTH)).alias(_SHARE))
-    else:
-        frame = frame.with_columns(pl.lit(1.0).alias(_SHARE))
-    return frame.filter(pl.col("value").is_not_null())

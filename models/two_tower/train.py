@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from models.dlrm.fused_table import FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad
-from models.two_tower.entities import Entities, looked_up, standardised
+from models.two_tower.entities import Entities, looked_up
 from shortlist.contracts import DataError
+from shortlist.retrieval.item_content import NumberScale
 from shortlist.retrieval.source import ROW, FitData
 from shortlist.retrieval.sources.two_tower import Towers, TwoTower
 from shortlist.system.progress import progress
@@ -81,9 +82,9 @@ class TwoTowers(nn.Module):
         random = torch.Generator().manual_seed(seed)
         drawn = torch.empty(rows, width).normal_(std=width**-0.5, generator=random)
         self.table = FusedTable.of(drawn, torch.zeros(rows))
-        self.register_buffer("numbers_IN", torch.from_numpy(standardised(items, section.item_numbers)))
-        smoothed = np.log((counts + 1) / (counts.sum() + len(counts)))
-        self.register_buffer("popularity_I", torch.from_numpy(section.popularity * smoothed).float())
+        self._scale = NumberScale.of(items, section.item_numbers)
+        self.register_buffer("numbers_IN", torch.from_numpy(self._scale.standardised(items)))
+        self.register_buffer("popularity_I", torch.from_numpy(section.popularity_logits(counts)).float())
         self._temperature = section.temperature
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
 
@@ -108,7 +109,8 @@ class TwoTowers(nn.Module):
         user_vectors = np.concatenate(of_users)
         learnt = user_vectors.any(axis=1, keepdims=True).astype(np.float32)
         item_vectors = np.concatenate([np.concatenate(of_items), added], axis=1)
-        return Towers(ids, np.concatenate([user_vectors, learnt], axis=1), item_vectors, history)
+        content = self.items.content(self.table.weight_RD, self.users.table_rows, self._scale, self.weight_ND)
+        return Towers(ids, np.concatenate([user_vectors, learnt], axis=1), item_vectors, content, history)
 
 
 class Trainer:

@@ -59,7 +59,8 @@ def why(
     """Say how an answer with recommendations came about, stage by stage, and whether it comes out the same again."""
     from shortlist.deployment.why import explain
 
-    for line in explain(_deployer(spec, runs).places, request_id):
+    deployer = _deployer(spec, runs)
+    for line in explain(deployer.places, request_id, deployer.store):
         typer.echo(line)
 
 

@@ -70,7 +70,8 @@ class Deployer:
         self._runtime = runtime
 
     @cached_property
-    def _feast(self) -> FeastStoreLocation:
+    def store(self) -> FeastStoreLocation:
+        """Where the spec's features and refreshed releases are kept."""
         return spec_feast_store_location(self._stores, self.name)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
@@ -229,10 +230,10 @@ class Deployer:
 
     def _store(self) -> Path | StorageConfig | None:
         """Return where servers find users' rows and the views; None when nothing was ever put there."""
-        if self._feast.announced() is None:
+        if self.store.announced() is None:
             return None
-        plain = self._feast.folder is not None and not self._feast.shares and self._feast.database is None
-        return self._feast.folder if plain else self._stores
+        plain = self.store.folder is not None and not self.store.shares and self.store.database is None
+        return self.store.folder if plain else self._stores
 
     def _log_folder(self) -> Path:
-        return local_copy(self._feast.expected()["log"])
+        return local_copy(self.store.expected()["log"])

@@ -13,9 +13,11 @@ import polars as pl
 from monitoring.served_features.sample import logged_tensors, readable
 from monitoring.windows.answered import ROWS
 from shortlist.contracts import Files, ShortlistError
+from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.recommender import Recommender, SlateRequest
+from shortlist.recommending.refreshed import kept_release
 from shortlist.recommending.release import open_release
 from shortlist.rollout.local.version import RELEASE
 from shortlist.serving.export.onnx_session import session
@@ -25,7 +27,7 @@ from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.recommending import request_of
 from shortlist.spec.data import Data
-from shortlist.storage.artefacts import folder_digest
+from shortlist.storage.artefacts import digest_of_files, folder_digest, read_json
 
 _MOST_LISTED: Final = 20
 _FRAME: Final = "frame"
@@ -57,9 +59,27 @@ class ServedVersion:
         declared = Preprocessing.load(folder / "model" / Files.PREPROCESSING).plan.declared
         return cls(folder, declared.data, Signature.read(folder / "model" / FOLDER))
 
-    def recommender(self) -> Recommender:
-        """Return the stages but for the model, verified."""
-        return open_release(self.folder / RELEASE, self.data)
+    def release(self, digest: str | None, place: FeastStoreLocation | None) -> Path:
+        """Return the folder of the release that made a slate: the training's own, or one that a refresh made of it.
+
+        Args:
+            digest: That of the slate; None in logs of before there were refreshed ones.
+            place: Where refreshed ones are kept.
+
+        Raises:
+            ShortlistError: It is gone.
+        """
+        own = self.folder / RELEASE
+        declared = digest_of_files(
+            read_json(own / Files.MANIFEST)["sha256"]
+        )  # the files are verified by whoever opens it
+        if digest is None or place is None or digest == declared:
+            return own
+        return kept_release(place, digest)
+
+    def recommender(self, digest: str | None = None, place: FeastStoreLocation | None = None) -> Recommender:
+        """Return the stages but for the model, verified; see `release`."""
+        return open_release(self.release(digest, place), self.data)
 
 
 def find_slate(places: ServingPaths, request_id: str) -> dict[str, Any]:
@@ -83,8 +103,13 @@ def find_slate(places: ServingPaths, request_id: str) -> dict[str, Any]:
     )
 
 
-def explain(places: ServingPaths, request_id: str) -> Iterator[str]:
+def explain(places: ServingPaths, request_id: str, store: FeastStoreLocation | None = None) -> Iterator[str]:
     """Give the lines about a slate: what every stage did, what was used, and whether it comes out the same again.
+
+    Args:
+        places: Where the spec's log and versions are.
+        request_id: Of the slate.
+        store: Where refreshed releases are kept; None: there are none.
 
     Raises:
         ShortlistError: It is not logged, or the files of its version are gone or were changed.
@@ -92,7 +117,7 @@ def explain(places: ServingPaths, request_id: str) -> Iterator[str]:
     """
     row = find_slate(places, request_id)
     version = ServedVersion.open(places, row["version"])
-    stages = version.recommender()
+    stages = version.recommender(row["slate:release"], store)
     yield from _stages(row, stages)
     yield from _places(row)
     yield from _features(row, version.signature)
@@ -149,7 +174,9 @@ def _features(row: Mapping[str, Any], signature: Signature) -> Iterator[str]:
 
 def _digests(version: ServedVersion, stages: Recommender) -> Iterator[str]:
     yield f"  model      {folder_digest(version.folder / 'model')}"
-    yield f"  release    {folder_digest(version.folder / RELEASE)}"
+    own, last = folder_digest(version.folder / RELEASE), stages.retriever.facts["last_day"]
+    how = "of the training" if stages.digest == own else f"a refresh of {own}, the training's"
+    yield f"  release    {stages.digest}, {how}; {stages.size} items, days up to {last}"
     for name, digest in stages.digests.items():
         yield f"    {digest[:16]}  {name}"
 

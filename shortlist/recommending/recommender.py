@@ -25,6 +25,7 @@ from shortlist.retrieval.union import NO_RANK
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import SourceSection
+from shortlist.storage.artefacts import digest_of_files
 
 _NO_ITEM: Final = -1
 
@@ -145,6 +146,7 @@ class Recommender:
         self._types = types or {}
         self._users = users
         self.digests = digests or {}
+        self.digest = digest_of_files(self.digests)
         labels = frozenset(map(score_column, labels))
         items = retriever.catalogue.items
         self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))

@@ -25,16 +25,19 @@ from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
 
 SLATES: Final = "slates.json"
-"""Sections `filters` and `ordering` as they are released."""
-_SOURCES: Final = "sources"
+"""Sections `filters` and `ordering` as they are released; and which release this one brings up to date, if any."""
+_REFRESHES: Final = "refreshes"
+SOURCES: Final = "sources"
+"""Folder of the fitted sources, inside a release."""
 _LISTS: Final = "lists"
 _USERS: Final = "users.arrow"
 _ITEM: Final = "item"
 
 
 def write_release(
-    sources: Path, data: Data, filters: Filters, ordering: Ordering, log: Path, files: Path | None, folder: Path
-) -> int:
+    sources: Path, data: Data, filters: Filters, ordering: Ordering, log: Path, files: Path | None, folder: Path,
+    *, refreshes: str = "",
+) -> int:  # fmt: skip
     """Write the release of a run, all or nothing; return the number of items that can be recommended.
 
     Args:
@@ -45,6 +48,7 @@ def write_release(
         log: Folder of the validated log.
         files: Folder of the user's files, for lists of items; None where there are none.
         folder: Where to write.
+        refreshes: Digest of the release that this one brings up to date; empty: it is a training's.
 
     Raises:
         DataError: A pinned item can never be shown.
@@ -56,14 +60,14 @@ def write_release(
     lists = {rule.name: rule.read_list(files, item_type) for rule in filters.rules if rule.file and files is not None}
     _check_pins(filters, ordering, lists)
     with atomic_folder(folder) as staging:
-        shutil.copytree(sources, staging / _SOURCES, copy_function=_link)
-        retriever = Retriever.open(staging / _SOURCES)
+        shutil.copytree(sources, staging / SOURCES, copy_function=_link)
+        retriever = Retriever.open(staging / SOURCES)
         (staging / _LISTS).mkdir()
         for name, items in lists.items():
             items.to_frame(_ITEM).write_parquet(staging / _LISTS / f"{name}.parquet")
         _user_columns(data, retriever.section, filters, ordering, log).write_ipc(staging / _USERS)
         sections = {"filters": filters.model_dump(mode="json"), "ordering": ordering.model_dump(mode="json")}
-        write_json(staging / SLATES, sections)
+        write_json(staging / SLATES, sections | ({_REFRESHES: refreshes} if refreshes else {}))
         write_manifest(staging)
     return retriever.catalogue.size
 
@@ -79,16 +83,23 @@ def open_release(folder: Path, data: Data) -> Recommender:
         IntegrityError: A file is missing or was changed.
     """
     digests = verify_manifest(folder)
-    sections: Mapping[str, Any] = read_json(folder / SLATES)
-    filters, ordering = (
-        Filters.model_validate(sections["filters"]),
-        Ordering.model_validate(sections["ordering"]),
-    )
+    filters, ordering = read_sections(folder)
     lists = {path.stem: pl.read_parquet(path)[_ITEM] for path in sorted((folder / _LISTS).glob("*.parquet"))}
     users = pl.read_ipc(folder / _USERS, memory_map=True)
     return Recommender(
-        Retriever.open(folder / _SOURCES), filters, ordering, lists, candidate_types(data), users, digests, data.labels
+        Retriever.open(folder / SOURCES), filters, ordering, lists, candidate_types(data), users, digests, data.labels
     )
+
+
+def read_sections(folder: Path) -> tuple[Filters, Ordering]:
+    """Return the sections that a release was made with."""
+    sections: Mapping[str, Any] = read_json(folder / SLATES)
+    return Filters.model_validate(sections["filters"]), Ordering.model_validate(sections["ordering"])
+
+
+def refreshed_digest(folder: Path) -> str:
+    """Return the digest of the release that a release brings up to date; empty: it is a training's."""
+    return str(read_json(folder / SLATES).get(_REFRESHES, ""))
 
 
 def _check_pins(filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series]) -> None:

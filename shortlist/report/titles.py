@@ -28,6 +28,7 @@ TITLES: Final = {
     "join_table": "Join the feature table",
     "materialize_features": "Feast: store, read back, compare",
     "publish_features": "Feast: store, read back, publish",
+    "refresh_releases": "Refresh the candidates",
     "build_retrieval": "Fit the sources of candidates",
     "build_release": "Put filters, ordering and sources together",
     "train": "Train",

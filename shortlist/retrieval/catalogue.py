@@ -106,6 +106,25 @@ def places_of(wanted: pl.Series, known: pl.Series) -> Rows:
     return rows
 
 
+def moved(values: NDArray[np.float32], known: pl.Series, catalogue: Catalogue) -> tuple[NDArray[np.float32], pl.Series]:
+    """Return rows of items by the numbers of another catalogue, and which of its items are new: these have zeros.
+
+    Args:
+        values: By row number, shape (items, D).
+        known: Ids by that row number, sorted.
+        catalogue: The other one.
+
+    >>> other = Catalogue(pl.DataFrame({"item": [10, 20, 30]}), "item")
+    >>> rows, is_new = moved(np.array([[1.0], [3.0]], np.float32), pl.Series([10, 30]), other)
+    >>> rows.ravel().tolist(), is_new.to_list()
+    ([1.0, 0.0, 3.0], [False, True, False])
+    """
+    places = places_of(catalogue.ids, known)
+    found = np.zeros((catalogue.size, values.shape[1]), np.float32)
+    found[places >= 0] = values[places[places >= 0]]
+    return found, pl.Series(places < 0)
+
+
 def repeated(rows: Rows) -> NDArray[np.bool_]:
     """Return which entries of each line stand further left already; -1 is never one.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,7 @@ RETRIEVAL: Final = "retrieval.json"
 _SOURCES: Final = "sources"
 _RECENT: Final = "recent.arrow"
 _USER: Final = "user"
+_ALL_NAME: Final = "the log and the items' side tables name"
 
 
 def fit_retrieval(
@@ -45,11 +46,46 @@ def fit_retrieval(
     Raises:
         DataError: More candidates are declared than there are items, or a source has nothing to learn from.
     """
-    catalogue = catalogue_of(data, log, days)
+    _write_retrieval(section, data, log, days, folder, seed, lambda _, source, given, own: source.fit(given, own))
+
+
+def refresh_retrieval(before: Path, data: Data, log: DayTable, folder: Path, seed: int) -> None:
+    """Bring fitted sources up to a log's newest days and its catalogue, without a training; all or nothing.
+
+    Args:
+        before: Folder of the fitted sources, with a manifest.
+        data: The spec's section.
+        log: The validated log.
+        folder: Where to write.
+        seed: Of whatever is drawn.
+
+    Raises:
+        DataError: As for `fit_retrieval`.
+        IntegrityError: A file of the fitted sources was changed.
+        ValueError: The log's declaration lacks what the sources read.
+    """
+    verify_manifest(before)
+    section = Retrieval.model_validate(read_json(before / RETRIEVAL)["section"])
+    section.check(data)
+    known = Catalogue.read(before).ids
+    days = frozenset(part.day for part in log.days)
+
+    def refresh(name: str, source: Any, given: FitData, own: Path) -> None:
+        source.refresh(given, before / _SOURCES / name, known, own)
+
+    _write_retrieval(section, data, log, days, folder, seed, refresh)
+
+
+def _write_retrieval(
+    section: Retrieval, data: Data, log: DayTable, days: frozenset[date], folder: Path, seed: int,
+    write: Callable[[str, Any, FitData, Path], None],
+) -> None:  # fmt: skip
+    catalogue = catalogue_of(data, log, days, section.catalogue)
     if section.candidates > catalogue.size:
+        named = "the items' side tables name" if section.catalogue == "listed" else _ALL_NAME
         raise DataError(
-            f"retrieval.candidates: {section.candidates}, but the log and the items' side tables name"
-            f" {catalogue.size} items; declare at most {catalogue.size}"
+            f"retrieval.candidates: {section.candidates}, but {named} {catalogue.size} items; declare at most"
+            f" {catalogue.size}"
         )
     with atomic_folder(folder) as staging:
         catalogue.write(staging)
@@ -58,7 +94,7 @@ def fit_retrieval(
             own.mkdir(parents=True)
             given = FitData(log, data, days, catalogue, section.index, section.capped(name), seed)
             try:
-                source.fit(given, own)  # type: ignore[attr-defined] # a section of the registry is a `SourceKind`
+                write(name, source, given, own)  # a section of the registry is a `SourceKind`
             except DataError as problem:
                 raise DataError(f"retrieval.sources.{name}: {problem}") from None
         given = FitData(log, data, days, catalogue, section.index, section.candidates, seed)
@@ -73,17 +109,19 @@ def fit_retrieval(
         write_manifest(staging)
 
 
-def catalogue_of(data: Data, log: DayTable, days: frozenset[date]) -> Catalogue:
-    """Return the items that some days of a log or a side table name."""
+def catalogue_of(
+    data: Data, log: DayTable, days: frozenset[date], which: Literal["seen", "listed"] = "seen"
+) -> Catalogue:
+    """Return the items that some days of a log or a side table name, or those of the side tables alone (`listed`)."""
     assert data.item
-    seen = log.scan(days).select(pl.col(data.item).unique()).collect()[data.item]
+    seen = [] if which == "listed" else [log.scan(days).select(pl.col(data.item).unique()).collect()[data.item]]
     tables = item_tables(data)
     read = [
         pl.read_parquet(side_path(log.folder, table), columns=[table.key, *columns_of([table])])
         .unique(table.key, keep="first")
         for table in tables
     ]  # fmt: skip
-    return Catalogue.of(data.item, [seen], read)
+    return Catalogue.of(data.item, seen, read)
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,13 @@ class FitData:
                 rows = rows.join(self.users.lazy(), on=data.user, how="left", maintain_order="left")
             yield rows.select(ROW, Columns.TIME, *dict.fromkeys((*wanted, *columns))).collect()
 
+    def item_counts(self, days: frozenset[date]) -> NDArray[np.int64]:
+        """Return every item's positive rows on some days, by row number."""
+        counts = np.zeros(self.catalogue.size, np.int64)
+        for rows in self.positives(days):
+            counts += np.bincount(rows[ROW].to_numpy(), minlength=self.catalogue.size)
+        return counts
+
     @cached_property
     def users(self) -> pl.DataFrame:
         """The users' side tables side by side, one row per user, with the id under the log's name."""
@@ -133,6 +140,22 @@ class SourceKind(SourceSection):
             DataError: There is nothing to learn from.
         """
         raise NotImplementedError
+
+    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
+        """Bring what was fitted up to newer days and another catalogue, without a training.
+
+        What is counted is fitted again; a kind that is trained overrides this, and keeps what it learnt.
+
+        Args:
+            given: The newer days.
+            before: Folder of what was fitted.
+            known: Ids of its items, by row number.
+            folder: Empty; where to write.
+
+        Raises:
+            DataError: There is nothing to count.
+        """
+        self.fit(given, folder)
 
     def load(self, folder: Path) -> Source:
         """Return the source in a folder, large files mapped into memory and not read."""

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from monitoring.retraining.moments import newest_moment
 from pipelines.compile import COMPILED
+from pipelines.declared_steps import write_declared
 from shortlist.contracts import ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import DayRange
@@ -109,7 +110,7 @@ def _run(
     state = existing(runs)
     run = state.new_run(f"{spec.name}-{graph}")
     write_json(run / "arguments.json", arguments)
-    compiled = COMPILED / f"{graph}.yaml"
+    compiled = write_declared(COMPILED / f"{graph}.yaml", spec, run / "graph.yaml")
     with Display(run / "events.jsonl", compiled) as display:
         code = run_child(compiled, run, state, display)
     if code and not display.interrupted:

@@ -69,6 +69,9 @@ class Retrieval(Section):
 
     candidates: int = Field(default=500, ge=1, le=100_000)
     """Candidates of a request, of all sources together; each item once."""
+    catalogue: Literal["seen", "listed"] = "seen"
+    """Items that can be candidates. `seen`: all that the log or a side table of the items names; `listed`: those of the
+    items' side tables alone, so that an item which is taken out of the file is gone with the next refresh."""
     recent_items: int = Field(default=20, ge=1, le=1_000)
     """A user's latest positive items that sources may start from."""
     sources: Annotated[
@@ -106,6 +109,11 @@ class Retrieval(Section):
                 )
         if data.item in SLATE_OUTPUTS:
             raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; call data.item otherwise")
+        if self.catalogue == "listed" and not item_tables(data):
+            raise ValueError(
+                f"retrieval.catalogue: listed, but no side table has the key '{data.item}'; declare the items' table in"
+                " data.side_tables, or leave it out"
+            )
         self._check_context(data)
         for name, source in self.sources.items():
             try:

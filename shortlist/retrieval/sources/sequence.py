@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
+import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import DataError
+from shortlist.retrieval.catalogue import moved
 from shortlist.retrieval.index import VECTORS, build_index, open_index
+from shortlist.retrieval.item_content import ItemContent
 from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind
 from shortlist.retrieval.sources.nearest import Matrix
 from shortlist.spec.base import Names
@@ -39,6 +43,8 @@ class LearntSequences(NamedTuple):
     """A `models.sequence.network.Encoder`."""
     item_vectors: Matrix
     """By row number of the catalogue, shape (items, D)."""
+    content: ItemContent
+    """What was learnt of items' columns."""
     history: list[dict[str, Any]]
     """Per epoch: its loss and events per second."""
 
@@ -112,10 +118,22 @@ class SequenceSource(SourceKind):
         if not np.isfinite(learnt.item_vectors).all():
             raise DataError("training diverged: items' vectors are not finite; declare a smaller learning_rate")
         resolve_name(self.exporter)(learnt.encoder, folder / ENCODER)
+        self._write(learnt.item_vectors, learnt.content, given, folder)
+
+    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
+        """Keep what was learnt; new items are placed by their columns."""
+        content = ItemContent.read(before)
+        vectors, is_new = moved(np.load(before / VECTORS, mmap_mode="r"), known, given.catalogue)
+        vectors[is_new.to_numpy()] = content.vectors(given.catalogue.items.filter(is_new))
+        shutil.copyfile(before / ENCODER, folder / ENCODER)
+        self._write(vectors, content, given, folder)
+
+    def _write(self, item_vectors: Matrix, content: ItemContent, given: FitData, folder: Path) -> None:
+        content.write(folder)
         random = np.random.default_rng(given.seed)
-        queries = learnt.item_vectors[random.choice(given.catalogue.size, min(_TUNING_QUERIES, given.catalogue.size))]
+        queries = item_vectors[random.choice(given.catalogue.size, min(_TUNING_QUERIES, given.catalogue.size))]
         encoded = encode_sessions(_session(folder / ENCODER), queries[:, None], np.ones(len(queries), np.int64))
-        build_index(learnt.item_vectors, encoded, given.index, given.most, folder, given.seed)
+        build_index(item_vectors, encoded, given.index, given.most, folder, given.seed)
 
     def load(self, folder: Path) -> NextItems:
         """Return the encoder and the index in a folder."""

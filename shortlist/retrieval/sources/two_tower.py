@@ -9,9 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field
 
-from shortlist.retrieval.index import build_index
+from shortlist.features.vectors import normalised
+from shortlist.retrieval.catalogue import moved
+from shortlist.retrieval.index import VECTORS, build_index
+from shortlist.retrieval.item_content import ItemContent
 from shortlist.retrieval.source import FitData, SourceKind
 from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, Matrix, NearestItems
 from shortlist.spec.base import Names
@@ -31,6 +35,8 @@ class Towers(NamedTuple):
     """Shape (users, D + 1): of length 1, and a last number that is 1."""
     item_vectors: Matrix
     """By row number of the catalogue, shape (items, D + 1): of length 1, and what popularity adds to every score."""
+    content: ItemContent
+    """What was learnt of items' columns."""
     history: list[dict[str, Any]]
     """Per epoch: its loss and samples per second."""
 
@@ -77,9 +83,31 @@ class TwoTower(SourceKind):
     def fit(self, given: FitData, folder: Path) -> None:
         """Train; write the vectors of users and items, and the items' index."""
         train: Callable[[TwoTower, FitData], Towers] = resolve_name(self.trainer)
-        towers = train(self, given)
+        self._write(train(self, given), given, folder)
+
+    def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
+        """Keep what was learnt; new items are placed by their columns, and popularity is counted again."""
+        content = ItemContent.read(before)
+        vectors, is_new = moved(np.load(before / VECTORS, mmap_mode="r")[:, :-1], known, given.catalogue)
+        vectors[is_new.to_numpy()] = normalised(content.vectors(given.catalogue.items.filter(is_new)))
+        added = self.temperature * self.popularity_logits(given.item_counts(given.last_days(self.window_days)))
+        of_items = np.column_stack([vectors, added]).astype(np.float32)
+        users, of_users = pl.read_parquet(before / USERS)["user"], np.load(before / USER_VECTORS)
+        self._write(Towers(users, of_users, of_items, content, []), given, folder)
+
+    def popularity_logits(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what popularity adds to items' scores, in units of the softmax, shape (items,).
+
+        Args:
+            counts: Positive rows of every item.
+        """
+        smoothed: NDArray[np.float64] = np.log((counts + 1) / (counts.sum() + len(counts)))
+        return self.popularity * smoothed
+
+    def _write(self, towers: Towers, given: FitData, folder: Path) -> None:
         towers.users.alias("user").to_frame().write_parquet(folder / USERS)
         np.save(folder / USER_VECTORS, towers.user_vectors)
+        towers.content.write(folder)
         random = np.random.default_rng(given.seed)
         some = random.choice(len(towers.users), min(_TUNING_QUERIES, len(towers.users)), replace=False)
         build_index(towers.item_vectors, towers.user_vectors[some], given.index, given.most, folder, given.seed)

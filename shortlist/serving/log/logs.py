@@ -41,6 +41,7 @@ FEATURE_COLUMNS: Final = tuple(_FEATURES)
 """Columns of the prediction log that hold, for a sample of the answers, what the model read."""
 _SLATE: Final = {
     # Of every slate, whose `items` and `scores` are what was shown; null where requests brought their candidates.
+    "slate:release": pa.string(),  # digest of the sources, filters and ordering that made it
     "slate:sources": pa.list_(pa.string()),  # source of each item
     "slate:values": pa.list_(pa.float64()),  # what each is worth by the formula and the boosts
     "slate:propensities": pa.list_(pa.float64()),  # probability of each place, given those above

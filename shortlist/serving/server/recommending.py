@@ -20,6 +20,7 @@ from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import Place
 from shortlist.serving.server.feature_sample import UsedFeatures
 from shortlist.serving.server.inputs import Input
+from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.service import (
     OK,
@@ -42,12 +43,13 @@ class Recommending:
 
     Args:
         service: Scores, logs and counts.
-        recommender: The stages but for the model.
+        release: Has the stages but for the model.
         history: What users were shown lately; None: no stage asks for it.
     """
 
-    def __init__(self, service: Service, recommender: Recommender, history: UserItems | None) -> None:
-        self._service, self._recommender, self._history = service, recommender, history
+    def __init__(self, service: Service, release: ReleaseRefresher, history: UserItems | None) -> None:
+        self._service, self._release, self._history = service, release, history
+        recommender = release.current  # a newer one has the same sections, and so reads and answers the same columns
         self._reader = SlateRequestReader(service.inputs, service.data, recommender.reads)
         self._most = service.settings.serving.max_rows
         assert service.data.item
@@ -65,19 +67,21 @@ class Recommending:
 
     @property
     def problem(self) -> str | None:
-        """Why it is not known what users were shown lately; None when all is well."""
-        return self._history.problem if self._history is not None else None
+        """Why candidates are not up to date, or what users were shown lately is not known; None when all is well."""
+        problems = (part.problem for part in (self._release, self._history) if part is not None)
+        return "; ".join(filter(None, problems)) or None
 
     @property
     def index_age_seconds(self) -> float:
         """Seconds since the end (UTC) of the newest day that the sources of candidates learnt from."""
-        newest = date.fromisoformat(self._recommender.retriever.facts["last_day"]) + timedelta(days=1)
-        return time.time() - datetime.combine(newest, datetime.min.time(), UTC).timestamp()
+        newest = date.fromisoformat(self._release.current.retriever.facts["last_day"]) + timedelta(days=1)
+        # A refresh counts days that are not over.
+        return max(0.0, time.time() - datetime.combine(newest, datetime.min.time(), UTC).timestamp())
 
     @property
     def is_ready(self) -> bool:
         """Whether everything is known that stages read of the past."""
-        return self._history is None or self._history.has_looked
+        return self._release.has_looked and (self._history is None or self._history.has_looked)
 
     async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
         """Return the slate of a request.
@@ -91,13 +95,14 @@ class Recommending:
         """
         started, now = time.perf_counter(), time.time_ns() // 1000
         asked = self._reader.read(question.tensors, now)
-        request = self._request(asked, question.origin.request_id or question.id or uuid.uuid4().hex)
+        stages = self._release.current  # another one may be put in place while the model scores
+        request = self._request(stages, asked, question.origin.request_id or question.id or uuid.uuid4().hex)
         behind = self._service.behind_seconds
-        found = self._found(request)
+        found = self._found(stages, request)
         scored = await self._service.score(self._reader.with_items(asked.tensors, found.rows[Columns.ITEM], now), place)
         bad = scored.unusable
-        slate = self._recommender.slate(request, found, scored.scores, scored.further)
-        given = self._given(request, found, scored, slate, behind)
+        slate = stages.slate(request, found, scored.scores, scored.further)
+        given = self._given(stages, request, found, scored, slate, behind)
         shown = self._reader.with_items(asked.tensors, slate.items, now)
         times = now, (time.perf_counter() - started) * 1000
         await self._service.note(shown, question.origin, request.id, given, times)
@@ -108,19 +113,18 @@ class Recommending:
         self._count(request, found, slate)
         return self._response(request, found, scored, slate)
 
-    def _request(self, asked: AskedSlate, request_id: str) -> SlateRequest:
+    def _request(self, stages: Recommender, asked: AskedSlate, request_id: str) -> SlateRequest:
         history = self._history.history(asked.user) if self._history is not None else None
-        context = {**self._recommender.context_of(asked.user), **asked.context}
+        context = {**stages.context_of(asked.user), **asked.context}
         if self._service.data.user is not None:
             context[self._service.data.user] = asked.user
         return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
 
-    def _found(self, request: SlateRequest) -> FoundCandidates:
-        if not 1 <= request.k <= self._recommender.candidates:
-            most = self._recommender.candidates
+    def _found(self, stages: Recommender, request: SlateRequest) -> FoundCandidates:
+        if not 1 <= request.k <= (most := stages.candidates):
             raise BadRequestError(f"k: got {request.k}; wanted 1 to {most}, the candidates of a request")
         try:
-            found = self._recommender.find(request)
+            found = stages.find(request)
         except SlateRequestError as error:
             raise BadRequestError(str(error)) from None
         if not found.rows.height:
@@ -131,17 +135,18 @@ class Recommending:
         return found.head(self._most)
 
     def _given(
-        self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate, behind: float | None
-    ) -> Given:
+        self, stages: Recommender, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate,
+        behind: float | None,
+    ) -> Given:  # fmt: skip
         """Return what the prediction log is told: the rows that are shown, and how they came about."""
         rows, used = slate.rows, scored.used
         if used is not None:
             used = UsedFeatures({name: each[rows] for name, each in used.tensors.items()}, used.counted_until)
         sources, filters = found.source_counts, found.removed_counts
-        names = [rule.name for rule in self._recommender.filters.rules]
+        names = [rule.name for rule in stages.filters.rules]
         own = (
-            list(slate.sources), slate.values, slate.propensities, slate.explored, request.k, found.retrieved,
-            list(sources), np.array(list(sources.values()), np.int64),
+            stages.digest, list(slate.sources), slate.values, slate.propensities, slate.explored, request.k,
+            found.retrieved, list(sources), np.array(list(sources.values()), np.int64),
             names, np.array([filters.get(name, 0) for name in names], np.int64),
             list(found.fallback), slate.without_value,
         )  # fmt: skip

@@ -33,6 +33,7 @@ from shortlist.serving.server.logged_columns import as_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
 from shortlist.serving.server.predictor import Predictor
 from shortlist.serving.server.recommending import Recommending, longest_window
+from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot_refresher import SnapshotRefresher
@@ -155,6 +156,7 @@ class ServerComponents:
         self.service = Service(
             settings, assembler, self.refresh, self.users, self.predictor, self.log, metrics, self.counts
         )
+        self.release: ReleaseRefresher | None = None
         self.user_items = self._recommend(settings, plan)
         self._watch(metrics)
 
@@ -164,23 +166,26 @@ class ServerComponents:
             return None
         data = plan.declared.data
         recommender = open_release(settings.release, data)
+        self.release = ReleaseRefresher(recommender, data, settings.place, settings.serving.refresh_seconds)
         window = longest_window(recommender)
         items = None
         if window is not None:
             logs = settings.predictions, settings.predictions.with_name("outcomes")
             items = UserItems(data, recommender.item_type, *logs, window)
-        self.service.recommending = Recommending(self.service, recommender, items)
+        self.service.recommending = Recommending(self.service, self.release, items)
         return items
 
     def start(self) -> None:
         """Begin to follow what is published and logged."""
-        for part in (self.refresh, self.counts, self.user_items):
+        for part in (self.refresh, self.release, self.counts, self.user_items):
             if part is not None:
                 part.start()
 
     async def close(self) -> None:
         """Write the logs and let go of everything."""
         self.refresh.stop()
+        if self.release is not None:
+            self.release.stop()
         if self.user_items is not None:
             self.user_items.stop()
         if self.counts is not None:
@@ -213,7 +218,10 @@ class ServerComponents:
         )
         if (recommending := self.service.recommending) is not None:
             said = "Since the end of the newest day that the sources of candidates learnt from"
-            watched += (("index_age_seconds", said, lambda: recommending.index_age_seconds),)
+            watched += (
+                ("index_age_seconds", said, lambda: recommending.index_age_seconds),
+                ("release_broken", "1 while a refreshed release cannot be read", self._release_broken),
+            )
         if (counts := self.counts) is not None:
             watched += (
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
@@ -234,6 +242,9 @@ class ServerComponents:
     def _max_age(self) -> float:
         limit = self.service.settings.serving.max_feature_age
         return length_of(limit).total_seconds() if limit is not None else float("inf")
+
+    def _release_broken(self) -> bool:
+        return self.release is not None and self.release.problem is not None
 
     def _users_broken(self) -> bool:
         return self.users is not None and self.users.problem is not None

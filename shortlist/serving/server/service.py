@@ -189,10 +189,10 @@ class Service:
         return ready and await self._predictor.is_ready()
 
     def problems(self) -> dict[str, str]:
-        """Return what is wrong though answers are given: newer views, users' features, the prediction log, events."""
+        """Return what is wrong though answers are given: views, users' features, the log, events, candidates."""
         parts = {
             "views": self._refresh, "users": self._users, "log": self._prediction_log, "events": self._counts,
-            "history": self.recommending,
+            "candidates": self.recommending,
         }  # fmt: skip
         found = {name: part.problem for name, part in parts.items() if part is not None and part.problem is not None}
         if dropped := self._prediction_log.dropped:  # that stays so when the disk has room again

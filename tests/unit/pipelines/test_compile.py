@@ -23,7 +23,7 @@ from shortlist.spec.load import load_spec
 
 GRAPHS = ("training", "monitoring", "scheduled_retraining")
 NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS), "refresh", "backfill")
-OF_REFRESH = {"find_served_features", "publish_features", "recount_days", "compare_features"}
+OF_REFRESH = {"find_served_features", "publish_features", "refresh_releases", "recount_days", "compare_features"}
 OF_GROUPS = {
     "partition_files", "ingest_files", "join_raw_log", "validate_days", "join_valid_log",
     "partition_days", "count_days", "merge_features", "build_days", "join_table",
@@ -48,7 +48,7 @@ def test_every_step_that_a_person_sees_is_a_task() -> None:
     assert set(TITLES) - tasks["monitoring"] == OF_GROUPS | OF_REFRESH
     assert set(TITLES) - tasks["monitoring_wide"] == IN_ONE_POD | OF_REFRESH
     published = {"ingest", "validate", "find_served_features", "publish_features"}
-    assert tasks["refresh"] == published | {"fit_features"}
+    assert tasks["refresh"] == published | {"fit_features", "refresh_releases"}
     assert tasks["backfill"] - {"publish"} == published | {"recount_days", "compare_features"}
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
         assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {

@@ -10,9 +10,10 @@ from retrieval_log import Log, Row, declared, fit_data
 from torch.nn import functional
 
 from models.dlrm.fused_table import FusedTable
-from models.two_tower.entities import Entities, looked_up, standardised
+from models.two_tower.entities import Entities, looked_up
 from models.two_tower.train import softmax_loss, train
 from shortlist.contracts import DataError
+from shortlist.retrieval.item_content import NumberScale
 from shortlist.retrieval.source import Queries
 from shortlist.retrieval.sources.two_tower import TwoTower
 
@@ -128,5 +129,6 @@ def test_an_entity_is_the_sum_of_its_rows_and_tags_share_one() -> None:
 
 
 def test_numbers_are_standardised_and_nulls_are_the_mean() -> None:
-    found = standardised(pl.DataFrame({"price": [1.0, 3.0, None]}), ["price"])
+    table = pl.DataFrame({"price": [1.0, 3.0, None]})
+    found = NumberScale.of(table, ["price"]).standardised(table)
     assert found[:, 0].tolist() == [-1, 1, 0]

@@ -8,44 +8,37 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from recommending_shop import BEST, RECOMMEND, Shop, outputs, places_of, tensors
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
-from shortlist.recommending.release import open_release, write_release
+from shortlist.recommending.release import open_release
 from shortlist.retrieval.retriever import fit_retrieval
-from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter
-from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.recommending import request_of
-from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, RequestError, UnknownModelError
+from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, UnknownModelError
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
-from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.user_items import UserItems
-from shortlist.spec.data import Data
-from shortlist.spec.filters import Filters
-from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.serving import PredictionLog
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 
-RECOMMEND = "shop.recommend"
 RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "keys": ["page"], "min_positives": 1}}}
 WEIGHTY = {"kind": "where", "name": "weighty", "keep": "weight > -2"}
-BEST = {"value": "score"}
 
 
 @pytest.fixture(scope="module")
@@ -57,72 +50,9 @@ def sources(published: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Shop:
-    """A server's parts in this process; the score is the item's weight plus 1000 times the user's impressions."""
-
-    def __init__(self, published: Any, model: Path, sources: Path, folder: Path) -> None:
-        self._published, self._model, self._sources, self.folder = published, model, sources, folder
-        self.data: Data = published.plan.declared.data
-
-    def release(self, filters: Any = None, ordering: Any = None) -> Path:
-        sections = Filters.model_validate(filters or {}), Ordering.model_validate(ordering or {})
-        out = self.folder / "release"
-        write_release(self._sources, self.data, *sections, self._published.folder / "log", None, out)
-        return out
-
-    def parts(self, filters: Any = None, ordering: Any = None, **serving: Any) -> ServerComponents:
-        async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
-            numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
-            return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
-
-        settings = ServerSettings.model_validate({
-            "model": "shop", "version": 3, "model_folder": self._model, "predictor": "127.0.0.1:1", "http_port": 1,
-            "grpc_port": 1, "store": self._published.store, "project": "shop", "serving": serving,
-            "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
-        })  # fmt: skip
-        parts = ServerComponents(settings, SimpleNamespace(scores=scores, close=lambda: None))  # type: ignore[arg-type]
-        parts.refresh.poll()
-        return parts
-
-    def ask(self, parts: ServerComponents, *requests: dict[str, Any]) -> list[InferenceResponse | RequestError]:
-        async def whole() -> list[InferenceResponse | RequestError]:
-            answers: list[InferenceResponse | RequestError] = []
-            for number, inputs in enumerate(requests):
-                asked = InferenceRequest(RECOMMEND, "", tensors(**inputs), RequestContext(f"r{number}", user="u"))
-                try:
-                    answers.append(await parts.service.answer(asked))
-                except RequestError as error:
-                    answers.append(error)
-                await asyncio.sleep(0)  # the log is told after the answer
-            return answers
-
-        return asyncio.run(whole())
-
-    def logged(self, parts: ServerComponents) -> list[dict[str, Any]]:
-        asyncio.run(parts.close())
-        return read_log(self.folder / "predictions", prediction_schema(self.data)).to_dicts()
-
-
 @pytest.fixture
 def local(published: Any, start: Any, sources: Path, tmp_path: Path) -> Shop:
     return Shop(published, start.model, sources, tmp_path)
-
-
-def tensors(**inputs: Any) -> list[Tensor]:
-    """Return inputs: numbers as INT64, texts as BYTES."""
-    found = []
-    for name, value in {"k": 3, "position": 1, **inputs}.items():
-        values = value if isinstance(value, list) else [value]
-        if any(isinstance(one, str) for one in values):
-            found.append(Tensor(name, "BYTES", (len(values),), values))
-        elif value is not None:
-            found.append(Tensor(name, "INT64", (len(values),), np.array(values)))
-    return found
-
-
-def outputs(answer: Any) -> dict[str, list[Any]]:
-    assert isinstance(answer, InferenceResponse), answer
-    return {name: np.asarray(values).tolist() for name, _, values in answer.outputs}
 
 
 def test_a_slate_is_in_the_order_of_value_and_says_where_items_come_from(local: Shop) -> None:
@@ -253,10 +183,6 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
         assert slate.values.tolist() == told["value"] and slate.propensities.tolist() == told["propensity"]
     assert not {*rows[0]["items"]} & {*rows[1]["items"]}
     assert "seen" in rows[1]["slate:removed_by"]
-
-
-def places_of(local: Shop) -> ServingPaths:
-    return ServingPaths(root=local.folder, rollouts=local.folder / "rollouts")
 
 
 class TestWhy:

@@ -1,0 +1,194 @@
+"""Releases that are brought up to date between trainings: made, kept beside the features, announced to servers."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.data.remote_input import fetch_input
+from shortlist.features.feast_store_location import FeastStoreLocation
+from shortlist.recommending.candidate_columns import check_slates
+from shortlist.recommending.recommender import Recommender
+from shortlist.recommending.release import SOURCES, open_release, read_sections, refreshed_digest, write_release
+from shortlist.retrieval.retriever import Retriever, refresh_retrieval
+from shortlist.spec.data import Data
+from shortlist.storage.artefacts import IntegrityError, atomic_folder, folder_digest, verify_manifest
+from shortlist.storage.objects import local_copy
+from shortlist.storage.tables import DayTable
+
+RELEASES: Final = "releases.json"
+"""Beside the pointer to the served features: by the digest of a training's release, the newest one made of it."""
+_FOLDER: Final = "releases"
+_KEPT: Final = 20
+"""Refreshed releases that stay on this machine, so that slates which they made can be made again."""
+
+
+class RefreshedRelease(BaseModel):
+    """What servers take over."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: str
+    """Path or address."""
+    digest: str
+    """Of the folder's files."""
+    items: int
+    """Items that can be recommended."""
+    last_day: date
+    """Newest day that was counted."""
+    published: datetime
+
+
+_ANNOUNCED: Final = TypeAdapter(dict[str, RefreshedRelease])
+
+
+def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, folder: Path, seed: int) -> None:
+    """Write a release with the sections of a training's one, brought up to a log's newest days; all or nothing.
+
+    Args:
+        blessed: The training's release.
+        data: The spec's section.
+        valid_log: Folder of the validated log.
+        location: Where the user's files are, for lists of items; empty for a generated log.
+        folder: Where to write.
+        seed: Of whatever is drawn.
+
+    Raises:
+        ShortlistError: The log lacks what a stage reads, there are too few items, or a list cannot be read.
+        IntegrityError: A file of the training's release was changed.
+    """
+    verify_manifest(blessed)
+    filters, ordering = read_sections(blessed)
+    with ExitStack() as scratch:
+        sources = Path(scratch.enter_context(TemporaryDirectory(dir=folder.parent, prefix=".sources-"))) / SOURCES
+        try:
+            refresh_retrieval(blessed / SOURCES, data, DayTable.open(valid_log, Files.LOG), sources, seed)
+            check_slates(data, Retriever.open(sources).section, filters, ordering)
+        except ValueError as problem:
+            raise ShortlistError(
+                f"{problem}. The release of the version that serves reads it: train a version that does not"
+            ) from None
+        files = None
+        if any(rule.file for rule in filters.rules):
+            found = scratch.enter_context(fetch_input(location))
+            files = found if found.is_dir() else found.parent
+        write_release(
+            sources, data, filters, ordering, valid_log, files, folder, refreshes=folder_digest(blessed)
+        )  # fmt: skip
+
+
+def announce_release(place: FeastStoreLocation, folder: Path) -> RefreshedRelease:
+    """Keep a refreshed release where servers find it, and tell them; they notice when the announcement changes.
+
+    Args:
+        place: The spec's Feast store.
+        folder: From `refresh_release`.
+
+    Raises:
+        ShortlistError: It cannot be written; servers keep what they have.
+    """
+    verify_manifest(folder)
+    facts, digest = Retriever.open(folder / SOURCES).facts, folder_digest(folder)
+    with place.alone():
+        made = RefreshedRelease(
+            folder=_keep(place, folder, digest),
+            digest=digest,
+            items=facts["items"],
+            last_day=facts["last_day"],
+            published=datetime.now(UTC),
+        )
+        known = {**announced_releases(place), refreshed_digest(folder): made}
+        newest = sorted(known.items(), key=lambda one: one[1].published)[-_KEPT:]
+        place.objects.write(RELEASES, _ANNOUNCED.dump_json(dict(newest), indent=2))
+        _prune(place, {one.digest for _, one in newest})
+    return made
+
+
+def announced_releases(place: FeastStoreLocation) -> dict[str, RefreshedRelease]:
+    """Return what was announced last, by the digest of the training's release.
+
+    Raises:
+        IntegrityError: It is not readable.
+    """
+    content = place.objects.read(RELEASES)
+    try:
+        return {} if content is None else _ANNOUNCED.validate_json(content)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"{place.objects.url(RELEASES)}: {error.errors()[0]['msg']}; refresh again to write it anew"
+        ) from None
+
+
+def open_refreshed(release: RefreshedRelease, blessed: str, data: Data) -> Recommender:
+    """Return the stages of an announced release; what is fetched is mapped into memory, and its files go again.
+
+    Args:
+        release: As announced.
+        blessed: Digest of the training's release that it must bring up to date.
+        data: Declaration of the log that the version was trained with.
+
+    Raises:
+        IntegrityError: Its files are not those that were announced, or bring another release up to date.
+    """
+    with TemporaryDirectory(prefix="shortlist-release-") as fetched:
+        folder = local_copy(release.folder, Path(fetched))
+        stages = open_release(folder, data)
+        if stages.digest != release.digest:
+            raise IntegrityError(
+                f"{release.folder}: digest {stages.digest}, but {release.digest} was announced; refresh again"
+            )
+        if (of := refreshed_digest(folder)) != blessed:
+            raise IntegrityError(
+                f"{release.folder}: brings release {of or 'of no version'} up to date, not {blessed}; refresh again"
+            )
+    return stages
+
+
+def kept_release(place: FeastStoreLocation, digest: str) -> Path:
+    """Return the folder of a refreshed release, as it was when it made slates.
+
+    Raises:
+        ShortlistError: It is gone, or not what it was.
+    """
+    folder = local_copy(_address(place, digest))
+    if not folder.is_dir():
+        raise ShortlistError(
+            f"{folder}: missing; of refreshed releases the newest {_KEPT} are kept, and the slate was made with an"
+            " older one"
+        )
+    if (got := folder_digest(folder)) != digest:
+        raise IntegrityError(f"{folder}: digest {got}, wanted {digest}; its files were changed")
+    return folder
+
+
+def _address(place: FeastStoreLocation, digest: str) -> str:
+    if place.shares or place.folder is None:
+        return place.objects.url(f"{_FOLDER}/{digest}")
+    return str(place.folder.resolve() / _FOLDER / digest)
+
+
+def _keep(place: FeastStoreLocation, folder: Path, digest: str) -> str:
+    if place.shares or place.folder is None:
+        return place.objects.put_folder(folder, f"{_FOLDER}/{digest}")
+    to = Path(_address(place, digest))
+    if not to.is_dir() or folder_digest(to) != digest:
+        with atomic_folder(to) as staging:
+            shutil.copytree(folder, staging, dirs_exist_ok=True)
+    return str(to)
+
+
+def _prune(place: FeastStoreLocation, announced: set[str]) -> None:
+    """Delete old releases of a folder; an object store has rules of its own for what is old."""
+    if place.shares or place.folder is None:
+        return
+    kept = [path for path in (place.folder / _FOLDER).iterdir() if path.is_dir()]
+    for path in sorted(kept, key=lambda one: one.stat().st_mtime, reverse=True)[_KEPT:]:
+        if path.name not in announced:
+            shutil.rmtree(path)

@@ -1,0 +1,182 @@
+"""Sources brought up to newer days: new items enter, removed ones are gone, and nothing is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, Row, days, declared
+
+from shortlist.contracts import DataError
+from shortlist.features.vectors import normalised
+from shortlist.retrieval.index import VECTORS
+from shortlist.retrieval.item_content import ItemContent
+from shortlist.retrieval.retriever import Retriever, fit_retrieval, refresh_retrieval
+from shortlist.retrieval.source import Queries
+from shortlist.spec.retrieval import Retrieval
+from shortlist.storage.artefacts import IntegrityError
+
+TOWERS = {
+    "kind": "two_tower", "embedding_dim": 8, "epochs": 15, "batch_size": 64, "sampled_negatives": 16,
+    "item_columns": ["topic", "tags"], "item_numbers": ["price"],
+}  # fmt: skip
+SESSIONS = {
+    "kind": "sequence", "embedding_dim": 8, "epochs": 15, "batch_events": 64, "sampled_negatives": 8,
+    "learning_rate": 0.01, "last": 4, "item_columns": ["topic"], "item_numbers": ["price"],
+}  # fmt: skip
+COUNTED = {
+    "popular": {"kind": "popular", "window_days": 1},
+    "together": {"kind": "co_visitation", "shrinkage": 0.0},
+    "near": {"kind": "item_vector", "column": "content"},
+}
+NEW = 100
+"""An item that nobody knew on the first day; its topic is that of the even ones."""
+
+
+def items(*ids: int) -> dict[str, Any]:
+    """Even items have one topic, vector and tag, odd ones others."""
+    return {
+        "item_id": list(ids),
+        "topic": ["even" if item % 2 == 0 else "odd" for item in ids],
+        "tags": [["e", "both"] if item % 2 == 0 else ["o", "both"] for item in ids],
+        "price": [1.0 + item % 3 for item in ids],
+        "content": [[1.0, 0.0] if item % 2 == 0 else [0.0, 1.0] for item in ids],
+    }
+
+
+def first_day(seed: int = 1) -> list[Row]:
+    """Users 0 to 19 take even items, the others odd ones; items 0 to 9. Item 10 is only listed."""
+    random = np.random.default_rng(seed)
+    return [
+        (int(user), int(2 * random.integers(5) + (user >= 20)), 0, "home", 1)
+        for user in np.repeat(np.arange(40), 8)
+    ]  # fmt: skip
+
+
+def later_day() -> list[Row]:
+    """Even users take the new item, after one that they know."""
+    return [(user, item, 1, "home", 1) for user in range(8) for item in (0, NEW)]
+
+
+class Shop:
+    """Sources that were fitted on the first day, and the log of both days."""
+
+    def __init__(self, log: Log, folder: Path, **section: Any) -> None:
+        self.folder = folder
+        self._log = log
+        table = log.write(first_day(), items=items(*range(11)))
+        section = {"candidates": 3, "recent_items": 5} | section
+        fit_retrieval(Retrieval.model_validate(section), declared(), table, days(0), folder / "fitted", 1)
+
+    def refresh(self, listed: dict[str, Any] | None = None, **data: Any) -> Retriever:
+        table = self._log.write([*first_day(), *later_day()], items=listed or items(*range(11), NEW))
+        refresh_retrieval(self.folder / "fitted", declared(**data), table, self.folder / "refreshed", 1)
+        return Retriever.open(self.folder / "refreshed")
+
+
+def asked(retriever: Retriever, *users: int) -> dict[str, list[list[int]]]:
+    """Return the items of every source, by user."""
+    who = pl.Series(users, dtype=pl.Int64)
+    found = retriever.candidates_and_lists(Queries(who, retriever.recent_of(who), pl.DataFrame()))
+    ids = retriever.catalogue.ids
+    return {
+        name: [[ids[int(row)] for row in line if row >= 0] for line in lists] for name, lists in found.items()
+    }  # fmt: skip
+
+
+def test_what_is_counted_is_counted_again(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources=COUNTED, candidates=11)
+    before, after = asked(Retriever.open(tmp_path / "fitted"), 0), asked(shop.refresh(), 0)
+    assert NEW not in {item for lists in before.values() for item in lists[0]}
+    assert after["popular"] == [[0, NEW]]  # of the newest day
+    assert NEW in after["together"][0] and NEW in after["near"][0] and NEW in after["all"][0]
+    retriever = Retriever.open(tmp_path / "refreshed")
+    assert (retriever.facts["last_day"], retriever.facts["items"]) == ("2026-03-02", 12)
+    assert retriever.catalogue.ids[int(retriever.recent_of(pl.Series([0]))[0, 0])] == NEW
+
+
+def test_two_towers_place_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources={"towers": TOWERS}, candidates=6)
+    retriever = shop.refresh()
+    even, odd = asked(retriever, 3, 30)["towers"]
+    assert NEW in even and NEW not in odd
+    old, new = (np.load(tmp_path / one / "sources/towers" / VECTORS) for one in ("fitted", "refreshed"))
+    assert np.array_equal(new[:11, :-1], old[:, :-1])  # nothing is learnt
+    # Popularity is counted again: 336 positive rows, 8 of them of the new item, and 12 items.
+    assert new[11, -1] == pytest.approx(0.1 * np.log(9 / (336 + 12)))
+
+
+def test_content_is_what_the_towers_learnt_of_columns(log: Log, tmp_path: Path) -> None:
+    Shop(log, tmp_path, sources={"towers": {**TOWERS, "sampled_negatives": 0}})
+    folder = tmp_path / "fitted" / "sources" / "towers"
+    # Item 10 was no positive and no negative, so nothing was learnt of its id: its vector is that of its columns alone.
+    listed = Retriever.open(tmp_path / "fitted").catalogue.items
+    of_columns = normalised(ItemContent.read(folder).vectors(listed[10:]))
+    assert np.load(folder / VECTORS)[10:, :-1] == pytest.approx(of_columns, abs=1e-6)
+    assert np.linalg.norm(of_columns) == pytest.approx(1)
+
+
+def test_an_item_of_which_nothing_is_known_has_no_direction(log: Log, tmp_path: Path) -> None:
+    Shop(log, tmp_path, sources={"towers": TOWERS})
+    content = ItemContent.read(tmp_path / "fitted" / "sources" / "towers")
+    unknown = pl.DataFrame(
+        {"topic": ["new topic"], "tags": [["new tag"]], "price": pl.Series([None], dtype=pl.Float64)}
+    )
+    assert not content.vectors(unknown).any()
+
+
+def test_sequences_know_a_new_item_by_its_columns(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources={"next": SESSIONS}, candidates=6)
+    retriever = shop.refresh()
+    old, new = (np.load(tmp_path / one / "sources/next" / VECTORS) for one in ("fitted", "refreshed"))
+    assert np.array_equal(new[:11], old) and new[11].any()
+    assert NEW in asked(retriever, 9)["next"][0]  # whose session is of even items, all of the first day
+    assert len(asked(retriever, 0)["next"][0]) == 6  # whose newest event is the new item
+
+
+def test_a_removed_item_is_gone_where_listed_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:
+    without = items(*range(1, 11), NEW)
+    shop = Shop(log, tmp_path, sources=COUNTED, catalogue="listed", candidates=9)
+    retriever = shop.refresh(without)
+    assert 0 not in retriever.catalogue.ids
+    assert all(0 not in line for lists in asked(retriever, *range(40)).values() for line in lists)
+
+
+def test_an_item_that_the_log_names_stays_where_seen_items_are_the_catalogue(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources=COUNTED)
+    assert 0 in shop.refresh(items(*range(1, 11), NEW)).catalogue.ids
+
+
+def test_a_catalogue_that_lost_its_items_is_refused(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources={"popular": COUNTED["popular"]}, catalogue="listed")
+    with pytest.raises(DataError, match=r"candidates: 3, but the items' side tables name 2 items; declare at most 2"):
+        shop.refresh(items(1, 2))
+    assert not (tmp_path / "refreshed").exists()
+
+
+def test_sources_that_were_changed_are_not_refreshed(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources={"popular": COUNTED["popular"]})
+    (tmp_path / "fitted" / "retrieval.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"retrieval\.json: changed after it was written"):
+        shop.refresh()
+
+
+def test_towers_without_vectors_of_columns_have_to_be_trained_again(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"item_content\.json: missing; .* Train again"):
+        ItemContent.read(tmp_path)
+
+
+def test_a_log_without_what_sources_read_is_refused(log: Log, tmp_path: Path) -> None:
+    shop = Shop(log, tmp_path, sources={"near": COUNTED["near"]})
+    with pytest.raises(ValueError, match=r"retrieval\.sources\.near: 'content' is no column of a side table"):
+        shop.refresh(side_tables=[])
+
+
+def test_listed_items_need_a_table() -> None:
+    section = Retrieval.model_validate({"catalogue": "listed", "sources": {"popular": COUNTED["popular"]}})
+    section.check(declared())
+    with pytest.raises(ValueError, match="catalogue: listed, but no side table has the key 'item_id'"):
+        section.check(declared(side_tables=[]))

@@ -1,0 +1,94 @@
+"""A server that recommends, with its parts in the test's process; several files of tests ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from shortlist.recommending.release import write_release
+from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.logs import prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.serving.server.headers import RequestContext
+from shortlist.serving.server.request_errors import RequestError
+from shortlist.serving.server.server import ServerComponents
+from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.tensors import Tensor
+from shortlist.spec.data import Data
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+
+RECOMMEND = "shop.recommend"
+BEST = {"value": "score"}
+
+
+class Shop:
+    """A server's parts in this process; the score is the item's weight plus 1000 times the user's impressions."""
+
+    def __init__(self, published: Any, model: Path, sources: Path, folder: Path) -> None:
+        self._published, self._model, self._sources, self.folder = published, model, sources, folder
+        self.data: Data = published.plan.declared.data
+
+    def release(self, filters: Any = None, ordering: Any = None) -> Path:
+        sections = Filters.model_validate(filters or {}), Ordering.model_validate(ordering or {})
+        out = self.folder / "release"
+        write_release(self._sources, self.data, *sections, self._published.folder / "log", None, out)
+        return out
+
+    def parts(self, filters: Any = None, ordering: Any = None, **serving: Any) -> ServerComponents:
+        async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
+            numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
+            return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
+
+        settings = ServerSettings.model_validate({
+            "model": "shop", "version": 3, "model_folder": self._model, "predictor": "127.0.0.1:1", "http_port": 1,
+            "grpc_port": 1, "store": self._published.store, "project": "shop", "serving": serving,
+            "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
+        })  # fmt: skip
+        parts = ServerComponents(settings, SimpleNamespace(scores=scores, close=lambda: None))  # type: ignore[arg-type]
+        parts.refresh.poll()
+        return parts
+
+    def ask(self, parts: ServerComponents, *requests: dict[str, Any]) -> list[InferenceResponse | RequestError]:
+        async def whole() -> list[InferenceResponse | RequestError]:
+            answers: list[InferenceResponse | RequestError] = []
+            for number, inputs in enumerate(requests):
+                asked = InferenceRequest(RECOMMEND, "", tensors(**inputs), RequestContext(f"r{number}", user="u"))
+                try:
+                    answers.append(await parts.service.answer(asked))
+                except RequestError as error:
+                    answers.append(error)
+                await asyncio.sleep(0)  # the log is told after the answer
+            return answers
+
+        return asyncio.run(whole())
+
+    def logged(self, parts: ServerComponents) -> list[dict[str, Any]]:
+        asyncio.run(parts.close())
+        return read_log(self.folder / "predictions", prediction_schema(self.data)).to_dicts()
+
+
+def tensors(**inputs: Any) -> list[Tensor]:
+    """Return inputs: numbers as INT64, texts as BYTES."""
+    found = []
+    for name, value in {"k": 3, "position": 1, **inputs}.items():
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(one, str) for one in values):
+            found.append(Tensor(name, "BYTES", (len(values),), values))
+        elif value is not None:
+            found.append(Tensor(name, "INT64", (len(values),), np.array(values)))
+    return found
+
+
+def outputs(answer: Any) -> dict[str, list[Any]]:
+    assert isinstance(answer, InferenceResponse), answer
+    return {name: np.asarray(values).tolist() for name, _, values in answer.outputs}
+
+
+def places_of(local: Shop) -> ServingPaths:
+    return ServingPaths(root=local.folder, rollouts=local.folder / "rollouts")
