@@ -139,7 +139,7 @@ def retrieval_gate(measures: RetrievalMeasures | None, limits: RetrievalLimits) 
         failures.append(f"recall {union.recall.low:.4f} < {limits.min_recall:.4f} (min_recall; lower bound)")
     failures += [
         f"index of source '{one.name}' finds {one.index_recall:.4f} of the exact answers <"
-        f" {limits.min_index_recall:.4f} (min_index_recall); raise retrieval.index.probes, or exact_up_to"
+        f" {limits.min_index_recall:.4f} (min_index_recall); raise retrieval.index.exact_up_to, or probes"
         for one in measures.evaluation.lists
         if one.index_recall is not None and one.index_recall < limits.min_index_recall
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -28,15 +29,23 @@ class Filtered:
         return {name: int((self.removed_by == number).sum()) for number, name in enumerate(self.names)}
 
 
-def apply_filters(candidates: pl.DataFrame, filters: Sequence[Filter], request: FilterRequest) -> Filtered:
+def apply_filters(
+    candidates: pl.DataFrame,
+    filters: Sequence[Filter],
+    request: FilterRequest,
+    decided: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Filtered:
     """Return which candidates may be shown.
 
     Args:
-        candidates: One row for each, with the columns that the filters read. May be empty.
+        candidates: One row for each, with the columns that the filters read but for those that are decided. May be
+            empty.
         filters: Checked against them; applied in their order, each to all candidates.
         request: What else is known.
+        decided: What some filters keep, bool, shape (n_candidates,), by their names.
     """
     removed_by = np.full(len(candidates), -1, np.int64)
     for number, declared in enumerate(filters):
-        removed_by[(removed_by < 0) & ~declared.keeps(candidates, request)] = number
+        kept = decided[declared.name] if declared.name in decided else declared.keeps(candidates, request)
+        removed_by[(removed_by < 0) & ~kept] = number
     return Filtered(np.flatnonzero(removed_by < 0), removed_by, tuple(declared.name for declared in filters))

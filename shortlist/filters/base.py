@@ -57,6 +57,11 @@ class Filter(Section):
         return ()
 
     @property
+    def asks_request(self) -> bool:
+        """Whether its verdict depends on more than the columns it reads and its list: the moment, the user's past."""
+        return True
+
+    @property
     def file(self) -> str | None:
         """The user's file that it reads, relative to the folder of the log; None: it has no file."""
         return None

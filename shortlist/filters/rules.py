@@ -35,10 +35,14 @@ class Where(Filter):
         """Columns of the condition."""
         return checked(self.keep).columns
 
+    @property
+    def asks_request(self) -> bool:
+        """No: what it reads of the request is a column."""
+        return False
+
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where the condition is true."""
-        kept: np.ndarray = checked(self.keep).over(candidates).fill_null(value=False).to_numpy()
-        return kept
+        return checked(self.keep).holds(candidates)
 
 
 class Seen(Filter):
@@ -72,8 +76,7 @@ class Seen(Filter):
         items = past.items[first:]
         if self.of == "positive":
             items = items.filter(past.positive[first:])
-        kept: np.ndarray = ~candidates[Columns.ITEM].is_in(items.implode()).to_numpy()
-        return kept
+        return ~_among(candidates[Columns.ITEM], items)
 
 
 class _ItemList(Filter):
@@ -89,6 +92,11 @@ class _ItemList(Filter):
     def file(self) -> str:
         """The list."""
         return self.path
+
+    @property
+    def asks_request(self) -> bool:
+        """No: the list is the release's."""
+        return False
 
     def read_list(self, files: Path, item_type: pl.DataType) -> pl.Series:
         """Return the file's items, each once; empty lines and spaces around an item do not count."""
@@ -110,8 +118,7 @@ class _ItemList(Filter):
         return items.unique().sort()
 
     def _listed(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
-        listed: np.ndarray = candidates[Columns.ITEM].is_in(request.lists[self.name].implode()).to_numpy()
-        return listed
+        return _among(candidates[Columns.ITEM], request.lists[self.name])
 
 
 class Allow(_ItemList):
@@ -138,6 +145,16 @@ class Deny(_ItemList):
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where an item is not listed."""
         return ~self._listed(candidates, request)
+
+
+def _among(items: pl.Series, wanted: pl.Series) -> np.ndarray:
+    """Return bool, shape (n_items,): which of them are wanted."""
+    if not len(items) or not len(wanted):
+        return np.zeros(len(items), np.bool_)
+    if items.dtype.is_integer() and not items.null_count() and not wanted.null_count():
+        return np.isin(items.to_numpy(), wanted.to_numpy())  # in numpy, which takes a tenth of the time for a few
+    found: np.ndarray = items.is_in(wanted.implode()).to_numpy()
+    return found
 
 
 FILTERS: Final[dict[str, type[Filter]]] = {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny}

@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from shortlist.ordering.base import codes_of
+
 
 class Likeness(Protocol):
     """Likeness of each candidate to one of them."""
@@ -38,19 +40,23 @@ def likeness_by(column: pl.Series) -> Likeness:
 class _Cosine:
     def __init__(self, column: pl.Series) -> None:
         assert isinstance(column.dtype, pl.Array)
-        self._known = column.is_not_null().to_numpy()
+        there = column.is_not_null().to_numpy()
         vectors = np.zeros((len(column), column.dtype.size), np.float32)
-        vectors[self._known] = column.drop_nulls().to_numpy()
+        vectors[there] = column.drop_nulls().to_numpy()
         lengths = np.linalg.norm(vectors, axis=1)
-        self._known &= np.isfinite(lengths) & (lengths > 0)
-        self._unit = np.zeros_like(vectors)
-        self._unit[self._known] = vectors[self._known] / lengths[self._known, None]
+        self._unknown = ~(there & np.isfinite(lengths) & (lengths > 0))
+        lengths[self._unknown] = 1.0
+        self._unit = vectors / lengths[:, None]
+        self._unit[self._unknown] = 0.0
 
     def to(self, row: int) -> np.ndarray:
-        alike: np.ndarray = np.where(self._known & self._known[row], (1.0 + self._unit @ self._unit[row]) / 2.0, 0.0)
+        if self._unknown[row]:
+            alike = np.zeros(len(self._unit))
+        else:
+            alike = (1.0 + self._unit @ self._unit[row]).astype(np.float64) / 2.0
+            alike[self._unknown] = 0.0
         alike[row] = 1.0
-        np.clip(alike, 0.0, 1.0, out=alike)
-        return alike
+        return np.clip(alike, 0.0, 1.0, out=alike)
 
 
 class _Jaccard:
@@ -70,7 +76,7 @@ class _Jaccard:
 
 class _Equality:
     def __init__(self, column: pl.Series) -> None:
-        self._codes = column.rank("dense").fill_null(0).to_numpy().astype(np.intp)
+        self._codes = codes_of(column)
 
     def to(self, row: int) -> np.ndarray:
         alike: np.ndarray = ((self._codes == self._codes[row]) & (self._codes > 0)).astype(np.float64)

@@ -78,7 +78,7 @@ def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) ->
         k: Places.
         request: Identity of the request; the draws follow from it.
     """
-    formula = checked(ordering.value).over(candidates).cast(pl.Float64()).fill_null(np.nan).to_numpy()
+    formula = checked(ordering.value).numbers(candidates)
     values = reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
     usable = np.isfinite(values)
     without_value = int(len(values) - usable.sum())

@@ -10,7 +10,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.ordering.base import OrderingRule, PlaceLimit, require_columns
+from shortlist.ordering.base import OrderingRule, PlaceLimit, codes_of, require_columns
 from shortlist.system.row_expressions import ExpressionError, checked, parse_expression
 
 
@@ -43,7 +43,7 @@ class Boost(OrderingRule):
 
     def adjust(self, candidates: pl.DataFrame, values: np.ndarray) -> np.ndarray:
         """Return the raised values."""
-        meant = checked(self.where).over(candidates).fill_null(value=False).to_numpy()
+        meant = checked(self.where).holds(candidates)
         raised = np.where(values < 0, values / self.factor, values * self.factor) + self.add
         return np.where(meant, raised, values)
 
@@ -71,8 +71,8 @@ class Pin(OrderingRule):
 
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
         """Return the item's row, if it is there."""
-        found = candidates[Columns.ITEM].index_of(self.item)
-        return {} if found is None else {self.place: found}
+        found = np.flatnonzero((candidates[Columns.ITEM] == self.item).to_numpy())
+        return {self.place: int(found[0])} if len(found) else {}
 
 
 class Cap(OrderingRule):
@@ -117,8 +117,7 @@ class _Count:
 
     def __init__(self, rule: Cap, column: pl.Series) -> None:
         self._rule = rule
-        # 0 for null, so that it can be left out of the limit.
-        self._codes = column.rank("dense").fill_null(0).to_numpy().astype(np.intp)
+        self._codes = codes_of(column)
         self._placed = np.zeros(int(self._codes.max(initial=0)) + 1, np.int64)
 
     def allowed(self, place: int) -> np.ndarray:

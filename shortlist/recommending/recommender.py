@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +28,7 @@ from shortlist.spec.retrieval import SourceSection
 from shortlist.storage.artefacts import digest_of_files
 
 _NO_ITEM: Final = -1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SlateRequestError(ShortlistError):
@@ -149,13 +150,20 @@ class Recommender:
         self.digest = digest_of_files(self.digests)
         labels = frozenset(map(score_column, labels))
         items = retriever.catalogue.items
-        self._items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
+        items = items.with_columns(items[retriever.catalogue.key].alias(Columns.ITEM))
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
-        self._of_items = [name for name in self._items.columns if name in read or name == Columns.ITEM]
-        self._items = self._items.select(self._of_items)
+        self._items = {name: items[name] for name in items.columns if name in read or name == Columns.ITEM}
+        self._decided = {
+            rule.name: rule.keeps(items, FilterRequest(_EPOCH, None, self._lists))
+            for rule in filters.rules
+            if not rule.asks_request and {*rule.reads} <= {*items.columns}
+        }
+        """Which items filters keep that ask for nothing else: looked at once, and not for every request."""
+        open_rules = [rule for rule in filters.rules if rule.name not in self._decided]
+        self._filtered_by = {Columns.ITEM, *(name for rule in open_rules for name in rule.reads)}
         self._scores_read = [name for name in columns_read(ordering) if name in labels]
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
-        known = {*self._of_items, *self._ranks, *labels, SCORE, NOW}
+        known = {*self._items, *self._ranks, *labels, SCORE, NOW}
         self._of_request = [name for name in read if name not in known]
 
     @property
@@ -227,7 +235,7 @@ class Recommender:
         first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
         rows, ranks = found.items[0][given], found.ranks[0][given]
         sources = [found.sources[place] for place in first[given]]
-        filtered, frame = self._filtered(rows, ranks, request)
+        filtered = self._filtered(rows, ranks, request)
         asked: list[str] = []
         for name, more in self._more(queries):
             if len(filtered.rows) >= request.k:
@@ -240,14 +248,15 @@ class Recommender:
             ranks = np.concatenate([ranks, of_new])
             sources += [name] * len(new)
             asked += [] if name in asked else [name]
-            filtered, frame = self._filtered(rows, ranks, request)
+            filtered = self._filtered(rows, ranks, request)
         gone = np.flatnonzero(filtered.removed_by >= 0)
         return FoundCandidates(
-            rows=frame[filtered.rows],
+            rows=self._frame(rows[filtered.rows], ranks[filtered.rows], request),
             sources=tuple(sources[row] for row in filtered.rows),
             retrieved=len(rows),
             removed=Removed(
-                frame[Columns.ITEM].gather(gone), tuple(filtered.names[rule] for rule in filtered.removed_by[gone])
+                self._items[Columns.ITEM][rows[gone]],
+                tuple(filtered.names[rule] for rule in filtered.removed_by[gone]),
             ),
             fallback=tuple(asked),
         )
@@ -278,7 +287,7 @@ class Recommender:
         scored = found.rows.with_columns(pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items())
         ordered = order(scored, self._ordering, request.k, request.id)
         return Slate(
-            items=found.rows[Columns.ITEM].gather(ordered.rows),
+            items=found.rows[Columns.ITEM][ordered.rows],
             rows=ordered.rows,
             scores=given[ordered.rows],
             values=ordered.values,
@@ -305,18 +314,30 @@ class Recommender:
     def _told(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
-    def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> tuple[Filtered, pl.DataFrame]:
-        frame = self._items[rows].with_columns(
-            pl.lit(request.now).dt.convert_time_zone("UTC").dt.cast_time_unit("us").alias(NOW),
-            *(pl.lit(self._told(name, request.context.get(name))).first().alias(name) for name in self._of_request),
-            *(self._rank(name, ranks) for name in self._ranks),
-        )
+    def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> Filtered:
+        decided = {name: kept[rows] for name, kept in self._decided.items()}
         known = FilterRequest(request.now, request.history, self._lists)
-        return apply_filters(frame, self._filters.rules, known), frame
+        return apply_filters(self._frame(rows, ranks, request, self._filtered_by), self._filters.rules, known, decided)
+
+    def _frame(
+        self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest, wanted: Collection[str] | None = None
+    ) -> pl.DataFrame:
+        """Return the columns of candidates; None: all that a stage reads."""
+        # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
+        places = pl.Series(rows.astype(np.uint32))
+        moment = (request.now - _EPOCH) // timedelta(microseconds=1)
+        told = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
+        told |= {name: self._told(name, request.context.get(name)) for name in self._of_request}
+        columns = [
+            *(column[places].alias(name) for name, column in self._items.items() if wanted is None or name in wanted),
+            *(one.new_from_index(0, len(rows)) for name, one in told.items() if wanted is None or name in wanted),
+            *(self._rank(name, ranks) for name in self._ranks if wanted is None or name in wanted),
+        ]
+        return pl.DataFrame(columns)
 
     def _rank(self, name: str, ranks: NDArray[np.int32]) -> pl.Series:
         of_source = ranks[:, self.sources.index(name.removeprefix(RANK_OF))].astype(np.float64)
-        return pl.Series(name, np.where(of_source == NO_RANK, np.nan, of_source)).fill_nan(None)
+        return pl.Series(name, np.where(of_source == NO_RANK, np.nan, of_source), nan_to_null=True)
 
     def _more(self, queries: Queries) -> Iterator[tuple[str, Rows]]:
         """Give ever longer lists of the fallbacks, each until it has no more."""

@@ -1,4 +1,4 @@
-"""The nearest of many vectors by inner product: exactly up to a declared number of them, approximately above."""
+"""The nearest of many vectors by inner product: exactly, by a scan of 8-bit numbers, or in clusters."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ _BLOCK_BYTES: Final = 64 << 20
 """Scores that an exact search holds at once."""
 _ROWS_PER_LIST: Final = 64
 """Vectors per cluster that the clusters are made from."""
+_LARGEST: Final = 127
+"""Largest of the whole numbers that a scan compares."""
+_AT_ONCE: Final = 100_000
+"""Vectors that are rounded at once."""
+_DEPTHS: Final = (2, 4, 8, 16, 32)
+"""Times the wanted rows that a scan finds before they are compared exactly: the first that finds enough."""
 
 
 class VectorIndex(Protocol):
@@ -47,7 +53,7 @@ def build_index(
 
     Args:
         vectors: By row number, shape (rows, D); a row of zeros has no vector and is never found.
-        queries: Real queries, shape (some, D), with which the probes of an approximate index are chosen.
+        queries: Real queries, shape (some, D), by which it is chosen how widely an approximate index searches.
         section: What is declared.
         most: Rows per query that will be asked for.
         folder: Where to write.
@@ -58,8 +64,10 @@ def build_index(
     np.save(folder / VECTORS, vectors)
     np.save(folder / _ROWS, there)
     facts: dict[str, Any] = {"kind": "exact", "items": len(there), "dimensions": int(vectors.shape[1])}
-    if len(there) > section.exact_up_to:
-        facts |= _build_approximate(vectors[there], queries, section, most, folder, seed)
+    if len(there) > section.scan_up_to:
+        facts |= _build_clusters(vectors[there], queries, section, most, folder, seed)
+    elif len(there) > section.exact_up_to:
+        facts |= _build_scan(vectors, there, queries, section, most, folder)
     write_json(folder / INDEX, facts)
 
 
@@ -70,9 +78,12 @@ def open_index(folder: Path) -> VectorIndex:
         IntegrityError: There is none.
     """
     facts = read_json(folder / INDEX)
+    vectors, rows = (np.load(folder / name, mmap_mode="r") for name in (VECTORS, _ROWS))
     if facts["kind"] == "exact":
-        return ExactIndex(np.load(folder / VECTORS, mmap_mode="r"))
-    return ApproximateIndex(folder / _APPROXIMATE, np.load(folder / _ROWS, mmap_mode="r"), facts["probes"])
+        return ExactIndex(vectors)
+    if facts["kind"] == "scan":
+        return ScannedIndex(folder / _APPROXIMATE, vectors, rows, facts["depth"])
+    return ClusteredIndex(folder / _APPROXIMATE, rows, facts["probes"])
 
 
 class ExactIndex:
@@ -88,16 +99,46 @@ class ExactIndex:
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products; equal ones by row number."""
         step = max(1, _BLOCK_BYTES // (4 * max(1, len(self._vectors))))
-        found = [self._block(queries[first : first + step], most) for first in range(0, max(1, len(queries)), step)]
-        return Ranked(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        found = Ranked(np.full((len(queries), most), -1, np.int32), np.full((len(queries), most), -np.inf, np.float32))
+        for first in range(0, len(queries), step):
+            scores = np.asarray(queries[first : first + step], np.float32) @ np.asarray(self._vectors).T
+            scores[:, self._missing] = -np.inf
+            for line, own in enumerate(scores, start=first):
+                rows = _largest(own, most)
+                found.items[line, : len(rows)], found.scores[line, : len(rows)] = rows, own[rows]
+        return found
 
-    def _block(self, queries: Matrix, most: int) -> Ranked:
-        scores = np.asarray(queries, np.float32) @ np.asarray(self._vectors).T
-        scores[:, self._missing] = -np.inf
-        return best(np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape), scores, most)
+
+class ScannedIndex:
+    """Every vector is compared as whole numbers of 8 bits (faiss); those found are put in order by the vectors."""
+
+    approximate = True
+
+    def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], depth: int) -> None:
+        """Map an index of faiss into memory.
+
+        Args:
+            path: Its file.
+            vectors: By row number, shape (items, D).
+            rows: Row number of every vector in the file.
+            depth: Times the wanted rows that are compared exactly.
+        """
+        import faiss
+
+        self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        self._vectors, self._rows, self._depth = vectors, rows, depth
+
+    def search(self, queries: Matrix, most: int) -> Ranked:
+        """Return the rows with the largest inner products among those whose rounded vectors have."""
+        largest = np.abs(queries).max(axis=1, keepdims=True)
+        rounded = _rounded(queries, _LARGEST / np.where(largest > 0, largest, 1))
+        _, places = self._index.search(rounded, min(self._depth * most, len(self._rows)))
+        items = self._rows[places]
+        scores = [self._vectors[own] @ query for own, query in zip(items, queries, strict=True)]
+        return best(items, np.stack(scores) if scores else np.empty(items.shape, np.float32), most)
 
 
-class ApproximateIndex:
+class ClusteredIndex:
     """Vectors in clusters, of which a query searches those with the nearest centres (faiss, inverted file)."""
 
     approximate = True
@@ -152,6 +193,15 @@ def found_share(found: NDArray[np.int32], wanted: NDArray[np.int32]) -> float:
     return float(np.mean(shares))
 
 
+def _largest(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
+    """Return the places of the largest scores, best first, equal ones by their places; those of -inf are left out."""
+    kept = np.arange(len(scores))
+    if len(scores) > most:
+        kept = np.argpartition(scores, len(scores) - most)[len(scores) - most :]
+    ordered: NDArray[np.int64] = kept[np.lexsort((kept, -scores[kept]))]
+    return ordered[scores[ordered] > -np.inf]
+
+
 def default_lists(items: int) -> int:
     """Return how many clusters some vectors are divided into: four times the root of their number.
 
@@ -161,7 +211,32 @@ def default_lists(items: int) -> int:
     return max(1, int(4 * items**0.5))
 
 
-def _build_approximate(
+def _rounded(vectors: Matrix, scale: NDArray[Any] | float) -> Matrix:
+    """Return whole numbers as faiss takes them; it computes with 8 bits of each."""
+    numbers: Matrix = np.rint(vectors * scale).astype(np.float32)
+    return numbers
+
+
+def _build_scan(
+    vectors: Matrix, there: NDArray[np.int32], queries: Matrix, section: ItemIndex, most: int, folder: Path
+) -> dict[str, Any]:
+    import faiss
+
+    width = vectors.shape[1]
+    index = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT)
+    scale = _LARGEST / float(np.abs(vectors).max())
+    for first in range(0, len(there), _AT_ONCE):
+        index.add(_rounded(vectors[there[first : first + _AT_ONCE]], scale))
+    faiss.write_index(index, str(folder / _APPROXIMATE))
+    exact = ExactIndex(vectors).search(queries, most).items
+    for depth in _DEPTHS:
+        found = ScannedIndex(folder / _APPROXIMATE, vectors, there, depth).search(queries, most).items
+        if (recall := found_share(found, exact)) >= section.min_recall:
+            break
+    return {"kind": "scan", "depth": depth, "tuned_recall": recall}
+
+
+def _build_clusters(
     vectors: Matrix, queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
 ) -> dict[str, Any]:
     import faiss
@@ -186,7 +261,7 @@ def _build_approximate(
     tried = [section.probes] if section.probes is not None else _probes_to_try(lists)
     exact = ExactIndex(vectors).search(queries, most).items
     for probes in tried:
-        recall = found_share(ApproximateIndex(folder / _APPROXIMATE, rows, probes).search(queries, most).items, exact)
+        recall = found_share(ClusteredIndex(folder / _APPROXIMATE, rows, probes).search(queries, most).items, exact)
         if recall >= section.min_recall:
             break
     return {"kind": "ivf", "precision": section.precision, "lists": lists, "probes": probes, "tuned_recall": recall}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.side_tables import side_path
@@ -168,29 +170,33 @@ class Retriever:
 
     def recent_of(self, users: pl.Series) -> Rows:
         """Return users' latest positive items when the sources were fitted, shape (users, recent_items)."""
-        places = places_of(users, self.recent[_USER])
-        lists = self.recent[ROW].gather(np.maximum(places, 0)) if self.recent.height else _no_lists(len(places))
-        found = rows_of_lists(lists, self.section.recent_items)
-        found[places < 0] = -1
-        return found
+        return lists_at(*self._recent_lists, places_of(users, self.recent[_USER]), self.section.recent_items)
+
+    @cached_property
+    def _recent_lists(self) -> tuple[NDArray[np.int64], Rows]:
+        """Where every user's recent items begin and end, and these, one user's after the other's."""
+        lists = self.recent[ROW].cast(pl.List(pl.Int32)).to_arrow()
+        return lists.offsets.to_numpy(), lists.values.to_numpy()
 
 
-def _no_lists(count: int) -> pl.Series:
-    return pl.Series([None] * count, dtype=pl.List(pl.Int32))
+def lists_at(bounds: NDArray[np.int64], values: Rows, places: Rows, width: int) -> Rows:
+    """Return some of many lists as a matrix of a width; -1 where a list is shorter.
 
+    Args:
+        bounds: Where each list begins, and where the last one ends, shape (lists + 1,).
+        values: One list after the other.
+        places: Numbers of the wanted lists; -1: none.
+        width: Of the matrix.
 
-def rows_of_lists(lists: pl.Series, width: int) -> Rows:
-    """Return lists of rows as a matrix of a width; -1 where a list is shorter.
-
-    >>> rows_of_lists(pl.Series([[5, 2, 9], None]), 2).tolist()
-    [[5, 2], [-1, -1]]
+    >>> lists_at(np.array([0, 3, 3]), np.array([5, 2, 9], np.int32), np.array([0, 1, -1]), 2).tolist()
+    [[5, 2], [-1, -1], [-1, -1]]
     """
-    short = lists.list.head(width).fill_null([])
-    lengths = short.list.len().to_numpy().astype(np.int64)
-    found = np.full((len(lists), width), -1, np.int32)
-    line = np.repeat(np.arange(len(lengths)), lengths)
-    place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found[line, place] = short.explode(empty_as_null=False).cast(pl.Int32).to_numpy()
+    # -1 is the last bound: no list at all.
+    first, last = bounds[places], bounds[np.where(places < 0, -1, places + 1)]
+    at = first[:, None] + np.arange(width)
+    there = at < last[:, None]
+    found = np.full(at.shape, -1, np.int32)
+    found[there] = values[at[there]]
     return found
 
 

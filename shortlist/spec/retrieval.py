@@ -47,11 +47,14 @@ class ItemIndex(Section):
     """How the nearest of many vectors are found."""
 
     exact_up_to: int = Field(default=100_000, ge=0)
-    """Up to so many items, every vector is compared with the query; above it, an approximate index is built."""
+    """Up to so many items, every vector is compared with the query."""
+    scan_up_to: int = Field(default=2_000_000, ge=0)
+    """Up to so many, every vector is compared as whole numbers of 8 bits, and the nearest of these by the vectors
+    themselves; above it, vectors are divided into clusters, of which a query searches the nearest."""
     precision: Literal["float32", "int8"] = "float32"
-    """How an approximate index keeps vectors. `int8`: a quarter of the memory; a scalar quantiser per dimension."""
+    """How clusters keep vectors. `int8`: a quarter of the memory; a scalar quantiser per dimension."""
     lists: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Clusters that an approximate index divides the vectors into; null: four times the root of their number."""
+    """Clusters that the vectors are divided into; null: four times the root of their number."""
     probes: int | None = Field(default=None, ge=1, le=1_000_000)
     """Clusters that a query searches; null: the fewest with which a sample of queries finds `min_recall`."""
     min_recall: float = Field(default=0.99, gt=0.0, le=1.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from shortlist.contracts import ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
 
 MOST_CHARACTERS: Final = 2_000
@@ -36,6 +37,17 @@ class RowExpression:
         if self.text in self.columns:
             return rows[self.text]
         return rows.select(_expression(self.text).alias("value")).to_series()
+
+    def numbers(self, rows: pl.DataFrame) -> np.ndarray:
+        """Return its value for every row, float64, shape (n_rows,); NaN for null."""
+        import polars as pl
+
+        return self.over(rows).cast(pl.Float64()).to_numpy()
+
+    def holds(self, rows: pl.DataFrame) -> np.ndarray:
+        """Return bool, shape (n_rows,): for which rows the condition is true; null is not."""
+        # `fill_null` would wait for Polars' threads, which takes longer than all else of a filter.
+        return self.over(rows).eq_missing(other=True).to_numpy()
 
 
 @lru_cache(maxsize=1_024)

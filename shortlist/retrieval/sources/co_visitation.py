@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field
-from scipy import sparse
 
 from shortlist.contracts import Columns, DataError
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, SourceKind
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, SourceKind
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
 
 _OTHER, _WEIGHT, _PLACE = "other_row", "weight", "place"
 _STARTS, _ITEMS, _SCORES = "starts.npy", "items.npy", "scores.npy"
+_AT_ONCE: Final = 256
+"""Queries whose neighbours are summed at once."""
 
 
 class CoVisitation(SourceKind):
@@ -64,8 +66,7 @@ class CoVisitation(SourceKind):
     def load(self, folder: Path) -> Neighbours:
         """Return the neighbours in a folder."""
         starts, items, scores = (np.load(folder / name, mmap_mode="r") for name in (_STARTS, _ITEMS, _SCORES))
-        size = len(starts) - 1
-        return Neighbours(sparse.csr_array((scores, items, starts), shape=(size, size), copy=False), self.decay)
+        return Neighbours(starts, items, scores, self.decay)
 
     def _counted(self, given: FitData) -> tuple[pl.DataFrame, np.ndarray]:
         """Return the weight of every pair, in both directions, and every item's positives."""
@@ -103,35 +104,46 @@ class CoVisitation(SourceKind):
 
 
 class Neighbours:
-    """Each item's neighbours as a sparse matrix."""
+    """Each item's neighbours, one item's after the other's."""
 
-    def __init__(self, scores: sparse.csr_array, decay: float) -> None:
-        self._scores, self._decay = scores, decay
+    def __init__(self, starts: NDArray[np.int64], items: Rows, scores: Scores, decay: float) -> None:
+        self._starts, self._items, self._scores, self._decay = starts, items, scores, decay
 
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return the neighbours of recent items, their scores summed; none for a user without recent items."""
-        recent = weighted_recent(queries.recent, self._decay, self._scores.shape[0])
-        found = (recent @ self._scores).tocsr()
-        return _best_of_lines(found, most)
+        blocks = range(0, max(1, queries.size), _AT_ONCE)
+        found = [self._block(queries.recent[first : first + _AT_ONCE], most) for first in blocks]
+        return Ranked(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _block(self, recent: Rows, most: int) -> Ranked:
+        line, place = np.nonzero(recent >= 0)
+        row = recent[line, place]
+        counts = self._starts[row + 1] - self._starts[row]
+        at = np.arange(counts.sum()) + np.repeat(self._starts[row] - np.cumsum(counts) + counts, counts)
+        weights = recent_weights(recent, self._decay)[line, place]
+        keys, same = np.unique(np.repeat(line, counts) << 32 | self._items[at], return_inverse=True)
+        sums = np.bincount(same, self._scores[at] * np.repeat(weights, counts), len(keys))
+        return _best_of_lines(keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32), sums, len(recent), most)
 
 
-def weighted_recent(recent: Rows, decay: float, items: int) -> sparse.csr_array:
-    """Return how much every recent item counts, shape (queries, items): the newest 1, the next `decay`, and so on."""
-    line, place = np.nonzero(recent >= 0)
-    weights = np.float32(decay) ** place.astype(np.float32)
-    shape = (len(recent), items)
-    return sparse.csr_array((weights, (line, recent[line, place])), shape=shape, dtype=np.float32)
+def recent_weights(recent: Rows, decay: float) -> Scores:
+    """Return how much every recent item counts, shape of `recent`: the newest 1, the next `decay`, and so on.
+
+    >>> recent_weights(np.array([[7, 3, -1]], np.int32), 0.5).tolist()
+    [[1.0, 0.5, 0.0]]
+    """
+    weights = np.float32(decay) ** np.arange(recent.shape[1], dtype=np.float32)
+    return np.where(recent >= 0, weights, np.float32(0))
 
 
-def _best_of_lines(scores: sparse.csr_array, most: int) -> Ranked:
-    """Return the columns with the highest values of every line; equal values by column."""
-    lengths = np.diff(scores.indptr)
-    line = np.repeat(np.arange(len(lengths)), lengths)
-    order = np.lexsort((scores.indices, -scores.data, line))
-    place = np.arange(len(order)) - np.repeat(scores.indptr[:-1], lengths)
-    kept = place < most
-    items = np.full((len(lengths), most), -1, np.int32)
-    values = np.full(items.shape, -np.inf, np.float32)
-    at = line[kept], place[kept]
-    items[at], values[at] = scores.indices[order][kept], scores.data[order][kept]
-    return Ranked(items, values)
+def _best_of_lines(lines: NDArray[np.int64], items: Rows, sums: np.ndarray, count: int, most: int) -> Ranked:
+    """Return the items with the highest sums of every line; equal sums by row number."""
+    order = np.lexsort((items, -sums, lines))
+    lengths = np.bincount(lines, minlength=count)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    kept = order[place < most]
+    found = np.full((count, most), -1, np.int32)
+    values = np.full(found.shape, -np.inf, np.float32)
+    at = lines[kept], place[place < most]
+    found[at], values[at] = items[kept], sums[kept]
+    return Ranked(found, values)

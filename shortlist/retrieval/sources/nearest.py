@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.index import VECTORS, VectorIndex, open_index
 from shortlist.retrieval.source import Queries, Ranked, Scores
-from shortlist.retrieval.sources.co_visitation import weighted_recent
+from shortlist.retrieval.sources.co_visitation import recent_weights
 
 USERS: Final = "users.parquet"
 USER_VECTORS: Final = "user_vectors.npy"
@@ -50,10 +50,11 @@ class NearestItems:
 
     def query_vectors(self, queries: Queries) -> Matrix:
         """Return the vector of every query, shape (B, D); zeros where nothing is known."""
-        recent = weighted_recent(queries.recent[:, : self._newest], self._decay, len(self.vectors))
-        seen, places = np.unique(recent.indices, return_inverse=True)  # only these rows are read from disk
-        weights = type(recent)((recent.data, places, recent.indptr), shape=(queries.size, len(seen)))
-        made: Matrix = weights @ np.asarray(self.vectors[seen], np.float32)
+        recent = queries.recent[:, : self._newest]
+        weights = recent_weights(recent, self._decay)
+        made = np.zeros((queries.size, self.vectors.shape[1]), np.float32)
+        for place in range(recent.shape[1]):  # only these rows are read from disk
+            made += weights[:, place, None] * self.vectors[np.maximum(recent[:, place], 0)]
         if self._users is None:
             return made
         users, vectors = self._users

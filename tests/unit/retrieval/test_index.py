@@ -33,10 +33,14 @@ def test_an_exact_search_orders_all_items_by_inner_product(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_above_the_declared_size_an_approximate_index_is_tuned_to_its_recall(tmp_path: Path, precision: str) -> None:
+def test_above_the_declared_size_clusters_are_searched_until_the_recall_is_reached(
+    tmp_path: Path, precision: str
+) -> None:
     made, queries = vectors(3_000), vectors(50, seed=6)
     made[11] = 0
-    section = ItemIndex.model_validate({"exact_up_to": 1_000, "precision": precision, "min_recall": 0.95})
+    section = ItemIndex.model_validate(
+        {"exact_up_to": 0, "scan_up_to": 1_000, "precision": precision, "min_recall": 0.95}
+    )
     build_index(made, queries, section, 50, tmp_path, 1)
     index, facts = open_index(tmp_path), read_json(tmp_path / "index.json")
     assert index.approximate
@@ -45,16 +49,50 @@ def test_above_the_declared_size_an_approximate_index_is_tuned_to_its_recall(tmp
     assert 11 not in index.search(queries, 50).items
 
 
+def test_a_scan_gives_the_exact_order_and_no_item_without_a_vector(tmp_path: Path) -> None:
+    made, queries = vectors(3_000), vectors(50, seed=6)
+    made[11] = 0
+    build_index(made, queries, ItemIndex(exact_up_to=1_000), 50, tmp_path, 1)
+    index, facts = open_index(tmp_path), read_json(tmp_path / "index.json")
+    assert index.approximate
+    assert (facts["kind"], facts["depth"]) == ("scan", 2)
+    assert (tmp_path / "index.faiss").stat().st_size < made.nbytes / 4 + 1_000  # 8 bits of 32
+    found, wanted = index.search(queries, 50), ExactIndex(made).search(queries, 50)
+    assert found.items.tolist() == wanted.items.tolist()
+    np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-5)
+    assert 11 not in found.items
+
+
+def test_a_scan_compares_more_rows_where_one_number_hides_the_others(tmp_path: Path) -> None:
+    # The last number, such as popularity, is 50 times the others: few of the 8 bits are left for them.
+    made, queries = vectors(3_000), vectors(50, seed=6)
+    made[:, -1], queries[:, -1] = -25 - np.random.default_rng(7).random(3_000), 1
+    build_index(made, queries, ItemIndex(exact_up_to=0), 50, tmp_path, 1)
+    assert read_json(tmp_path / "index.json")["depth"] > 2
+    assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) >= 0.99
+
+
+@pytest.mark.parametrize("rows", [40, 3_000])
+def test_a_query_of_zeros_and_a_list_longer_than_a_scan_are_answered(tmp_path: Path, rows: int) -> None:
+    made = vectors(rows)
+    build_index(made, made[:5], ItemIndex(exact_up_to=0), 60, tmp_path, 1)
+    found = open_index(tmp_path).search(np.stack([made[0], np.zeros_like(made[0])]), 60)
+    assert found.items.shape == (2, 60)
+    assert found.items[0, 0] == 0
+    assert ((found.items[0] >= 0).sum(), len(set(found.items[1].tolist()) - {-1})) == (min(rows, 60), min(rows, 60))
+    assert open_index(tmp_path).search(made[:0], 60).items.shape == (0, 60)
+
+
 def test_declared_probes_are_kept_and_too_few_of_them_lose_answers(tmp_path: Path) -> None:
     made, queries = vectors(3_000), vectors(50, seed=6)
-    build_index(made, queries, ItemIndex(exact_up_to=0, probes=1, lists=100), 50, tmp_path, 1)
+    build_index(made, queries, ItemIndex(exact_up_to=0, scan_up_to=0, probes=1, lists=100), 50, tmp_path, 1)
     assert read_json(tmp_path / "index.json")["probes"] == 1
     assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) < 0.9
 
 
 def test_a_list_longer_than_the_index_is_padded(tmp_path: Path) -> None:
     made = vectors(40)
-    build_index(made, made, ItemIndex(exact_up_to=0, lists=4, probes=4), 60, tmp_path, 1)
+    build_index(made, made, ItemIndex(exact_up_to=0, scan_up_to=0, lists=4, probes=4), 60, tmp_path, 1)
     found = open_index(tmp_path).search(made[:2], 60)
     assert sorted(found.items[0, :40].tolist()) == list(range(40))
     assert (found.items[:, 40:] == -1).all()
