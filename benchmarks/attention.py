@@ -1,4 +1,4 @@
-"""What a history costs a request: `din` against the DLRM beneath it, 500 candidates, 50 past items, `make bench-attention`.
+"""What a history costs a request: `din` against the DLRM beneath it, 500 candidates and 50 past items.
 
 Both models read the same features but for the sequence. A request is read from its JSON, looked up, laid out and scored
 by the exported graph in ONNX Runtime, one thread; the two models take turns. Times are processor seconds of the thread,
