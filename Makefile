@@ -220,6 +220,9 @@ peers-sequences: requirements/peers-sequences.txt ## install what make bench-seq
 bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [OPTIONS=1]
 	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(OPTIONS),--options)
 
+bench-attention: $(READY) ## what a history of 50 items costs a request of 500 candidates (a minute)
+	@$(BIN)/python -m benchmarks.attention
+
 bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)
 	@$(BIN)/python -m benchmarks.soak
 
@@ -335,4 +338,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences bench-sequences setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences bench-sequences bench-attention setup clean lock

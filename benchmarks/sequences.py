@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import json
 import subprocess
 import time
@@ -32,6 +33,8 @@ from shortlist.retrieval.sources.sequence import SequenceSource
 ROOT: Final = Path(__file__).parents[1]
 FILES: Final = {"toys": "Toys_and_Games.txt.zst", "sports": "Sports_and_Outdoors.txt.zst"}
 PEER: Final = "RecTools SASRec, sampled softmax"
+PEER_ENVIRONMENT: Final = ROOT / ".venv-peers-sequences"
+PEER_PROGRAM: Final = ROOT / "benchmarks/peers/rectools_sasrec.py"
 SETTINGS: Final[dict[str, Any]] = {"kind": "sequence"}
 VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "reversed": {"reversed": 0.3},
@@ -66,7 +69,7 @@ def main() -> None:
     for name in arguments.data:
         users = read(Path(arguments.folder) / FILES[name])
         ours = trained(users, SETTINGS, arguments.seconds)
-        peer = _peer(users, arguments.peer_seconds) if arguments.peer_seconds else None
+        peer = peer_figures(users, arguments.peer_seconds) if arguments.peer_seconds else None
         for metric in _METRICS:
             theirs = None if peer is None else peer[metric]
             ratio = None if theirs is None else ours.test[metric] / theirs
@@ -145,13 +148,29 @@ def _ranks(trainer: Trainer, users: list[Items], held_out: int) -> Iterator[NDAr
     encoder.train()
 
 
-def _peer(users: list[Items], seconds: float) -> dict[str, float]:
-    """Return what the peer finds of the test items."""
-    program = [str(ROOT / ".venv-peers-sequences/bin/python"), str(ROOT / "benchmarks/peers/rectools_sasrec.py")]
+def peer_figures(users: list[Items], seconds: float) -> dict[str, float]:
+    """Return what the peer finds of the test items; a training that came to its end is not repeated.
+
+    Its figures are kept in its environment, by the digest of its program and of the sessions.
+    """
+    text = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(users))
+    digest = hashlib.sha256(PEER_PROGRAM.read_bytes() + text.encode()).hexdigest()[:16]
+    kept = PEER_ENVIRONMENT / "figures" / f"{digest}.json"
+    if not kept.exists():
+        found = _trained_peer(text, seconds)
+        if not found["ended"]:
+            return found
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(found))
+    figures: dict[str, float] = json.loads(kept.read_text())
+    return figures
+
+
+def _trained_peer(sessions: str, seconds: float) -> dict[str, float]:
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "sequences.txt"
-        path.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(users)))
-        words = [*program, str(path), str(seconds)]
+        path.write_text(sessions)
+        words = [str(PEER_ENVIRONMENT / "bin/python"), str(PEER_PROGRAM), str(path), str(seconds)]
         ran = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
     found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])["test"]
     return found

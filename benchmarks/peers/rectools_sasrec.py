@@ -22,6 +22,8 @@ from rectools import Columns
 from rectools.dataset import Dataset
 from rectools.models import SASRecModel
 
+BATCH = 128
+"""Sessions of a step, RecTools' own default; on a CPU an epoch takes half as long as with 64."""
 LENGTH = 20
 """Items that it reads: 3 % of the users have more. With 50, an epoch takes 2.5 times as long."""
 LOOK_EVERY = 3
@@ -37,7 +39,7 @@ def main() -> None:
     users = read(path)
     model = SASRecModel(
         n_blocks=2, n_heads=2, n_factors=64, dropout_rate=0.3, session_max_len=LENGTH, loss="sampled_softmax",
-        n_negatives=64, lr=1e-3, batch_size=64, epochs=LOOK_EVERY, deterministic=True,
+        n_negatives=64, lr=1e-3, batch_size=BATCH, epochs=LOOK_EVERY, deterministic=True,
         train_min_user_interactions=2,
     )  # fmt: skip
     train = dataset(users, 2)
@@ -46,13 +48,14 @@ def main() -> None:
         model.fit_partial(train, min_epochs=LOOK_EVERY, max_epochs=LOOK_EVERY)
         epochs += LOOK_EVERY
         found = evaluate(model, users, 1, train)
-        print(json.dumps({"epochs": epochs, "seconds": time.perf_counter() - began, **found}), flush=True)
+        took = {"epochs": epochs, "seconds": time.perf_counter() - began, "cpu_s": time.process_time()}
+        print(json.dumps({**took, **found}), flush=True)
         worse = 0 if found["ndcg_at_10"] > best else worse + 1
         if not worse:
             best = found["ndcg_at_10"]
-            test = {"epochs": epochs, "seconds": time.perf_counter() - began, **evaluate(model, users, 0, train)}
+            test = {**took, "validation": found, **evaluate(model, users, 0, train)}
             print(json.dumps({"test": test}), flush=True)  # of use to whoever stops it
-    print(json.dumps({"test": test}), flush=True)
+    print(json.dumps({"test": {**test, "ended": worse == PATIENCE}}), flush=True)
 
 
 def read(path: str) -> list[list[int]]:

@@ -29,14 +29,21 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
 
 
 class InterestGraph(NetworkGraph[InterestNetwork]):
-    """`models.din.network` in ONNX's operators; L places, N interacting vectors, P pairs."""
+    """`models.din.network` in ONNX's operators.
+
+    L places, N interacting vectors, P pairs, H hidden units, U runs: rows that follow each other and have the same
+    history, such as the candidates of a request. What follows from the history alone is computed once per run.
+    """
 
     def logits(self) -> str:
         """Return the tensor of the log-odds, R x 1."""
         embedded = self._embedded()
-        rows_RL, self._lengths_R1 = self._past_rows()
+        rows_UL, lengths_U1, run_R = self._past_rows()
+        self._lengths_R1 = self._add("Gather", lengths_U1, run_R, axis=0)
         bottom_RD = self._through(self._network.bottom, self._standard(embedded))
-        found_R1D = self._found(embedded[0], rows_RL)
+        run_R1 = self._graph.nodes.cast(self._add("Unsqueeze", run_R, np.array([1])), np.int32)
+        run_R1 = self._graph.border(run_R1, "run", np.int32, 1)
+        found_R1D = self._found(embedded[0], rows_UL, self._add("Squeeze", run_R1, np.array([1])))
         bottom_R1D = self._add("Unsqueeze", bottom_RD, np.array([1]))
         vectors_RND = self._add("Concat", bottom_R1D, *embedded, found_R1D, axis=1)
         turned_RDN = self._add("Transpose", vectors_RND, perm=[0, 2, 1])
@@ -45,34 +52,36 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
         pairs_RP = self._add("Gather", self._add("Flatten", dots_RNN, axis=1), pairs, axis=1)
         return self._through(self._network.top, self._add("Concat", bottom_RD, pairs_RP, axis=1))
 
-    def _past_rows(self) -> tuple[str, str]:
-        """Return the table's rows of the past items, R x L at the border, and how many there are, R x 1."""
+    def _past_rows(self) -> tuple[str, str, str]:
+        """Return the table's rows of the past items, U x L at the border, how many there are, U x 1, and runs, R."""
         layout, add = self._layout, self._add
         assert layout.history is not None
-        ids_RW, there_RW = self._graph.lists(layout.history.name)
-        numbers_RW = add("Add", ids_RW, np.array([layout.starts[layout.target]]))
-        numbers_RW = add("Where", there_RW, numbers_RW, self._no_row.astype(np.int64))
-        lengths_R1 = add("ReduceSum", self._graph.nodes.cast(there_RW, np.float32), np.array([1]), keepdims=1)
+        ids_UW, there_UW, run_R = self._graph.lists_by_run(layout.history.name)
+        numbers_UW = add("Add", ids_UW, np.array([layout.starts[layout.target]]))
+        numbers_UW = add("Where", there_UW, numbers_UW, self._no_row.astype(np.int64))
+        lengths_U1 = add("ReduceSum", self._graph.nodes.cast(there_UW, np.float32), np.array([1]), keepdims=1)
         # As wide in every request: OpenVINO makes kernels for every shape that it meets.
-        rows = add("Slice", add("Shape", numbers_RW), np.array([0]), np.array([1]))
-        shape = add("Concat", rows, np.array([layout.events]), axis=0)
-        none_RL = add("Expand", self._no_row.astype(np.int64)[None], shape)
-        wide_RL = add("Concat", numbers_RW, none_RL, axis=1)
-        cut_RL = add("Slice", wide_RL, np.array([0]), np.array([layout.events]), np.array([1]))
-        return self._rows(cut_RL, "history", layout.events), lengths_R1
+        runs = add("Slice", add("Shape", numbers_UW), np.array([0]), np.array([1]))
+        shape = add("Concat", runs, np.array([layout.events]), axis=0)
+        none_UL = add("Expand", self._no_row.astype(np.int64)[None], shape)
+        wide_UL = add("Concat", numbers_UW, none_UL, axis=1)
+        cut_UL = add("Slice", wide_UL, np.array([0]), np.array([layout.events]), np.array([1]))
+        rows_UL = self._graph.nodes.cast(cut_UL, np.int32)
+        return self._graph.border(rows_UL, "history", np.int32, layout.events, "runs"), lengths_U1, run_R
 
     def _floats(self, embedded: list[str]) -> str:
         return self._add("Concat", super()._floats(embedded), self._lengths_R1, axis=1)
 
-    def _found(self, ids_RSD: str, rows_RL: str) -> str:
+    def _found(self, ids_RSD: str, rows_UL: str, run_R: str) -> str:
         """Return what the item finds in the past ones, R x 1 x D."""
         add, target, network = self._add, self._layout.target, self._network.attention
-        past_RLD = add("Gather", self._table, rows_RL, axis=0)
-        there_RL = add("Not", add("Equal", rows_RL, self._no_row))
+        past_ULD = add("Gather", self._table, rows_UL, axis=0)
+        past_RLD = add("Gather", past_ULD, run_R, axis=0)
+        there_UL = add("Not", add("Equal", rows_UL, self._no_row))
+        there_RL = add("Gather", there_UL, run_R, axis=0)
         item_R1D = add("Slice", ids_RSD, np.array([target]), np.array([target + 1]), np.array([1]))
-        items_RLD = add("Expand", item_R1D, add("Shape", past_RLD))
-        outputs = add("Concat", items_RLD, past_RLD, add("Mul", items_RLD, past_RLD), axis=2)
-        for layer in network.score.children():
+        outputs = self._first_layer(item_R1D, past_ULD, past_RLD, run_R)
+        for layer in list(network.score.children())[1:]:
             if isinstance(layer, nn.Linear):
                 product = add("MatMul", outputs, layer.weight.detach().numpy().T.copy())
                 outputs = add("Add", product, layer.bias.detach().numpy())
@@ -82,3 +91,16 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
         logits_RL = add("Where", there_RL, logits_RL, np.array(NOT_THERE, np.float32))
         weights_RL = add("Where", there_RL, add("Softmax", logits_RL, axis=1), np.zeros(1, np.float32))
         return add("MatMul", add("Unsqueeze", weights_RL, np.array([1])), past_RLD)
+
+    def _first_layer(self, item_R1D: str, past_ULD: str, past_RLD: str, run_R: str) -> str:
+        """Return the first layer over item, past item and product, R x L x H: a sum of three.
+
+        The item's part is computed once per row, the past items' part once per run.
+        """
+        add, layer = self._add, next(self._network.attention.score.children())
+        assert isinstance(layer, nn.Linear)
+        item_DH, past_DH, product_DH = np.split(layer.weight.detach().numpy().T, 3)
+        own_ULH = add("Add", add("MatMul", past_ULD, past_DH.copy()), layer.bias.detach().numpy())
+        own_RLH = add("Gather", own_ULH, run_R, axis=0)
+        product_RLH = add("MatMul", add("Mul", item_R1D, past_RLD), product_DH.copy())
+        return add("Add", add("Add", product_RLH, own_RLH), add("MatMul", item_R1D, item_DH.copy()))

@@ -19,6 +19,7 @@ from monitoring.served_features.sample import (
     log_rows,
     logged_tensors,
     without_sent_vectors,
+    without_streamed,
 )
 from monitoring.windows.answered import ROWS
 from shortlist.contracts import Columns
@@ -106,11 +107,14 @@ def compare(
     """
     transformer = Transformer.load(views.parent, "cpu", files.preprocessing)
     declared, index = transformer.plan.declared, ViewIndex.read(views)
-    signature = without_sent_vectors(files.signature, declared)
+    signature = without_streamed(without_sent_vectors(files.signature, declared), transformer.plan.streaming)
     rows = log_rows(requests, declared)
     if not rows.height:
         return Comparison({}, 0, 0, None, None)
     served = logged_tensors(requests, files.signature)
+    if NUMBERS in served:
+        kept = [number for number, place in enumerate(files.signature.numbers) if place in signature.numbers]
+        served[NUMBERS] = served[NUMBERS][:, kept]
     own = {each.tensor for each in signature.vectors}
     served = {name: one for name, one in served.items() if not name.startswith("vector_") or name in own}
     table = _encoded(transformer, rows, rows[Columns.DAY], signature)

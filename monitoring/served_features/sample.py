@@ -13,6 +13,9 @@ from monitoring.windows.known_columns import empty_as_null, type_of
 from monitoring.windows.live_rows import Unfold
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.open_counts import open_places
+from shortlist.features.open_events import StreamingPlan
+from shortlist.features.open_lists import LISTED, live_list
 from shortlist.features.slates import SLATE
 from shortlist.serving.export.encoding import padded
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
@@ -94,6 +97,19 @@ def without_sent_vectors(signature: Signature, declared: DeclaredColumns) -> Sig
     """Return a signature without the vectors that clients send: the prediction log does not keep them."""
     sent = {column.name for column in declared.data.columns}
     return signature.model_copy(update={"vectors": tuple(one for one in signature.vectors if one.place not in sent)})
+
+
+def without_streamed(signature: Signature, streaming: StreamingPlan | None) -> Signature:
+    """Return a signature without what servers count or list as it arrives: a sample of requests cannot say it."""
+    if streaming is None:
+        return signature
+    places = {*open_places(streaming), *(live_list(one, name) for one in streaming.lists for name in LISTED)}
+    return signature.model_copy(
+        update={
+            "numbers": tuple(one for one in signature.numbers if one not in places),
+            "lists": tuple(one for one in signature.lists if one.place not in places),
+        }
+    )
 
 
 def _flat(lists: pl.Series) -> pl.Series:

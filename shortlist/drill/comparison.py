@@ -12,6 +12,7 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.evaluation.metrics import auc
+from shortlist.features.open_counts import with_open_events
 from shortlist.features.plan import Plan
 from shortlist.features.slates import whole_slates
 from shortlist.features.transform import Transformer
@@ -61,7 +62,8 @@ def auc_as_served(
 
 def _rows(table: DayTable, days: frozenset[date], plan: Plan) -> Iterator[tuple[date, pl.DataFrame]]:
     if not plan.slates:
-        yield from table.frames(set(days))
+        for day, rows in table.frames(set(days)):
+            yield day, with_open_events(rows, plan.streaming, table, day)
         return
     for part in table.days:
         if part.day in days:

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.hashing import codes_of
 from shortlist.features.open_events import StreamingPlan
-from shortlist.features.open_tiles import Ints
+from shortlist.features.open_lists import OpenLists
+from shortlist.features.ordered_events import Ints, OrderedEvents
 from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
 
@@ -29,39 +29,36 @@ def open_positives(key: str) -> str:
 
 
 def open_places(streaming: StreamingPlan | None) -> tuple[str, ...]:
-    """Return the names of everything that is counted of the open tiles."""
+    """Return the names of all counts of the open tiles."""
     keys = () if streaming is None else streaming.keys
     return tuple(place for key in keys for place in (open_rows(key), open_positives(key)))
 
 
 @dataclass(frozen=True)
-class _Events:
-    """The impressions of some days, ordered by the value of a key column and by time."""
+class _Counted:
+    """The impressions of some days by a key column."""
 
-    codes: Ints
-    """Different values of the key column, ascending."""
-    places: Ints
-    """Of each impression, `_place`: the number of its value, and its time."""
+    events: OrderedEvents
     positives: Ints
     """How many of the first n impressions are positive ones; one entry more than there are impressions."""
 
 
 class OpenCounts:
-    """Counts, for rows of one day, the impressions of the log in the tiles that were open."""
+    """Counts, for rows of one day, the impressions of the log in the tiles that were open, and lists them."""
 
     def __init__(self, streaming: StreamingPlan, log: pl.DataFrame) -> None:
         """Order the impressions.
 
         Args:
-            streaming: What is counted.
-            log: Impressions of the day, and of those before as far as their tiles are open on that day: the key
-                columns, `event_time` and `label`.
+            streaming: What is counted and listed.
+            log: Impressions of the day, and of those before as far as their tiles are open on that day, in the order of
+                the log: the columns of the plan, `event_time` and `label`.
         """
         self._streaming = streaming
-        times = log[Columns.TIME].dt.epoch("us").to_numpy()
-        self._first, self._span = int(times.min()), int(times.max() - times.min()) + 2
+        times = cast(Ints, log[Columns.TIME].dt.epoch("us").to_numpy())
         labels = (log[Columns.LABEL].cast(pl.Int64) > 0).cast(pl.Int64).to_numpy()
-        self._events = {key: self._ordered(log[key], times, labels) for key in streaming.keys}
+        self._counted = {key: _counted(log[key], times, labels) for key in streaming.keys}
+        self._lists = OpenLists(streaming.lists, log)
 
     @classmethod
     def of_day(cls, streaming: StreamingPlan, table: DayTable, day: date) -> Self:
@@ -69,11 +66,12 @@ class OpenCounts:
         tiles = streaming.tiles
         first = (start_of(day, tiles.timezone) - tiles.delay).astimezone(ZoneInfo(tiles.timezone)).date()
         there = {one for one in table.by_day if first - timedelta(days=1) < one <= day}
-        wanted = [*streaming.keys, Columns.TIME, Columns.LABEL]
-        return cls(streaming, table.scan(there).select(wanted).collect())
+        wanted = [*streaming.columns, Columns.TIME, Columns.LABEL]
+        rows = table.scan(there).select(*wanted, Columns.IMPRESSION).sort(Columns.TIME, Columns.IMPRESSION)
+        return cls(streaming, rows.collect())
 
     def columns(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the counts that rows see, Int64, named as in `open_places`.
+        """Return what rows see: counts, Int64, named as in `open_places`, and lists, named by `open_list`.
 
         Args:
             rows: The key columns and `event_time`.
@@ -84,12 +82,12 @@ class OpenCounts:
         shown = np.maximum(times - streaming.delay_us, since)
         settled = np.maximum(times - streaming.delay_us - streaming.outcome_delay_us, since)
         found: dict[str, Ints] = {}
-        for key, events in self._events.items():
-            numbers = self._numbers(rows[key], events.codes)
-            first, last, last_settled = (self._before(events, numbers, moment) for moment in (since, shown, settled))
+        for key, counted in self._counted.items():
+            numbers = counted.events.numbers(rows[key])
+            first, last, last_settled = (counted.events.before(numbers, moment) for moment in (since, shown, settled))
             found[open_rows(key)] = last - first
-            found[open_positives(key)] = events.positives[last_settled] - events.positives[first]
-        return pl.DataFrame(found)
+            found[open_positives(key)] = counted.positives[last_settled] - counted.positives[first]
+        return pl.DataFrame([*pl.DataFrame(found), *self._lists.columns(rows, since, shown, settled)])
 
     def _open_since(self, times: Ints) -> Ints:
         """Return from when on impressions are in no view for rows of some times."""
@@ -101,29 +99,15 @@ class OpenCounts:
         length = tiles.length // timedelta(microseconds=1)
         return cast(Ints, midnight + (before - midnight) // length * length)
 
-    def _ordered(self, values: pl.Series, times: Ints, labels: Ints) -> _Events:
-        known = values.is_not_null().to_numpy()
-        codes = codes_of(values.drop_nulls()).to_numpy()
-        different, numbers = np.unique(codes, return_inverse=True)
-        places = self._places(numbers.astype(np.int64), times[known])
-        order = np.argsort(places, kind="stable")
-        return _Events(different, places[order], np.concatenate([[0], np.cumsum(labels[known][order])]))
 
-    def _numbers(self, values: pl.Series, different: Ints) -> Ints:
-        """Return the numbers of values, -1 for those that are null or in no impression."""
-        if not len(different):
-            return np.full(len(values), -1, np.int64)
-        codes = codes_of(values).fill_null(0).to_numpy()
-        numbers = np.minimum(different.searchsorted(codes), len(different) - 1)
-        known = (different[numbers] == codes) & values.is_not_null().to_numpy()
-        return np.where(known, numbers, -1)
+def _counted(values: pl.Series, times: Ints, labels: Ints) -> _Counted:
+    events, order = OrderedEvents.of(values, times)
+    return _Counted(events, np.concatenate([[0], np.cumsum(labels[order])]))
 
-    def _before(self, events: _Events, numbers: Ints, moments: Ints) -> Ints:
-        """Return how many impressions are ordered before the given values at the given times."""
-        return events.places.searchsorted(self._places(numbers, moments))
 
-    def _places(self, numbers: Ints, times: Ints) -> Ints:
-        return cast(Ints, numbers * self._span + (times - self._first).clip(0, self._span - 1))
+def with_open_events(rows: pl.DataFrame, streaming: StreamingPlan | None, table: DayTable, day: date) -> pl.DataFrame:
+    """Return rows of one day of a valid log with what they see of the open tiles."""
+    return rows if streaming is None else rows.hstack(OpenCounts.of_day(streaming, table, day).columns(rows))
 
 
 def _midnight(day: date, timezone: str) -> int:

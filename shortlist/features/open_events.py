@@ -14,11 +14,27 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
+class OpenList:
+    """A list of the newest events of a key that goes on with those of the open tiles."""
+
+    view: str
+    """The view that holds those of the tiles before."""
+    key: str
+    """Column of the log."""
+    of: str
+    """Column of the log whose values are listed; an event without one is left out."""
+    most: int
+    """Events of the list."""
+    positives: bool = False
+    """Whether only events with a positive label are listed."""
+
+
+@dataclass(frozen=True)
 class StreamingPlan:
-    """What is counted of the open tiles, and from when on."""
+    """What is counted and listed of the open tiles, and from when on."""
 
     keys: tuple[str, ...]
-    """Columns of the log."""
+    """Columns of the log by which is counted."""
     tiles: Tiles
     delay: timedelta
     """An impression counts so long after it happened, wherever it was counted."""
@@ -26,6 +42,16 @@ class StreamingPlan:
     """An outcome later than this after the answer is none; None: there is no limit."""
     clock_skew: timedelta = timedelta()
     """How much earlier than the answer an outcome may be, by another clock, and how much later an impression."""
+    lists: tuple[OpenList, ...] = ()
+    """What is listed."""
+    max_bytes: int = field(default=2**30, compare=False, repr=False)
+    """Memory of the lists that a server keeps; see `OpenSessions`."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the log that events are kept with."""
+        listed = (name for one in self.lists for name in (one.key, one.of))
+        return tuple(dict.fromkeys((*self.keys, *listed)))
 
     @property
     def delay_us(self) -> int:

@@ -10,14 +10,14 @@ from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.open_events import Impressions, Key, OpenRequest, Outcome, StreamingPlan
+from shortlist.features.open_sessions import OpenSessions, Sessions
+from shortlist.features.ordered_events import Ints
 from shortlist.features.tiles import TILE
 
-Ints = npt.NDArray[np.int64]
 Pending = list[tuple[int, int, OpenRequest]]
 """A heap: time, number, and a request with rows of that time."""
 
@@ -83,6 +83,8 @@ class OpenState:
     to_settle: Pending
     to_forget: list[tuple[int, int, str]]
     strangers: list[Sequence[Outcome]]
+    sessions: Sessions
+    """The events that are listed."""
 
 
 class OpenTiles:
@@ -103,6 +105,8 @@ class OpenTiles:
         self._now = -(2**63)
         self._open_since = -(2**63)
         self._around = (0, 0)
+        self.sessions = OpenSessions(streaming.lists, streaming.max_bytes)
+        """The events that are listed."""
         self.too_late = 0
         """Rows whose tile was closed when they came, and outcomes whose request was forgotten."""
 
@@ -115,6 +119,7 @@ class OpenTiles:
         return OpenState(
             self._now, self._open_since, self.too_late, tiles, list(self._requests.values()), self._to_show.copy(),
             self._to_settle.copy(), self._to_forget.copy(), [list(one) for one in self._strangers.values()],
+            self.sessions.state(),
         )  # fmt: skip
 
     def restore(self, state: OpenState) -> None:
@@ -125,6 +130,7 @@ class OpenTiles:
         self._requests = OrderedDict((one.impressions.request, one) for one in state.requests)
         self._to_show, self._to_settle, self._to_forget = state.to_show, state.to_settle, state.to_forget
         self._strangers = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.strangers)
+        self.sessions.restore(state.sessions)
         self._number = 1 + max(
             (number for heap in (self._to_show, self._to_settle, self._to_forget) for _, number, _ in heap), default=0
         )
@@ -175,6 +181,10 @@ class OpenTiles:
                 self.too_late += 1
                 return
             _add(self._tile(time).positives, request, [outcome.row], change)
+            if change > 0:
+                self.sessions.add(self._around[0], request, [outcome.row], positives=True)
+            else:
+                self.sessions.withdraw(self._around[0], request, outcome.row)
 
     def advance(self, now: int) -> list[ClosedTile]:
         """Count what an impression of a moment may see; a moment before an earlier one changes nothing.
@@ -228,6 +238,7 @@ class OpenTiles:
         return self._tiles[start]
 
     def _closed(self, start: int) -> ClosedTile:
+        self.sessions.close(start)
         return ClosedTile(start, self._streaming.tiles.around(start)[1], self._tiles.pop(start))
 
     def _count_until(self, shown: int, settled: int) -> None:
@@ -235,11 +246,13 @@ class OpenTiles:
         for time, request in _before(self._to_show, shown):
             rows = request.rows_at(time)
             _add(self._tile(time).rows, request, rows, 1)
+            self.sessions.add(self._around[0], request, rows, positives=False)
         for time, request in _before(self._to_settle, settled):
             request.settled.add(time)
             positive = [row for row in request.rows_at(time) if request.is_positive(row)]
             if positive:
                 _add(self._tile(time).positives, request, positive, 1)
+                self.sessions.add(self._around[0], request, positive, positives=True)
 
 
 def _add(counted: Mapping[str, dict[Key, int]], request: OpenRequest, rows: Sequence[int], change: int) -> None:

@@ -152,7 +152,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
             value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
         ),
         tiles=tiles,
-        streaming=_streaming(features, declared, tiles),
+        streaming=_streaming(features, operations, declared, tiles),
     )
     _check_names(planned)
     if planned.slates and (tiles.within_days or planned.streaming is not None):
@@ -165,19 +165,24 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     return planned
 
 
-def _streaming(features: Features, declared: DeclaredColumns, tiles: Tiles) -> StreamingPlan | None:
-    """Return what is counted as it arrives; None where nothing is."""
+def _streaming(
+    features: Features, operations: tuple[FeatureKind, ...], declared: DeclaredColumns, tiles: Tiles
+) -> StreamingPlan | None:
+    """Return what is counted and listed as it arrives; None where nothing is."""
     if features.streaming is None:
         return None
     data = declared.data
-    keys = dict.fromkeys(declared.in_log(name) for feature in features.columns for name in feature.streamed)
+    lists = {feature: wanted for feature in operations if (wanted := feature.open_list(declared)) is not None}
+    counted = (name for feature in operations if feature not in lists for name in feature.streamed)
     longest = data.live_outcome_delay
     return StreamingPlan(
-        keys=tuple(keys),
+        keys=tuple(dict.fromkeys(map(declared.in_log, counted))),
         tiles=tiles,
         delay=length_of(features.streaming.delay),
         longest_outcome=None if longest is None else length_of(longest),
         clock_skew=length_of(data.live.max_clock_skew),
+        lists=tuple(dict.fromkeys(lists.values())),
+        max_bytes=features.streaming.max_bytes,
     )
 
 

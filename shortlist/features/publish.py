@@ -11,6 +11,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files
 from shortlist.features.feast_store_location import FeastStoreLocation, feast_store_location
 from shortlist.features.materialised import Materialised
+from shortlist.features.open_counts import with_open_events
 from shortlist.features.previous_fit import newest_fit
 from shortlist.features.skew import SkewReport, check_skew
 from shortlist.features.slates import SLATE, whole_slates
@@ -188,7 +189,8 @@ def _piece(transformer: Transformer, log: DayTable, part: DayPart, seed: int) ->
     """Return the rows of one of a day's files, or as many whole slates."""
     number = seed % len(part.files)
     if not transformer.plan.slates:
-        return pl.read_parquet(log.folder / part.files[number], hive_partitioning=False)
+        rows = pl.read_parquet(log.folder / part.files[number], hive_partitioning=False)
+        return with_open_events(rows, transformer.plan.streaming, log, part.day)
     found = pl.DataFrame()
     for at, rows in enumerate(whole_slates(log, part, transformer.plan.declared.data)):
         found = rows if rows.height else found

@@ -14,6 +14,7 @@ from shortlist.contracts import Columns, ShortlistError, did_you_mean
 from shortlist.features.kinds.base import Number
 from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
+from shortlist.features.open_lists import with_live_lists
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import with_slates
@@ -71,11 +72,14 @@ class Transformer:
         """Return rows of one day with every view's features, named `<view>:<feature>`.
 
         They are as of that day's start or, where tiles are shorter or outcomes known later, as of each row's own time.
+        Rows see of the open tiles what `with_open_events` gave them, and nothing where it was not asked.
         Slate features need all rows of each slate: `shortlist.features.slates.whole_slates` returns them.
         """
         for view in self.plan.views:
             asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
+        if self.plan.streaming is not None:
+            rows = with_live_lists(rows, self.plan.streaming.lists)
         return with_slates(rows, self.plan.slates)
 
     def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:

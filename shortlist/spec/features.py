@@ -51,7 +51,7 @@ class Feature(Section):
 
     @property
     def streamed(self) -> tuple[str, ...]:
-        """Columns by whose values events are counted as they arrive."""
+        """Columns by whose values events are counted or listed as they arrive."""
         return ()
 
     @property
@@ -156,11 +156,14 @@ AnyFeature = Annotated[Feature, OneOf("shortlist.features.kinds.registry:FEATURE
 
 
 class Streaming(Section):
-    """Counting events as they arrive, for features of kind `current`."""
+    """Counting events as they arrive, for features of kind `current`, and listing them for sequences with `live`."""
 
     delay: Duration = "500ms"
     """How long after an impression it counts, 0s to 10m: longer than servers need to count it, so that training, which
     keeps the delay, sees what they see."""
+    max_bytes: int = Field(default=2**30, ge=2**20, le=2**40)
+    """Memory of the events that a server keeps for sequences with `live`; beyond it, it forgets the users or sessions
+    that rested longest, until their tile is complete."""
 
     @model_validator(mode="after")
     def _delay_is_short(self) -> Self:
@@ -184,8 +187,8 @@ class Features(Section):
     outcomes known (`data.outcome_delay`), when it happened. In a log without a clock, tiles of as many rows each."""
 
     streaming: Annotated[Streaming | None, BeforeValidator(_switched)] = None
-    """Whether servers count events of the open tiles as they arrive, for features of kind `current`: `true`, or
-    `{delay: 2s}`. Null: they do not."""
+    """Whether servers count events of the open tiles as they arrive, for features of kind `current` and sequences with
+    `live`: `true`, or `{delay: 2s}`. Null: they do not."""
 
     @model_validator(mode="after")
     def _streaming_is_read(self) -> Self:
@@ -196,7 +199,8 @@ class Features(Section):
             )
         if self.streaming is not None and not readers:
             raise ValueError(
-                "streaming: no feature of kind current reads what is counted; declare one, or leave it out"
+                "streaming: no feature of kind current, and no sequence with live: true, reads what is counted; declare"
+                " one, or leave it out"
             )
         return self
 

@@ -70,7 +70,7 @@ def _operations(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for name, column in zip(operation.outputs, columns, strict=True):
             made[name] = operation.model_dump(mode="json", exclude={"each", *_NOT_VALUES}) | {"column": column}
             if operation.streamed:
-                made[name]["streaming"] = declared.streaming
+                made[name]["streaming"] = declared.streaming and declared.streaming.delay
     return made
 
 

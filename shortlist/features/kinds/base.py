@@ -14,6 +14,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.moments import Moments
+from shortlist.features.open_events import OpenList
 from shortlist.features.slates import SlateValue
 from shortlist.features.static_view_plan import MeanView
 from shortlist.features.vocabulary import ValueIds, VocabularyLimits
@@ -130,6 +131,10 @@ class FeatureKind(Feature):
 
     def events(self, output: int) -> int | None:
         """Return the most entries of a list in order of time, the newest first; None for other outputs."""
+        return None
+
+    def open_list(self, declared: DeclaredColumns) -> OpenList | None:
+        """Return the list of events that goes on with those of the open tiles; None: it lists none of them."""
         return None
 
     def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:

@@ -17,6 +17,8 @@ from shortlist.features.kinds.base import DeclaredIds, FeatureKind, FeatureName,
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.kinds.vocabulary import encoded
 from shortlist.features.lists import map_values
+from shortlist.features.open_events import OpenList
+from shortlist.features.open_lists import live_list
 from shortlist.features.vectors import Matrix, as_series, matrix
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.base import Names
@@ -55,6 +57,9 @@ class Sequence(FeatureKind):
     )
     counts: Literal["rows", "positives"] = "rows"
     """Events: impressions, or those of them with a positive label."""
+    live: bool = False
+    """Whether events of the open tiles are listed too, as servers keep them: the newest is seconds old. Needs
+    `features.streaming`; numbers beside it are `seconds_ago` at most."""
     name: FeatureName
     """Name of the feature."""
     min_rows: int = Field(default=1, ge=1)
@@ -80,6 +85,11 @@ class Sequence(FeatureKind):
         return (self.key,)
 
     @property
+    def streamed(self) -> tuple[str, ...]:
+        """The key, where events are listed as they arrive."""
+        return (self.key,) if self.live else ()
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The key, and what is listed."""
         return (self.key, self.of, *self._columns)
@@ -99,6 +109,26 @@ class Sequence(FeatureKind):
                 raise ValueError(f"{self.title}: '{name}' is a column of a side table; events have columns of the log")
             if kind not in types:
                 raise ValueError(f"{self.title}: '{name}' is of type {kind}; wanted {' or '.join(types)}")
+        if self.live:
+            self._check_live(data)
+
+    def _check_live(self, data: Data) -> None:
+        if self._columns:
+            raise ValueError(
+                f"{self.title}: servers keep no '{self._columns[0]}' of events as they arrive; leave it out of `with`,"
+                " or declare a second sequence without live"
+            )
+        if self.counts == "positives" and data.outcome_delay is None:
+            raise ValueError(
+                f"{self.title}: nothing says when an outcome is known; declare data.outcome_delay, so that training"
+                " lists no positive event sooner than a server can"
+            )
+        late = [name for name in (self.key, self.of) if data.by_name[name].known == "after"]
+        if late:
+            raise ValueError(
+                f"{self.title}: requests do not send '{late[0]}' (known: after), so that servers cannot list it; leave"
+                " live out"
+            )
 
     def forms(self, declared: DeclaredColumns) -> list[Form]:
         """Return a list of ids, and vectors."""
@@ -108,6 +138,12 @@ class Sequence(FeatureKind):
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         """Return the newest events of the key."""
         yield self._view(declared)
+
+    def open_list(self, declared: DeclaredColumns) -> OpenList | None:
+        """Return what is listed of the open tiles."""
+        view, in_log = self._view(declared), declared.in_log
+        wanted = OpenList(view.name, in_log(self.key), in_log(self.of), self.last, self.counts == "positives")
+        return wanted if self.live else None
 
     def vocabularies(self) -> Iterator[VocabularyLimits]:
         """Return the listed column."""
@@ -183,7 +219,8 @@ class Sequence(FeatureKind):
         return KeyedView(declared.key((self.key,)), newest=newest)
 
     def _place(self, declared: DeclaredColumns, name: str) -> str:
-        return view_column(self._view(declared), name)
+        wanted = self.open_list(declared)
+        return view_column(self._view(declared), name) if wanted is None else live_list(wanted, name)
 
 
 _FLOAT: Final = 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from shortlist.features.kinds.base import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
-from shortlist.serving.export.graph_builder import ExportError, GraphBuilder, tensor_info
+from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.inputs import Inputs, tensors_of
 from shortlist.serving.export.signature import Signature
 
@@ -77,7 +77,24 @@ class FeatureGraph:
         feature, number = self._by_name[name]
         return feature.list_nodes(self._inputs, self._fitted, number)
 
-    def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str) -> str:
+    def lists_by_run(self, name: str) -> tuple[str, str, str]:
+        """Return what `lists` does, once per run of rows that have the same list, and the number of each row's run.
+
+        The rows of a request follow each other, and have the same list where it is the user's: it is encoded once.
+
+        Returns:
+            Ids, INT64, shape (runs, longest); where there is one; and numbers of runs, INT64, shape (rows,).
+
+        Raises:
+            ExportError: The feature cannot be computed inside a graph, or not from one list.
+        """
+        with self._inputs.by_run() as runs:
+            ids, there = self.lists(name)
+        if len(runs) != 1:
+            raise ExportError(f"features: '{name}' follows from {len(runs)} lists; wanted one")
+        return ids, there, runs[0]
+
+    def border(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
         """Name a tensor at which the features end: `shortlist.serving.export.graph_split` cuts there.
 
         Args:
@@ -85,11 +102,12 @@ class FeatureGraph:
             name: Of this model's tensors at the border.
             dtype: Its type.
             width: Its columns; a text where they vary.
+            rows: What its rows are, where they are not those of the request.
         """
         if not self._is_cut:
             return tensor
         self._border.append(f"border_{name}")
-        return self.nodes.described(tensor, self._border[-1], dtype, width)
+        return self.nodes.described(tensor, self._border[-1], dtype, width, rows)
 
     def run_whole(self) -> None:
         """Leave borders out from now on: a graph of several models is not cut."""

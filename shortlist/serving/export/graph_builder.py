@@ -57,9 +57,9 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(operator, [tensor], [name], name=name))
         return name
 
-    def described(self, tensor: str, name: str, dtype: type[np.generic], width: int | str) -> str:
+    def described(self, tensor: str, name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> str:
         """Give a matrix of rows a name of its own and a description: at such tensors a graph can be cut."""
-        self._described.append(tensor_info(name, dtype, width))
+        self._described.append(tensor_info(name, dtype, width, rows))
         return self.add_named("Identity", tensor, name)
 
     def split(self, tensor: str, sizes: Sequence[int]) -> list[str]:
@@ -126,11 +126,11 @@ class GraphBuilder:
         return names
 
 
-def tensor_info(name: str, dtype: type[np.generic], width: int | str) -> ValueInfoProto:
+def tensor_info(name: str, dtype: type[np.generic], width: int | str, rows: str = ROWS) -> ValueInfoProto:
     """Return the description of a matrix of rows that goes in or out."""
     from onnx import helper
 
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [ROWS, width])
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [rows, width])
 
 
 def save(model: ModelProto, path: Path, external_bytes: int = EXTERNAL_BYTES) -> None:

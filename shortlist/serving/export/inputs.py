@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Inputs(Graph):
         self._codes: dict[str, int] = {}
         self._vectors: dict[str, int] = {}
         self._turned: dict[str, str] = {}
+        self._runs: list[str] | None = None
 
     def add(self, operator: str, *inputs: str | np.ndarray, domain: str = "", **attributes: Any) -> str:
         """Add a node; see `Graph`, likewise for the others."""
@@ -99,9 +101,36 @@ class Inputs(Graph):
         known = self.longest.get(place, values)
         self.longest[place] = None if known is None or values is None else max(known, values)
         tensor = f"list_{list(self.longest).index(place)}"
-        if values is None:
+        if values is not None:
+            tensor = self._nodes.add("Slice", tensor, np.array([0]), np.array([values]), np.array([1]))
+        if self._runs is None:
             return tensor
-        return self._nodes.add("Slice", tensor, np.array([0]), np.array([values]), np.array([1]))
+        tensor, runs = self._first_of_runs(tensor)
+        self._runs.append(runs)
+        return tensor
+
+    @contextmanager
+    def by_run(self) -> Iterator[list[str]]:
+        """While the block runs, read lists once per run of rows that have the same one.
+
+        Yields:
+            Of every list that was read, the number of each row's run, INT64, shape (rows,).
+        """
+        self._runs = []
+        yield self._runs
+        self._runs = None
+
+    def _first_of_runs(self, rows: str) -> tuple[str, str]:
+        """Return the first row of every run of equal rows, and the number of each row's run."""
+        add = self._nodes.add
+        end = np.array([np.iinfo(np.int64).max])
+        after = add("Slice", rows, np.array([1]), end, np.array([0]))
+        before = add("Slice", rows, np.array([0]), np.array([-1]), np.array([0]))
+        differing = self._nodes.cast(add("Not", add("Equal", before, after)), np.int64)
+        counts = add("ReduceSum", differing, np.array([1]), keepdims=0)
+        begins = add("Concat", np.array([0]), add("Min", counts, np.array(1)), axis=0)
+        is_first = add("Concat", np.array([True]), add("Greater", counts, np.array(0)), axis=0)
+        return add("Compress", rows, is_first, axis=0), add("CumSum", begins, np.array(0))
 
     def vector(self, place: str, width: int) -> str:
         """Return a vector column as FP32, shape (rows, width); zeros for null."""

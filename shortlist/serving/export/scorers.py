@@ -20,6 +20,9 @@ WHOLE, FEATURES, NETWORK, TREES = "model.onnx", "features.onnx", "network.onnx",
 
 Tensors = dict[str, np.ndarray]
 
+HISTORY = "border_history"
+"""An input of a network with attention: a row for all candidates that follow each other and have the same history."""
+
 _SMALLEST = np.float32(1e-7)
 """Scores stay this far from 0 and 1, as in the whole graph (`shortlist.training.export`)."""
 _WARM_ROWS = 1_024
@@ -150,9 +153,7 @@ class NetworkScorer:
     def scores_of(self, features: list[np.ndarray]) -> np.ndarray:
         """Return the scores of rows whose features are there."""
         rows = len(features[0])
-        more = padded(rows) - rows
-        if more:
-            features = [np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) for part in features]
+        features = [_padded(part) for part in features]
         request = self._idle.pop()
         try:
             return self._probabilities(self._run(request, features)[:rows])
@@ -182,6 +183,12 @@ def padded(rows: int) -> int:
     return -(-rows // step) * step
 
 
+def _padded(part: np.ndarray) -> np.ndarray:
+    """Return a tensor with rows of zeros behind it; some have fewer rows than there are candidates."""
+    more = padded(len(part)) - len(part)
+    return np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) if more else part
+
+
 def _chosen(core: Any, precision: str) -> str:
     able = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if precision == "bf16" and not able:
@@ -192,7 +199,9 @@ def _chosen(core: Any, precision: str) -> str:
 
 
 def _zeros(tensor: Any, rows: int) -> np.ndarray:
+    """Return an input of a request: so many candidates, and one history for all of them."""
     width = tensor.partial_shape[1]
+    rows = 1 if tensor.get_any_name() == HISTORY else rows
     return np.zeros((rows, width.get_length() if width.is_static else 1), tensor.element_type.to_dtype())
 
 

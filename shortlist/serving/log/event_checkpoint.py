@@ -14,15 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import numpy as np
 import orjson
 
 from shortlist.features.open_events import Impressions, OpenRequest, Outcome, StreamingPlan
+from shortlist.features.open_sessions import Sessions
 from shortlist.features.open_tiles import OpenState, Pending, TileCounts
 from shortlist.serving.log.event_log import framed, records
 
 SUFFIX: Final = ".checkpoint"
 _Entry = TypeVar("_Entry")
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _AT_ONCE: Final = 1_000
 """Entries of a record: encoding one keeps other threads waiting for about a millisecond."""
 
@@ -89,6 +91,10 @@ def _parts(state: OpenState, found: EventCheckpoint) -> Iterator[list[Any]]:
             for key, values in getattr(counts, kind.name).items():
                 yield ["tile", start, kind.name, key, []]  # a key of which nothing was counted, too
                 yield from (["tile", start, kind.name, key, some] for some in _some(values.items()))
+    for start, views in state.sessions.items():
+        for view, sessions in views.items():
+            listed = ((key, np.frombuffer(events, "<i8").tolist()) for key, events in sessions.items())
+            yield from (["sessions", start, view, some] for some in _some(listed))
     for some in _some(state.requests):
         yield ["requests", [_request_values(one) for one in some]]
     for name in ("to_show", "to_settle"):
@@ -106,6 +112,7 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
     requests: dict[str, OpenRequest] = {}
     waiting: dict[str, list[tuple[int, str]]] = {"to_show": [], "to_settle": [], "to_forget": []}
     strangers: list[Sequence[Outcome]] = []
+    sessions: Sessions = {}
     about: list[Any] = []
     for kind, *values in found:
         if kind == "about":
@@ -113,6 +120,10 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
         elif kind == "tile":
             start, name, key, counts = values
             getattr(tiles.setdefault(start, TileCounts({}, {})), name).setdefault(key, {}).update(counts)
+        elif kind == "sessions":
+            start, view, listed = values
+            known = sessions.setdefault(start, {}).setdefault(view, {})
+            known.update((key, np.array(events, "<i8").tobytes()) for key, events in listed)
         elif kind == "requests":
             requests |= {one[0]: _request(one) for one in values[0]}
         elif kind == "strangers":
@@ -123,7 +134,9 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
     to_show, to_settle = (_pending(waiting[name], requests) for name in ("to_show", "to_settle"))
     _settle(requests.values(), to_settle, plan)
     forget = [(time, number, request) for number, (time, request) in enumerate(waiting["to_forget"])]
-    state = OpenState(now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, strangers)
+    state = OpenState(
+        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, strangers, sessions
+    )  # fmt: skip
     return EventCheckpoint(state, read, outcomes)
 
 

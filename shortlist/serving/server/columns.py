@@ -79,6 +79,28 @@ class Ragged:
         lengths = np.bincount(owner[kept], minlength=len(self))
         return Ragged(values[kept], np.cumsum(lengths) - lengths, lengths)
 
+    def followed_by(self, other: Ragged, most: int) -> Ragged:
+        """Return the values of every row, then those of another column's; each of one row or of all.
+
+        Args:
+            other: The other column.
+            most: Values of a row; those beyond are left out.
+        """
+        own = np.minimum(self.lengths, most)
+        further = np.minimum(other.lengths, most - own)
+        own, further = np.broadcast_arrays(own, further)
+        lengths = own + further
+        starts = np.cumsum(lengths) - lengths
+        within = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+        is_own = within < np.repeat(own, lengths)
+        places = np.where(
+            is_own,
+            within + np.repeat(np.broadcast_to(self.starts, lengths.shape), lengths),
+            within - np.repeat(own, lengths) + len(self.values)
+            + np.repeat(np.broadcast_to(other.starts, lengths.shape), lengths),
+        )  # fmt: skip
+        return Ragged(np.concatenate([self.values, other.values])[places], starts, lengths)
+
     def padded(self, longest: int | None) -> Codes:
         """Return a matrix of the values, padded with NO_CODE; at least one wide.
 

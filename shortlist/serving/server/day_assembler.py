@@ -10,6 +10,7 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.open_lists import LISTED, open_list
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
 from shortlist.features.tiles import moment_of
@@ -94,7 +95,9 @@ class DayAssembler:
         columns = {name: log_column(rows[name], name, self._declared, widths.get(name)) for name in needs.columns}
         columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
         counted = {place: rows[place].to_numpy() for place in needs.counted if place in rows.columns}
-        return {**columns, **counted}
+        listed = (open_list(one, feature) for one in needs.listed for feature in LISTED)
+        lists = {place: Ragged.of(rows[place]) for place in listed if place in rows.columns}
+        return {**columns, **counted, **lists}
 
 
 def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: int | None) -> Column:

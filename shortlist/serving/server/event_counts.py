@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from shortlist.contracts import Columns
 from shortlist.features.open_counts import open_positives, open_rows
-from shortlist.features.open_events import Impressions, Key, Outcome, StreamingPlan
+from shortlist.features.open_events import Impressions, Key, OpenList, Outcome, StreamingPlan
+from shortlist.features.open_lists import LISTED, open_list
+from shortlist.features.open_sessions import Listed
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.tiles import moment_of
 from shortlist.serving.export.signature import NO_CODE
@@ -30,7 +32,7 @@ from shortlist.serving.log.event_checkpoint import (
 from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
-from shortlist.serving.server.columns import Column, Numbers
+from shortlist.serving.server.columns import Column, Ragged
 from shortlist.serving.server.inputs import Inputs
 from shortlist.spec.data import Data
 
@@ -98,6 +100,16 @@ class EventCounts:
         """Rows and outcomes that came when their tile was closed."""
         return self._tiles.too_late
 
+    @property
+    def dropped(self) -> int:
+        """Keys whose events were given up because the declared memory was used up."""
+        return self._tiles.sessions.dropped
+
+    @property
+    def sessions_bytes(self) -> int:
+        """Memory of the events that are listed."""
+        return self._tiles.sessions.bytes
+
     def start(self) -> None:
         """Begin to count: what is in the log first."""
         self._thread.start()
@@ -115,7 +127,7 @@ class EventCounts:
             answered: Microseconds since 1970-01-01 UTC.
             inputs: Of the request.
         """
-        keys = {key: self._values(inputs, key) for key in self._streaming.keys if key in inputs.sent}
+        keys = {key: self._values(inputs, key) for key in self._streaming.columns if key in inputs.sent}
         times = _times(inputs.columns[Columns.TIME])
         try:
             await asyncio.wrap_future(self.append(Impressions(request, answered, times, keys, inputs.rows)))
@@ -126,18 +138,20 @@ class EventCounts:
         """Keep an event; see `EventWriter.append`."""
         return self._writer.append(event)
 
-    def columns(self, inputs: Inputs) -> Mapping[str, Numbers]:
-        """Return what the rows of a request see of the open tiles, by place."""
+    def columns(self, inputs: Inputs) -> Mapping[str, Column]:
+        """Return what the rows of a request see of the open tiles, by place: counts, and lists of events."""
         latest = time.time_ns() // 1000 + self._streaming.clock_skew // timedelta(microseconds=1)
         # A request that claims to be of next year must not close the tiles of today.
         now = min(max(_times(inputs.columns[Columns.TIME])), latest)
-        found: dict[str, Numbers] = {}
+        found: dict[str, Column] = {}
         with self._counting:
             closed = self._tiles.advance(now)
             for key in self._streaming.keys:
                 rows, positives = self._tiles.counts(key, self._values(inputs, key))
                 found[open_rows(key)] = rows.astype(np.float64)
                 found[open_positives(key)] = positives.astype(np.float64)
+            for wanted in self._streaming.lists:
+                found |= _lists(wanted, self._tiles.sessions.listed(wanted, self._values(inputs, wanted.key)))
         for tile in closed:
             self._note(tile)
         return found
@@ -234,6 +248,12 @@ class EventCounts:
             rows, positives = (sum(counts[key].values()) for counts in (tile.counts.rows, tile.counts.positives))
             end = moment_of(tile.end).isoformat()
             _log.info("the tile until %s is closed: %d impressions, %d positive, by %s", end, rows, positives, key)
+
+
+def _lists(wanted: OpenList, listed: Listed) -> dict[str, Column]:
+    starts, lengths = np.cumsum(listed.lengths) - listed.lengths, listed.lengths
+    named = zip(LISTED, (listed.codes, listed.times), strict=True)
+    return {open_list(wanted, feature): Ragged(own, starts, lengths) for feature, own in named}
 
 
 def _times(column: Column) -> list[int]:

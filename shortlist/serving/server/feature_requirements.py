@@ -10,6 +10,8 @@ from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.open_counts import open_places
+from shortlist.features.open_events import OpenList
+from shortlist.features.open_lists import LISTED, live_list, open_list, viewed_list
 from shortlist.features.plan import Plan, View
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
@@ -63,14 +65,22 @@ class FeatureRequirements:
     """Columns of the log."""
     counted: tuple[str, ...] = ()
     """Places of what is counted as it arrives."""
+    listed: tuple[OpenList, ...] = ()
+    """What is listed as it arrives."""
 
     @classmethod
     def of(cls, plan: Plan, signature: Signature) -> Self:
-        """Return what the model of a signature needs of the views in a plan."""
+        """Return what the model of a signature needs of the views in a plan.
+
+        Lists of all events are named `live_list` in it: what is read are those of the views and of the open tiles.
+        """
+        lists = plan.streaming.lists if plan.streaming is not None else ()
+        signature, listed = _with_both_parts(signature, lists)
         wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
         steps = []
         counted = tuple(place for place in open_places(plan.streaming) if place in wanted)
-        for key in plan.streaming.keys if plan.streaming is not None and counted else ():
+        keys = plan.streaming.keys if plan.streaming is not None and counted else ()
+        for key in (*keys, *(one.key for one in listed)):
             wanted.setdefault(key, set()).add("code")
         for view in reversed(plan.views):
             given = {name: f"{view.name}:{name}" for name in view.features}
@@ -80,8 +90,9 @@ class FeatureRequirements:
                 for place, role in _keys(step):
                     wanted.setdefault(place, set()).add(role)
         looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted}
+        looked_up |= {open_list(one, feature) for one in listed for feature in LISTED}
         own = {place: frozenset(roles) for place, roles in wanted.items() if place not in looked_up}
-        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted)
+        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted, listed)
 
     @property
     def of_user(self) -> tuple[Step, ...]:
@@ -114,6 +125,19 @@ class FeatureRequirements:
                     outside.setdefault(place, set()).add(role)
         given = [place for step in steps for place in sorted(step.places)]
         return _with_roles(Step(key, (key,), (False,)), given, outside)
+
+
+def _with_both_parts(signature: Signature, lists: Iterable[OpenList]) -> tuple[Signature, tuple[OpenList, ...]]:
+    """Return a signature that reads the two parts of live lists in their place, and those that it reads."""
+    parts = {live_list(one, name): (viewed_list(one, name), open_list(one, name)) for one in lists for name in LISTED}
+    read = [
+        each.model_copy(update={"place": place})
+        for each in signature.lists
+        for place in parts.get(each.place, (each.place,))
+    ]
+    places = {each.place for each in signature.lists}
+    listed = tuple(one for one in lists if any(live_list(one, name) in places for name in LISTED))
+    return signature.model_copy(update={"lists": tuple(read)}), listed
 
 
 def _of_signature(signature: Signature) -> Wanted:

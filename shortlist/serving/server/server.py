@@ -227,6 +227,8 @@ class ServerComponents:
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
                 ("events_too_late", "Of them, those whose tile was closed", lambda: counts.too_late),
                 ("events_delay_seconds", "How far behind the counts of open tiles are", lambda: counts.delay_seconds),
+                ("sessions_bytes", "Memory of the events that live sequences list", lambda: counts.sessions_bytes),
+                ("sessions_dropped", "Keys whose events did not fit into it", lambda: counts.dropped),
                 ("events_max_delay_seconds", "The declared limit of that", lambda: counts.max_delay_seconds),
                 ("events_broken", "1 while events are not kept or not counted", lambda: counts.problem is not None),
             )

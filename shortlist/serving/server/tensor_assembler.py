@@ -12,6 +12,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
+from shortlist.features.open_events import OpenList
+from shortlist.features.open_lists import LISTED, live_list, open_list, viewed_list
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SlateValue, told
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
@@ -49,6 +51,7 @@ class TensorAssembler:
         self.signature = signature
         """Of the model."""
         self._zone = ZoneInfo(plan.declared.timezone)
+        self._open_lists = tuple(open_list(one, feature) for one in self.needs.listed for feature in LISTED)
 
     def tensors(
         self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None
@@ -57,14 +60,17 @@ class TensorAssembler:
 
         Args:
             columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all. Likewise
-                those of `needs.counted`, which are 0 where nobody counts.
+                those of `needs.counted`, which are 0 where nobody counts, and the lists of `needs.listed`.
             tables: A table for every one of `steps`.
             rows: Number of rows.
             slates: Number of every row's slate; None: all rows are one, as in a request.
         """
-        found = _Found({**dict.fromkeys(self.needs.counted, _NONE), **columns}, self._zone)
+        empty = {**dict.fromkeys(self.needs.counted, _NONE), **dict.fromkeys(self._open_lists, _EMPTY)}
+        found = _Found({**empty, **columns}, self._zone)
         for step in self.steps:
             found.look_up(step, tables[step.name])
+        for wanted in self.needs.listed:
+            found.join_lists(wanted)
         if self._slates:
             found.compare(self._slates, rows, slates)
         return self._laid_out(found, rows)
@@ -141,6 +147,14 @@ class _Found:
         for place in step.vectors:
             self._vectors[place] = table.vectors[place].take(rows, axis=0)
 
+    def join_lists(self, wanted: OpenList) -> None:
+        """Add the lists of all events: those of the open tiles, then those that were looked up."""
+        known = self._lists.keys() | self._columns.keys()
+        for feature in LISTED:
+            if (viewed := viewed_list(wanted, feature)) in known:
+                whole = self.list(open_list(wanted, feature)).followed_by(self.list(viewed), wanted.most)
+                self._lists[live_list(wanted, feature)] = whole
+
     def compare(self, values: Sequence[SlateValue], rows: int, slates: NDArray[np.int64] | None) -> None:
         """Add where every row stands among those of its slate, by the function that the training table calls."""
         places = tuple(dict.fromkeys(place for value in values for place in value.reads))
@@ -208,6 +222,7 @@ def _with_compared(signature: Signature, values: Sequence[SlateValue]) -> Signat
 
 _ONE: Final = np.zeros(1, np.int64)
 _NONE: Final = np.zeros(1)
+_EMPTY: Final = Ragged.empty(1)
 
 
 def _laid(

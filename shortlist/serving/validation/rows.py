@@ -14,7 +14,7 @@ import polars as pl
 from shortlist.contracts import Columns, DataError, Files, score_column
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.scores import ScoredRows, read_scores
-from shortlist.features.open_counts import OpenCounts
+from shortlist.features.open_counts import with_open_events
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import SLATE, whole_slates
 from shortlist.features.transform import Transformer
@@ -165,16 +165,11 @@ class ServedRows:
     def _frames(self, days: set[date]) -> Iterator[tuple[date, pl.DataFrame]]:
         if not self._plan.slates:
             for day, rows in self._table.frames(days):
-                yield day, self._with_open_counts(day, rows)
+                yield day, with_open_events(rows, self._plan.streaming, self._table, day)
             return
         for part in self._table.days:
             if part.day in days:
                 yield from ((part.day, rows) for rows in whole_slates(self._table, part, self._plan.declared.data))
-
-    def _with_open_counts(self, day: date, rows: pl.DataFrame) -> pl.DataFrame:
-        if self._plan.streaming is None:
-            return rows
-        return rows.hstack(OpenCounts.of_day(self._plan.streaming, self._table, day).columns(rows))
 
     def _of_one_moment(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
         """Return the rows of a day, those together that see the same values."""

@@ -1,5 +1,6 @@
 """Open tiles: counted event by event, they are what training sees and, when a tile ends, what batch counting gives."""
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,6 +8,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -14,9 +16,13 @@ from hypothesis import strategies as st
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.hashing import codes_of
 from shortlist.features.keyed import KeyedView, Total, with_rows
+from shortlist.features.lists import map_values
 from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
-from shortlist.features.open_events import Impressions, Outcome, StreamingPlan
+from shortlist.features.open_events import Impressions, OpenList, OpenRequest, Outcome, StreamingPlan
+from shortlist.features.open_lists import LISTED, open_list
+from shortlist.features.open_sessions import OpenSessions
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.statistics import KeyCount, count, countable
 from shortlist.features.tiles import TILE, Tiles, microseconds
@@ -32,6 +38,7 @@ START = datetime(2026, 3, 28, 20, tzinfo=UTC)  # the clocks of Berlin go forward
 SECOND = 1_000_000
 SECONDS = 12 * 3600
 KEYS = ("user_id", "page")
+LISTS = (OpenList("pages", "user_id", "page", 3), OpenList("liked", "page", "user_id", 2, positives=True))
 DATA = Data.model_validate(
     {
         "source": {"kind": "files"},
@@ -55,7 +62,7 @@ def at(seconds: float) -> int:
 def streaming(tile: timedelta, delay: timedelta, outcome_delay: timedelta) -> StreamingPlan:
     tiles = Tiles(tile, outcome_delay, "Europe/Berlin")
     skew = timedelta(seconds=5)
-    return StreamingPlan(KEYS, tiles, delay, outcome_delay if outcome_delay else None, skew)
+    return StreamingPlan(KEYS, tiles, delay, outcome_delay if outcome_delay else None, skew, LISTS)
 
 
 STREAMINGS = st.builds(
@@ -71,9 +78,16 @@ ROWS = st.lists(
     max_size=3,
 )
 REQUESTS = st.lists(
-    st.tuples(st.integers(0, SECONDS), st.sampled_from([1, 2, 2**60, None]), ROWS, st.booleans()),
+    # Four seconds apart at least: which of two requests of one moment comes first, a log says and a server does not.
+    st.tuples(
+        st.integers(0, SECONDS // 4).map(lambda place: 4 * place),
+        st.sampled_from([1, 2, 2**60, None]),
+        ROWS,
+        st.booleans(),
+    ),
     min_size=1,
     max_size=12,
+    unique_by=lambda request: request[0],
 )
 
 
@@ -116,16 +130,23 @@ class Log:
             tiles.show(event) if isinstance(event, Impressions) else tiles.tell(event)
 
 
-def seen(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list[int]]:
-    return [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
-            for counts in tiles.counts(key, values)]  # fmt: skip
+def seen(tiles: OpenTiles, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
+    found: list[list] = [counts.tolist() for key, values in zip(KEYS, (users, pages), strict=True)
+                         for counts in tiles.counts(key, values)]  # fmt: skip
+    for wanted, values in zip(LISTS, (users, pages), strict=True):
+        listed = tiles.sessions.listed(wanted, values)
+        ends = np.cumsum(listed.lengths)[:-1]
+        found += [[part.tolist() for part in np.split(each, ends)] for each in (listed.codes, listed.times)]
+    return found
 
 
 def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages: Sequence[str | None]) -> list[list]:
     times = pl.Series([moment] * len(users)).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
     found = counts.columns(rows)
-    return [found[place(key)].to_list() for key in KEYS for place in (open_rows, open_positives)]
+    counted: list[list] = [found[place(key)].to_list() for key in KEYS for place in (open_rows, open_positives)]
+    listed = [found[open_list(one, feature)] for one in LISTS for feature in LISTED]
+    return [*counted, *(map_values(each, codes_of).to_list() for each in listed)]
 
 
 @settings(deadline=None, max_examples=60)
@@ -295,3 +316,40 @@ def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch
     for number in range(25):
         tiles.tell(Outcome(f"never-{number}", 0, 1, at(0)))
     assert (len(tiles._strangers), tiles.too_late) == (10, 15)
+
+
+def sessions(users: int, events: int, max_bytes: int) -> OpenSessions:
+    """Users, each with so many events in one tile, one user after the other."""
+    found = OpenSessions(LISTS[:1], max_bytes)
+    for user in range(users):
+        for number in range(events):
+            shown = Impressions("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
+            found.add(0, OpenRequest(shown), [0], positives=False)
+    return found
+
+
+def test_a_session_of_10_000_events_keeps_the_newest() -> None:
+    kept = sessions(users=1, events=10_000, max_bytes=2**20)
+    listed = kept.listed(LISTS[0], [0])
+    assert listed.codes.tolist() == [9_999, 9_998, 9_997]
+    assert kept.bytes == 240 + 3 * 24
+
+
+def test_beyond_the_declared_memory_the_sessions_that_rested_longest_go() -> None:
+    each = 240 + 2 * 24
+    kept = sessions(users=40, events=2, max_bytes=20 * each)
+    lengths = kept.listed(LISTS[0], range(40)).lengths
+    assert kept.bytes <= 20 * each
+    assert kept.dropped == 40 - np.count_nonzero(lengths)
+    assert lengths[-19:].tolist() == [2] * 19
+    assert not lengths[:20].any()
+    kept.close(0)
+    assert (kept.bytes, kept.listed(LISTS[0], [39]).codes.tolist()) == (0, [])
+
+
+def test_the_declared_memory_is_at_least_what_sessions_take() -> None:
+    tracemalloc.start()
+    kept = sessions(users=4_000, events=3, max_bytes=2**30)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.5 * kept.bytes < taken <= kept.bytes

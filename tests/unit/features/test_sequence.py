@@ -103,6 +103,72 @@ def test_lists_are_as_of_the_tiles_that_were_known(world: Any) -> None:
     ]  # fmt: skip
 
 
+def live_table(world: Any, rows: list[dict[str, Any]], live: dict[str, Any], outcome_delay: str) -> pl.DataFrame:
+    features = Features.model_validate(
+        {"columns": [{**HISTORY, "live": True, **live}, IDS], "tile": "1h", "streaming": {"delay": "30s"}}
+    )
+    data = Data.model_validate(world.data.model_dump(mode="json") | {"outcome_delay": outcome_delay})
+    sections = data, features, None, Runtime(engine="cpu"), world.log(rows), world.folder / "fitted"
+    fit(*sections)
+    return build_table(*sections, world.folder / "table").scan().sort("impression_id").collect()
+
+
+def test_a_live_list_goes_on_with_the_events_of_the_open_tiles(world: Any) -> None:
+    rows = [
+        world.row(0, 9.0, item_id=10),
+        world.row(0, 9.005, item_id=20),  # 18 s later: less than the delay
+        world.row(0, 9.5, item_id=30),
+        world.row(0, 9.6, item_id=10, user_id=2),
+        world.row(0, 10.1, item_id=20),  # three of the tile that is complete
+        world.row(0, 10.2, item_id=10),  # one of the open tile and two of the other
+        world.row(1, 9, item_id=None),
+        world.row(2, 9),
+    ]
+    table = live_table(world, rows, {"with": ["seconds_ago"]}, "0s")
+    one, two, three, *_ = table["item_id_id"].to_list()
+    assert table["history"].to_list()[:7] == [
+        [], [], [two, one], [], [three, two, one], [two, three, two], [one, two, three],
+    ]  # fmt: skip
+    ago = [math.log(1 + 360), math.log(1 + 0.7 * 3_600), math.log(1 + 1.195 * 3_600)]
+    assert table["history_seconds_ago"].to_list()[5] == pytest.approx(ago, rel=1e-6)
+
+
+def test_a_live_list_has_positive_events_when_their_outcome_is_known(world: Any) -> None:
+    rows = [
+        world.row(0, 9.0, item_id=10, label=1),
+        world.row(0, 9.15, item_id=20),  # nine minutes later: the outcome takes ten
+        world.row(0, 9.2, item_id=30),
+        world.row(1, 9),
+        world.row(2, 9),
+    ]
+    table = live_table(world, rows, {"counts": "positives"}, "10m")
+    one = table["item_id_id"][0]
+    assert table["history"].to_list() == [[], [], [one], [one], [one]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "delay", "message"),
+    [
+        ({"with": ["seconds"]}, "1m", r"servers keep no 'seconds' of events as they arrive; leave it out of `with`"),
+        ({"counts": "positives"}, None, r"nothing says when an outcome is known; declare data\.outcome_delay"),
+        ({"of": "likes"}, "1m", r"requests do not send 'likes' \(known: after\), so that servers cannot list it"),
+    ],
+)
+def test_a_live_list_that_servers_cannot_keep_is_refused(
+    world: Any, changed: dict[str, Any], delay: str | None, message: str
+) -> None:
+    declared = {"columns": [{**HISTORY, "live": True, **changed}], "streaming": True}
+    (feature,) = Features.model_validate(declared).columns
+    data = Data.model_validate(world.data.model_dump(mode="json") | {"outcome_delay": delay})
+    with pytest.raises(ValueError, match=rf"features: sequence 'history': {message}"):
+        feature.check(data)
+
+
+def test_a_live_list_needs_servers_that_keep_events() -> None:
+    with pytest.raises(ValueError, match=r"sequence 'history': nothing counts events as they arrive; declare features"):
+        Features.model_validate({"columns": [{**HISTORY, "live": True}]})
+
+
 def test_the_lists_are_the_same_however_rows_are_read_and_days_counted(world: Any) -> None:
     rows = [
         world.row(day, hour / 7, user_id=hour % 3, item_id=(hour * 7 % 3 + 1) * 10, label=hour % 2, seconds=float(hour))

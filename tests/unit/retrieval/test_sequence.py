@@ -94,6 +94,29 @@ def test_the_exported_encoder_gives_the_newest_state(tmp_path: Path, blocks: int
         np.testing.assert_allclose(found, model(events, lengths)[:, 0].numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_session_that_grows_event_by_event_is_what_the_exported_graph_encodes_at_once(
+    tmp_path: Path, seed: int
+) -> None:
+    """A random session, step by step through the caches, against the graph: alone, and padded beside all others."""
+    torch.manual_seed(seed)
+    model, vectors = encoder(blocks=1 + seed % 3), torch.randn(30, 16)
+    export(model, tmp_path / ENCODER)
+    graph = _session(tmp_path / ENCODER)
+    session = torch.randint(30, (int(torch.randint(2, 51, ())),)).tolist()
+    steps, caches = [], None
+    with torch.no_grad():
+        for item in session:
+            state, caches = model.step(vectors[[item]], caches)
+            steps.append(state.numpy())
+    prefixes = [session[:length] for length in range(1, len(session) + 1)]
+    events, lengths = newest_first(prefixes, vectors)
+    together = encode_sessions(graph, events.numpy(), lengths.numpy())
+    alone = [encode_sessions(graph, *(each.numpy() for each in newest_first([one], vectors))) for one in prefixes]
+    np.testing.assert_allclose(together, np.concatenate(steps), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(alone), np.concatenate(steps), rtol=0, atol=1e-5)
+
+
 def test_what_comes_next_depends_on_the_last_item(log: Log, tmp_path: Path) -> None:
     given = fit_data(log.write(circles()), declared(), 0, most=3)
     source = section()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import polars as pl
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -346,3 +347,14 @@ def test_attention_over_a_sequence_is_scored_as_the_model_does(everything: Any) 
     assert not changed[~has_past].any()
     write_repository(folder / "serving", 1, Batching(), folder.parent / "repository")
     assert (folder.parent / "repository/shop/1/network.onnx").exists()
+    # Two requests that Triton joins: a history is looked up once for all rows of each.
+    features = onnxruntime.InferenceSession(folder.parent / "repository/shop/1/features.onnx")
+    first, other = (past["user_numbers"].list.len().arg_max(), int(np.flatnonzero(~has_past)[0]))
+    rows = [*[first] * 30, *[other] * 10]
+    declared = everything.transformer.plan.declared
+    tensors = {name: each[rows] for name, each in encode(everything.looked_up, signature, declared).items()}
+    found = dict(zip(signature.border, features.run(list(signature.border), tensors), strict=True))
+    assert len(found["border_history"]) == 2
+    assert found["border_run"].ravel().tolist() == [0] * 30 + [1] * 10
+    (joined,) = session(folder / "serving").run(["score"], tensors)
+    np.testing.assert_allclose(joined[:, 0], scores[rows], atol=1e-6)

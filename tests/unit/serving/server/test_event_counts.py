@@ -71,6 +71,17 @@ FEATURES = Features.model_validate(
         "streaming": {"delay": "1s"},
     }
 )
+LIVE = Features.model_validate(
+    {
+        "columns": [
+            {"kind": "sequence", "of": "page", "key": "user_id", "last": 3, "live": True, "with": ["seconds_ago"],
+             "name": "seen"},
+            {"kind": "sequence", "of": "page", "key": "user_id", "last": 4, "live": True, "counts": "positives",
+             "name": "taken"},
+        ],
+        "streaming": {"delay": "1s"},
+    }
+)  # fmt: skip
 Asked = tuple[float, int | None, Sequence[str | None], Sequence[int]]
 """Seconds after START, user, page of each row, label of each row."""
 
@@ -127,6 +138,44 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     signature.write(folder / "model" / FOLDER)
     (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
     return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def session_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: the score is `session_score` of the live sequences."""
+    folder = tmp_path_factory.mktemp("sessions")
+    pages = ["home", "Zürich", "other"]
+    log = written_log(folder / "log", as_rows([(day * 86_400.0, 1, pages, [1, 1, 1]) for day in range(3)]))
+    fit(DATA, LIVE, None, Runtime(engine="cpu"), log, folder / "fitted")
+    (folder / "model" / FOLDER).mkdir(parents=True)
+    graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
+    add, parts = graph.nodes.add, []
+    for name in ("seen", "taken"):
+        ids, there = graph.lists(name)
+        length = add("Squeeze", add("Slice", add("Shape", ids), np.array([1]), np.array([2])))
+        weights = add("Range", np.array(1), add("Add", length, np.array(1)), np.array(1))
+        total = add("ReduceSum", add("Mul", add("Where", there, ids, np.array([0])), weights), np.array([1]))
+        parts.append(graph.nodes.cast(total, np.float32))
+    ago = add("MatMul", graph.floats(["seen_seconds_ago"]), AGO_WEIGHTS[:, None])
+    total = add("Add", ago, add("Add", parts[0], add("Mul", parts[1], np.float32([100.0]))))
+    whole, signature = graph.finished(total, SCORE, 1, "streamed", "sum")
+    save(whole, folder / "model" / FOLDER / MODEL_FILE)
+    signature.write(folder / "model" / FOLDER)
+    (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
+    return folder / "model"
+
+
+AGO_WEIGHTS = np.array([0.5, 0.25, 0.125], np.float32)
+
+
+def session_score(rows: pl.DataFrame) -> np.ndarray:
+    """Return what `session_model` gives: it depends on every event, on its place and on its time."""
+    placed = [[sum((place + 1) * one for place, one in enumerate(ids)) for ids in rows[name]]
+              for name in ("seen", "taken")]  # fmt: skip
+    ago: np.ndarray = (
+        rows["seen_seconds_ago"].to_numpy() @ AGO_WEIGHTS + np.array(placed[0]) + 100.0 * np.array(placed[1])
+    )
+    return ago
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +274,89 @@ def test_a_server_scores_with_the_values_that_training_computes(shop: Shop, tmp_
     expected = sum((rows[name] * 10.0**number for number, name in enumerate(NAMES)), pl.zeros(rows.height, eager=True))
     assert min(expected.max(), len(set(scores))) > 10
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+def test_a_live_sequence_is_served_as_training_has_it(tmp_path: Path, session_model: Path) -> None:
+    asked, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", session_model)
+
+    async def served() -> list[float]:
+        servers = [shop.server(), shop.server()]
+        scores = []
+        for number, one in enumerate(asked):
+            scores += await shop.ask(servers[number % 2], one, str(number))
+            if number == 30:
+                servers[0] = shop.server()
+        await shop.close()
+        return scores
+
+    scores = asyncio.run(served())
+    log = written_log(tmp_path / "log", as_rows([*asked, *((day * 86_400.0, 9, ["x"], [0]) for day in (1, 2))]))
+    sections = DATA, LIVE, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    built = build_table(*sections, tmp_path / "table", preprocessing=session_model.parent / "fitted")
+    rows = built.scan().sort(Columns.IMPRESSION).collect().head(len(scores))
+    assert rows["seen"].list.len().max() == 3 and rows["taken"].list.len().max() == 4
+    np.testing.assert_allclose(scores, session_score(rows), rtol=1e-5)
+
+
+def test_validation_of_an_export_joins_live_events_with_those_of_earlier_days(
+    tmp_path: Path, session_model: Path
+) -> None:
+    later = [(at + 86_400.0, *rest) for at, *rest in traffic(seed=9, requests=40)]
+    asked: list[Any] = [*traffic(seed=5, requests=20), *later, (2 * 86_400.0, 9, ["home"], [0])]
+    log = written_log(tmp_path / "log", as_rows(asked))
+    sections = DATA, LIVE, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    built = build_table(*sections, tmp_path / "table", preprocessing=session_model.parent / "fitted")
+    rows = built.scan().sort(Columns.IMPRESSION).collect()
+    reference = rows.select(Columns.IMPRESSION, Columns.DAY).with_columns(
+        rows[Columns.LABEL].cast(pl.Float64).alias("label_scored"),
+        pl.Series("score", session_score(rows), dtype=pl.Float32),
+    )
+    served = ServedRows(session_model, log, tmp_path / "fitted", ReferenceRows(reference, rows.height))
+    session = onnxruntime.InferenceSession(str(session_model / FOLDER / MODEL_FILE), providers=["CPUExecutionProvider"])
+    for batch in served.batches():
+        np.testing.assert_allclose(session.run([SCORE], batch.tensors)[0].ravel(), batch.reference, rtol=1e-5)
+    assert served.differing_inputs(int(rows[Columns.IMPRESSION][-5])) == ()
+    assert served.planted_difference() is None
+
+
+def test_one_more_event_of_a_session_changes_the_next_answer(tmp_path: Path, session_model: Path) -> None:
+    shop = Shop(tmp_path, session_model)
+
+    async def served() -> list[float]:
+        server, scores = shop.server(), []
+        for number, (at, page) in enumerate([(0, "home"), (10, "Zürich"), (20, "home"), (20.5, "home")]):
+            scores += await shop.ask(server, (at, 1, [page], [0]), str(number))
+        scores += await shop.ask(server, (20.5, 2, ["home"], [0]), "another user")
+        scores += await shop.ask(server, (20.5, None, ["home"], [0]), "nobody")
+        await shop.close()
+        return scores
+
+    first, second, third, too_soon, *others = asyncio.run(served())
+    assert (first, *others) == (0.0, 0.0, 0.0)
+    assert len({first, second, third}) == 3
+    # The third event is younger than features.streaming.delay: the list is as before, half a second later.
+    ago = np.log1p([[10, 20, 0], [10.5, 20.5, 0]]) @ AGO_WEIGHTS
+    assert too_soon - third == pytest.approx(ago[1] - ago[0], rel=1e-3)
+
+
+def test_sessions_beyond_the_declared_memory_are_told(tmp_path: Path, session_model: Path) -> None:
+    shop = Shop(tmp_path, session_model)
+
+    async def served() -> tuple[str, list[float]]:
+        server = shop.server()
+        server.counts._tiles.sessions._max_bytes = 500  # type: ignore[union-attr]
+        for number, user in enumerate([1, 2, 3]):
+            await shop.ask(server, (10 * number, user, ["home"], [0]), f"first {number}")
+        scores = [value for user in (1, 3) for value in await shop.ask(server, (99, user, ["home"], [0]), f"{user}")]
+        text = server.service.metrics.text()
+        await shop.close()
+        return text.decode() if isinstance(text, bytes) else text, scores
+
+    text, scores = asyncio.run(served())
+    assert scores[0] == 0.0 and scores[1] > 0.0
+    assert "shortlist_sessions_dropped 2.0" in text
 
 
 def test_the_prediction_log_says_how_far_behind_the_counts_were(shop: Shop) -> None:
