@@ -58,6 +58,11 @@ def label_column(label: str) -> str:
     return f"label_{label}"
 
 
+def best_column(name: str) -> str:
+    """Return the column with the planted probability of a further outcome, or of a further label; as `Columns.BEST`."""
+    return f"{Columns.BEST}_{name}"
+
+
 def score_column(label: str) -> str:
     """Return the name under which a further label's score is answered, logged and kept."""
     return f"score_{label}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from shortlist.data.synthetic_world import DEVICES, Chapters, Floats, Ints, SyntheticWorld, mean_over_tags
+from shortlist.data.random_streams import Floats, Ints
+from shortlist.data.synthetic_world import DEVICES, Chapters, SyntheticWorld, mean_over_tags
 from shortlist.data.traffic import SLOTS, SURFACES, Impressions, Part, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
@@ -27,7 +28,7 @@ _OF_ITS_OWN = 0.65
 """How much a user's and an item's own level counts."""
 _CLICK_RATE, _DEVIATION = 0.3, 1.2
 """Mean probability and standard deviation of the log-odds on the first day; the best possible AUC is near 0.77."""
-_CALIBRATION_ROWS = 20_000
+CALIBRATION_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ClickModel:
     @classmethod
     def of(cls, source: GeneratedSource, world: SyntheticWorld) -> Self:
         """Return the truth of a world, calibrated on rows like those of its first day."""
-        shown = draw_impressions(source, world, Part(0, (0.0, 1.0), _CALIBRATION_ROWS, 0))
+        shown = draw_impressions(source, world, Part(0, (0.0, 1.0), CALIBRATION_ROWS, 0))
         appeal = _appeal(world, shown, 0, source.taste)
         scale = _DEVIATION / float(appeal.std())
         offset = float(brentq(lambda offset: float(expit(offset + scale * appeal).mean()) - _CLICK_RATE, -20, 20))
@@ -52,6 +53,10 @@ class ClickModel:
         """Return the probability of a click, shape (rows,)."""
         probability: Floats = expit(self.offset + self.scale * _appeal(self.world, shown, day, self.taste))
         return np.round(probability, 9)  # the last bits depend on how long arrays are, and so on drifts to come
+
+    def at_first_position(self, shown: Impressions, day: int) -> Floats:
+        """Return the probability of a click had every item been shown first, shape (rows,)."""
+        return self.probability(replace(shown, position=np.ones_like(shown.position)), day)
 
     def clicks_expected(self, users: Ints, context: Floats, day: int) -> Floats:
         """Return the probability of a click of some users on every item, shape (users, items).
@@ -70,7 +75,7 @@ class ClickModel:
 
     def usual_context(self, source: GeneratedSource, day: int) -> Floats:
         """Return what the contexts of a day's impressions add to the appeal: five quantiles."""
-        shown = draw_impressions(source, self.world, Part(day, (0.0, 1.0), _CALIBRATION_ROWS, 0))
+        shown = draw_impressions(source, self.world, Part(day, (0.0, 1.0), CALIBRATION_ROWS, 0))
         return np.quantile(_context(shown), np.linspace(0.1, 0.9, 5))
 
 
@@ -103,10 +108,12 @@ def _preference(world: SyntheticWorld, user: Ints, item: Ints, day: int, weight:
         + items.age_appeal[tastes.age_row[user], item]
         + _OWN_TASTE * mean_over_tags(tastes.favourite[user[:, None], tags], tags)
     )
-    freshness = 0.4 * np.exp(-(day - items.published[item]) / 14)
+    further = 0.4 * np.exp(-(day - items.published[item]) / 14)
     if world.chapters is not None:
         present = _of_present_chapter(world.chapters, user, item, day)
-        freshness = freshness + world.chapters.effect * present
+        further = further + world.chapters.effect * present
+    if world.content is not None:
+        further = further + world.content.appeal(user, item)
     # Users and items differ less than contexts do: 200 000 rows are few for thousands of them, most rarely seen.
-    appeal: Floats = context + weight * taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + freshness
+    appeal: Floats = context + weight * taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + further
     return appeal

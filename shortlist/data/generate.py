@@ -8,23 +8,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from shortlist.contracts import Columns, DataError, did_you_mean
+from shortlist.contracts import Columns, DataError, best_column, did_you_mean
 from shortlist.data.click_model import ClickModel
+from shortlist.data.like_model import LikeModel
+from shortlist.data.random_streams import Floats, Ints, random_stream
 from shortlist.data.synthetic_world import (
     AGE_GROUPS,
     COUNTRIES,
     DEVICES,
     TAGS_PER_ITEM,
     TOPICS,
-    Floats,
-    Ints,
-    Items,
     SyntheticWorld,
     build_world,
     mean_over_tags,
-    random_stream,
 )
-from shortlist.data.traffic import SURFACES, Part, draw_impressions, plan_parts
+from shortlist.data.traffic import SURFACES, Impressions, Part, draw_impressions, plan_parts
 from shortlist.spec.data import Drift, GeneratedSource
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.system.progress import progress
@@ -39,7 +37,8 @@ def generate(source: GeneratedSource, folder: Path) -> None:
     """Write `impressions/part-*.parquet` in time order, `users.parquet` and `items.parquet`, all or nothing.
 
     Impressions carry what is known before them, `watch_seconds` and `is_click` known after, and the planted
-    `true_probability`. A part is drawn on its own, so memory does not grow with the rows.
+    `true_probability`; options of the source add columns. A part is drawn on its own, so memory does not grow with the
+    rows.
 
     Raises:
         DataError: A `broken_column` drift names a column that cannot break.
@@ -48,18 +47,21 @@ def generate(source: GeneratedSource, folder: Path) -> None:
         _check_drift_column(drift)
     world = build_world(source)
     truth = ClickModel.of(source, world)
+    likes = LikeModel.of(source, truth) if source.likes is not None else None
     parts = plan_parts(source)
     with atomic_folder(folder) as staging, progress("generate", sum(part.rows for part in parts)) as advance:
         _users_table(source, world).write_parquet(staging / "users.parquet")
-        _items_table(source, world.items).write_parquet(staging / "items.parquet")
+        _items_table(source, world).write_parquet(staging / "items.parquet")
         (staging / "impressions").mkdir()
         for number, part in enumerate(parts):
-            rows = impressions_of(source, truth, part)
+            rows = impressions_of(source, truth, part, likes)
             rows.write_parquet(staging / "impressions" / f"part-{number:05d}.parquet")
             advance(part.rows, "")
 
 
-def impressions_of(source: GeneratedSource, truth: ClickModel, part: Part) -> pl.DataFrame:
+def impressions_of(
+    source: GeneratedSource, truth: ClickModel, part: Part, likes: LikeModel | None = None
+) -> pl.DataFrame:
     """Return the rows of one part in time order."""
     world = truth.world
     shown = draw_impressions(source, world, part)
@@ -83,10 +85,31 @@ def impressions_of(source: GeneratedSource, truth: ClickModel, part: Part) -> pl
             Columns.BEST: probability,
         },
     ).cast({"event_time": pl.Datetime("us", "UTC")})
+    rows = rows.with_columns(_further(source, truth, likes, part, shown, rows))
     for place, drift in enumerate(source.drifts):
         if drift.kind == "broken_column" and drift.holds_on(part.day):
             rows = _broken(rows, drift, random_stream(source.seed, "broken", place, part.day, part.first_row))
     return rows
+
+
+def _further(
+    source: GeneratedSource, truth: ClickModel, likes: LikeModel | None, part: Part, shown: Impressions,
+    rows: pl.DataFrame,
+) -> list[pl.Series]:  # fmt: skip
+    """Return the columns that options of the world add to impressions."""
+    found = []
+    if likes is not None:
+        clicked, probability = rows["is_click"].to_numpy(), rows[Columns.BEST].to_numpy()
+        liked = likes.probability(shown, probability)
+        random = random_stream(source.seed, "likes", part.day, part.first_row).random(part.rows)
+        after_click = np.divide(liked, probability, out=np.zeros_like(liked), where=probability > 0)
+        found += [
+            pl.Series("is_like", ((clicked == 1) & (random < after_click)).astype(np.int64)),
+            pl.Series(best_column("is_like"), liked),
+        ]
+    if source.position_bias is not None:
+        found.append(pl.Series("first_position_probability", truth.at_first_position(shown, part.day)))
+    return found
 
 
 def _watch_seconds(random: np.random.Generator, clicked: np.ndarray, duration: Floats) -> Floats:
@@ -122,7 +145,8 @@ def _users_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame
     )
 
 
-def _items_table(source: GeneratedSource, items: Items) -> pl.DataFrame:
+def _items_table(source: GeneratedSource, world: SyntheticWorld) -> pl.DataFrame:
+    items = world.items
     words = np.array([*TOPICS, "challenge", ""])[items.tags]
     tags = pl.Series(words.reshape(-1)).reshape((-1, TAGS_PER_ITEM)).arr.to_list()
     return pl.DataFrame(
@@ -132,7 +156,7 @@ def _items_table(source: GeneratedSource, items: Items) -> pl.DataFrame:
             "tags": tags.list.eval(pl.element().filter(pl.element() != "")),
             "published_date": _dates(source, items.published),
         }
-    )
+    ).with_columns(world.content.columns() if world.content is not None else [])
 
 
 def _liked_items(source: GeneratedSource, world: SyntheticWorld) -> pl.Series:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from shortlist.contracts import Columns, DataError
+from shortlist.contracts import Columns, DataError, best_column
 from shortlist.data.base_rows import BaseRows, append_collected
 from shortlist.data.collected import CollectedRows
 from shortlist.data.file_groups import FileGroup
@@ -38,7 +38,6 @@ SCHEMA: Final = "schema.parquet"
 
 _GENERATED = FileSource(path="impressions", format="parquet")
 _WHOLE = FileGroup(number=0, groups=1)
-_BEST = Column(name=Columns.BEST, type="number", known="after")
 
 
 def ingest(
@@ -166,7 +165,8 @@ def _inputs(data: Data, location: Path, out: Path) -> Iterator[_Inputs]:
     scratch = out.with_name(out.name + ".generated")
     try:
         generate(data.source, scratch)
-        yield _Inputs(scratch, _GENERATED, (_BEST,))
+        planted = [Columns.BEST, *([best_column("is_like")] if data.source.likes is not None else [])]
+        yield _Inputs(scratch, _GENERATED, tuple(Column(name=name, type="number", known="after") for name in planted))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

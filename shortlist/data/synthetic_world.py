@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from shortlist.data.content_world import Content
+from shortlist.data.random_streams import Floats, Ints, random_stream
 from shortlist.spec.data import Drift, GeneratedSource
-
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.int64]
 
 COUNTRIES = ("IN", "US", "BR", "ID", "DE", "JP")
 AGE_GROUPS = ("18-24", "25-34", "35-49", "50+", None)
@@ -104,15 +101,11 @@ class SyntheticWorld:
     new_items: dict[int, range]
     """Items that a drift brings, by the drift's place in the spec."""
     chapters: Chapters | None = None
+    content: Content | None = None
 
     def tastes_on(self, day: int) -> Tastes:
         """Return the tastes that hold on a day."""
         return [tastes for tastes in self.tastes if tastes.from_day <= day][-1]
-
-
-def random_stream(seed: int, name: str, *numbers: int) -> np.random.Generator:
-    """Return a generator of its own for each name and numbers, so that one draw more here moves nothing there."""
-    return np.random.default_rng([seed, crc32(name.encode()), *numbers])
 
 
 def build_world(source: GeneratedSource) -> SyntheticWorld:
@@ -130,8 +123,9 @@ def build_world(source: GeneratedSource) -> SyntheticWorld:
         items = _with_new_items(items, drift, source, random_stream(source.seed, "new items", place))
         new_items[place] = range(first, items.creator.size)
     items = _with_appeal(items, source, tables=1 + len(changes))
-    chapters = _chapters(source, items.creator.size)
-    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items, chapters)
+    count = items.creator.size
+    content = Content.of(source.content, source.users, count, source.seed) if source.content is not None else None
+    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items, _chapters(source, count), content)
 
 
 def _chapters(source: GeneratedSource, items: int) -> Chapters | None:

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from shortlist.data.synthetic_world import DEVICES, Floats, Ints, SyntheticWorld, random_stream
+from shortlist.data.random_streams import Floats, Ints, random_stream
+from shortlist.data.synthetic_world import DEVICES, SyntheticWorld
 from shortlist.spec.data import GeneratedSource
 
 PART_ROWS = 250_000
@@ -79,6 +80,8 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part)
     item = _shown(source, world, part, random)
     if world.chapters is not None:
         item = _of_chapters(source, world, part, visitor[visit], item)
+    if source.position_bias is not None:
+        item = _as_ranked(source, world, part, visit, place, item)
     return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], place % SLOTS + 1)
 
 
@@ -157,6 +160,21 @@ def _of_chapters(source: GeneratedSource, world: SyntheticWorld, part: Part, use
         weight = np.where(world.chapters.of_item[: world.old_items] == number, shown, 0.0)
         if rows.size and weight.any():
             found[rows] = _draw(random, weight, rows.size)
+    return found
+
+
+def _as_ranked(
+    source: GeneratedSource, world: SyntheticWorld, part: Part, visit: Ints, place: Ints, item: Ints
+) -> Ints:  # fmt: skip
+    """Return the item of each row when an earlier ranker chooses the order of the items on each page of a visit."""
+    assert source.position_bias is not None
+    preferred = random_stream(source.seed, "preferred items").normal(0, 1, world.items.creator.size)
+    chance = random_stream(source.seed, "ranked", part.day, part.first_row).normal(0, 1, part.rows)
+    score = source.position_bias.strength * preferred[item] + chance
+    page = place // SLOTS
+    shown, ranked = np.lexsort((place, page, visit)), np.lexsort((-score, page, visit))
+    found = item.copy()
+    found[shown] = item[ranked]
     return found
 
 

@@ -97,7 +97,8 @@ def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gat
         rows = read_scores(scores_file(scores), "test", label)
     except UnmeasurableError as problem:
         return Scored(Measures(model=model, role=role, problem=str(problem)), None)
-    return measure_rows(model, role, rows, limits, seed)
+    found = measure_rows(model, role, rows, limits, seed)
+    return replace(found, measures=found.measures.model_copy(update={"best_possible": best_possible(rows)}))
 
 
 def validation_gauc(scores: Path) -> float | None:

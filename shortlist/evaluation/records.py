@@ -24,6 +24,13 @@ class Record(BaseModel):
     )
 
 
+class Scores(Record):
+    """AUC and log loss."""
+
+    auc: float
+    log_loss: float
+
+
 class Interval(Record):
     """A value and its confidence bounds."""
 
@@ -85,6 +92,8 @@ class Measures(Record):
     curves: Curves | None = None
     labels: dict[str, Measures] = Field(default_factory=dict)
     """The same of its further labels, by name, without curves."""
+    best_possible: Scores | None = None
+    """Of a further label of a generated log: what the planted probabilities reach on the test rows."""
     problem: str = ""
     """Why the test numbers are missing; empty when they are not."""
 
@@ -173,10 +182,3 @@ class SliceComparison(Record):
         'tab = 2'
         """
         return f"{self.column} = {self.value}"
-
-
-class Scores(Record):
-    """AUC and log loss."""
-
-    auc: float
-    log_loss: float

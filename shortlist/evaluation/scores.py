@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from shortlist.contracts import Columns, Files, label_column, score_column
+from shortlist.contracts import Columns, Files, best_column, label_column, score_column
 from shortlist.evaluation.metrics import Floats, UnmeasurableError, check_scores
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -120,7 +120,7 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
             raise UnmeasurableError(f"{path.name} has no column '{name}'")
     whole = pl.scan_parquet(path)
     if label:
-        whole = whole.drop(Columns.LABEL, SCORE).rename(dict(zip(own, (Columns.LABEL, SCORE), strict=True)))
+        whole = _of_label(whole, columns, label)
     frame = whole.filter(pl.col(SPLIT) == split).collect().sort(Columns.IMPRESSION)
     if not frame.height:
         raise UnmeasurableError(f"{path.name} holds no {split} rows")
@@ -132,6 +132,12 @@ def read_scores(path: Path, split: Literal["validation", "test"], label: str = "
     scores = frame[SCORE].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     check_scores(labels, scores)
     return ScoredRows(frame.drop(SCORE), labels, scores, _clusters(frame))
+
+
+def _of_label(whole: pl.LazyFrame, columns: list[str], label: str) -> pl.LazyFrame:
+    """Return the rows with a further label, its score and its planted probability in the places of the label's."""
+    own = {label_column(label): Columns.LABEL, score_column(label): SCORE, best_column(label): Columns.BEST}
+    return whole.drop(set(own.values()) & set(columns)).rename(own, strict=False)
 
 
 def check_same_rows(candidate: ScoredRows, reference: ScoredRows) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from shortlist.contracts import Columns, DataError, Files, label_column
+from shortlist.contracts import Columns, DataError, Files, best_column, label_column
 from shortlist.features.open_counts import OpenCounts
 from shortlist.features.parallel_map import workers
 from shortlist.features.plan import Plan, plan
@@ -158,7 +158,7 @@ def _rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Label
 def _wanted(planned: Plan, there: Collection[str], labels: Labels) -> list[str]:
     """Return the columns to read of a file of the valid log that has some columns."""
     outcomes = [label.column for label in labels.values()]
-    optional = [name for name in _OPTIONAL if name in there]
+    optional = [name for name in (*_OPTIONAL, *map(best_column, outcomes)) if name in there]
     return [*dict.fromkeys((*planned.log_columns((*planned.read, *outcomes)), *optional))]
 
 
@@ -174,6 +174,11 @@ def _beside(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
             columns.append((seen == 0).alias(f"cold_{name}"))
     columns += [pl.col(SLATE).alias(Columns.SLATE)] if data.slate is not None else []
     columns += [_slice(name, planned) for name in planned.slices]
+    columns += [
+        pl.col(planted).alias(best_column(name)) for name, label in labels.items()
+        # What is planted is the probability of a 1 in the column, not of what `positive` makes of it.
+        if label.positive is None and (planted := best_column(label.column)) in rows.columns
+    ]  # fmt: skip
     return [*columns, *(pl.col(name) for name in _OPTIONAL if name in rows.columns)]
 
 

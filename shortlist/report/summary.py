@@ -79,6 +79,8 @@ class LabelNumbers(Record):
     label_rate: float | None = Field(ge=0, le=1)
     mean_score: float | None = Field(ge=0, le=1)
     calibration_error: float | None = Field(ge=0)
+    best_possible: Scores | None = None
+    """Of a generated log whose truth about this label is known."""
 
 
 class GateLine(Record):
@@ -235,7 +237,7 @@ def label_numbers(measures: Iterable[Measures]) -> tuple[LabelNumbers, ...]:
         LabelNumbers(
             model=one.model, label=name, **_ends("auc", head.auc), log_loss=_value(head.log_loss),
             gauc=_value(head.gauc), label_rate=head.label_rate, mean_score=head.mean_score,
-            calibration_error=head.calibration_error,
+            calibration_error=head.calibration_error, best_possible=head.best_possible,
         )
         for one in measures for name, head in one.labels.items()
     )  # fmt: skip

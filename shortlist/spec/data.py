@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean, label_column, score_column
 from shortlist.spec.base import Section, expand_names
 from shortlist.spec.durations import Duration
+from shortlist.spec.generated_options import GeneratedContent, GeneratedLikes, GeneratedPositionBias
 from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
 from shortlist.spec.time_format import TimeFormat
 
@@ -106,6 +107,12 @@ class GeneratedSource(Section):
     """Changes planted into the world, none by default."""
     chapters: GeneratedChapters | None = None
     """An order of items that users follow; null: what users took before says nothing beyond their tastes."""
+    content: GeneratedContent | None = None
+    """Titles and vectors that tell an item's appeal; null: items have none, and content counts nothing."""
+    likes: GeneratedLikes | None = None
+    """A second outcome; null: none."""
+    position_bias: GeneratedPositionBias | None = None
+    """An earlier ranker that chose the positions; null: positions say nothing about items."""
 
 
 Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]

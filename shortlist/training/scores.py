@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from models.inputs import split_of
 from models.ranker import Ranker
-from shortlist.contracts import Columns, DataError, Files, label_column, score_column
+from shortlist.contracts import Columns, DataError, Files, best_column, label_column, score_column
 from shortlist.evaluation.scores import LEARNT
 from shortlist.storage.artefacts import atomic_folder
 from shortlist.storage.tables import DayTable
@@ -39,7 +39,8 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
 
     Returns:
         Path of the file: day, impression_id, label, user, item, slate_number, cold_user, cold_item, true_probability,
-        impression_weight, slice_* (those the table has), label_* and score_* of the model's further labels, split
+        impression_weight, slice_* (those the table has), label_*, score_* and true_probability_* of the model's further
+        labels, split
         ("validation" or "test"), learnt (whether the model
         that gave the score has learnt the row), score (Float32). Validation rows of a model that was refitted on them
         have the scores that it gave before, where it kept them.
@@ -73,7 +74,7 @@ def _scored(ranker: Ranker[Any], table: DayTable) -> Iterator[pa.Table]:
             scores = _scores_of(ranker, frame, place)
             learnt = not held_out and ranker.record.has_learnt(day)
             named = pl.lit(part_of[day]).alias(SPLIT), pl.lit(learnt).alias(LEARNT)
-            labels = {label_column(name) for name in ranker.record.labels}
+            labels = {column(name) for name in ranker.record.labels for column in (label_column, best_column)}
             copied = [name for name in frame.columns if name in labels or name in _COPIED or name.startswith(_SLICE)]
             yield frame.select(*copied, *named).hstack(scores).to_arrow(compat_level=pl.CompatLevel.oldest())
             advance(frame.height, "")

@@ -150,7 +150,7 @@ def test_a_generated_log_is_ingested_with_its_planted_truth(tmp_path: Path, decl
     key = {"name": "item_id", "type": "integer"}
     data = declare(
         columns,
-        source={"kind": "generated", "rows": 1_000, "users": 50, "items": 20, "days": 3},
+        source={"kind": "generated", "rows": 1_000, "users": 50, "items": 20, "days": 3, "likes": {}},
         clock={"kind": "column", "column": "event_time", "unit": "us"},
         side_tables=[{"name": "items", "path": "items.parquet", "key": "item_id", "columns": [key]}],
         rules={"undeclared_columns": "ignore"},
@@ -158,6 +158,7 @@ def test_a_generated_log_is_ingested_with_its_planted_truth(tmp_path: Path, decl
     rows, _, table = read(data, Path())
     assert rows["true_probability"].is_between(0, 1).all()
     assert abs(rows["true_probability"].mean() - rows["label"].mean()) < 0.1
+    assert (rows["true_probability_is_like"] < rows["true_probability"]).all()
     assert len(table.days) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]  # the generated files are gone
 

@@ -115,3 +115,18 @@ def test_the_summary_has_a_line_per_model_and_label(labelled: pl.DataFrame, writ
     assert head.auc is not None
     assert (line.model, line.label, line.auc, line.label_rate) == ("net", "like", head.auc.value, head.label_rate)
     assert head.curves is None
+    assert line.best_possible is None
+
+
+def test_the_best_possible_of_a_further_label_is_that_of_its_own_truth(
+    labelled: pl.DataFrame, write: Write, limits: Gates
+) -> None:
+    planted = pl.col("score_like").cast(pl.Float64).alias("true_probability_like")
+    turned = (1 - pl.col("score_like")).alias("score_like")
+    rows = labelled.with_columns(planted, turned, true_probability=0.5)
+    found = scored(write, limits, "net", rows).measures
+    head = found.labels["like"]
+    assert head.auc is not None and head.best_possible is not None
+    assert head.best_possible.auc == pytest.approx(1 - head.auc.value, abs=1e-6)  # the score is turned round
+    (line,) = label_numbers([found])
+    assert line.best_possible == head.best_possible

@@ -102,6 +102,20 @@ def test_the_planted_probability_is_kept(world: Any) -> None:
     assert world.table(log, [NUMBER]).scan().collect()["true_probability"].to_list() == [0.25] * 3
 
 
+def test_the_planted_probability_of_a_further_label_gets_the_name_of_the_label(world: Any) -> None:
+    log = world.log([world.row(day, likes=day % 2) for day in range(3)])
+    for file in log.glob("day=*/*.parquet"):
+        pl.read_parquet(file, hive_partitioning=False).with_columns(true_probability_likes=0.1).write_parquet(file)
+    own, derived = FurtherLabel(column="likes"), FurtherLabel(column="likes", positive=Positive(any_of=(0,)))
+    data = world.data.model_copy(update={"labels": {"like": own, "other": derived}})
+    features = Features.model_validate({"columns": [NUMBER]})
+    fit(world.data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted")
+    built = build_table(data, features, None, Runtime(engine="cpu"), log, world.folder / "fitted", world.folder / "out")
+    rows = built.scan().collect()
+    assert rows["true_probability_like"].to_list() == [0.1] * 3
+    assert "true_probability_other" not in rows.columns  # of a 1 in the column, which `positive` turns into another
+
+
 def test_a_log_without_user_and_item_has_no_cold_columns(world: Any) -> None:
     declared = world.data.model_dump(mode="json") | {"user": None, "item": None}
     bare = type(world.data).model_validate(declared)
