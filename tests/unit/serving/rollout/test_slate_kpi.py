@@ -1,4 +1,4 @@
-"""A canary whose slates are worse is rolled back for it, though its best-scored items are as good; an equal one stays."""
+"""A canary with worse slates is rolled back for it, though its best-scored items are as good; an equal one stays."""
 
 from __future__ import annotations
 
