@@ -53,7 +53,7 @@ def refresh(
     data: Annotated[Path | None, typer.Option(help="The log, grown since the last training or refresh.")] = None,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Count what is new in the log and serve it: newer statistics for the champion's features, without a training."""
+    """Count what is new in the log and serve it: newer features and candidates of the champion, without a training."""
     from shortlist.runs.refresh_runs import run_refresh_locally
     from shortlist.spec.load import load_spec
 

@@ -87,6 +87,9 @@ def _track(track: TrackEvidence, kpi: float) -> Track:
         p99_ms=track.latencies.quantile_ms(0.99),
         users=track.users,
         kpi=kpi if np.isfinite(kpi) else None,
+        slates=track.slates,
+        hit_rate=track.hit_rate,
+        clicks_per_slate=track.clicks_per_slate,
     )
 
 

@@ -58,14 +58,30 @@ class TrackEvidence:
     """Those of them whose scores are all the same."""
     with_outcomes: int = 0
     """Logged ones of which an outcome is known."""
+    slates: int = 0
+    """Slates of which an outcome is known: answers with items that the release itself found."""
+    hits: int = 0
+    """Those of them with a positive label on any of their items."""
+    clicks: int = 0
+    """Their items with a positive label."""
     kpi: float | None = None
-    """Mean over its users of the share of shown items with a positive label; None without outcomes."""
+    """Mean over its users of what they did with what was shown (see `OutcomeJoin`); None without outcomes."""
     kpi_users: int = 0
     """Its users with outcomes."""
     scores: Floats = field(default_factory=_no_scores)
     """A bounded sample of finite scores."""
     score_users: float = 0.0
     """Users (or requests without one) in the sample, as many as would spread it evenly: its independent parts."""
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of slates with a positive label; None without slates."""
+        return self.hits / self.slates if self.slates else None
+
+    @property
+    def clicks_per_slate(self) -> float | None:
+        """Positive labels per slate; None without slates."""
+        return self.clicks / self.slates if self.slates else None
 
     @property
     def judged(self) -> int:
@@ -87,6 +103,9 @@ class TrackEvidence:
             "bad_scores": self.bad,
             "degraded": self.degraded,
             "with_outcomes": self.with_outcomes,
+            "slates": self.slates,
+            "hit_rate": _rounded(self.hit_rate, 6),
+            "clicks_per_slate": _rounded(self.clicks_per_slate, 6),
             "kpi": _rounded(self.kpi, 6),
             "kpi_users": self.kpi_users,
             "mean_score": _rounded(float(self.scores.mean()) if self.scores.size else None, 6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
@@ -31,6 +31,7 @@ _PREDICTIONS: Final = (
     "status",
     "degraded",
     "scores",
+    "slate:asked",
 )
 
 
@@ -49,6 +50,7 @@ class EvidenceReader:
         sampled: Callable[[str], bool] | None = None,
         access: Sequence[AccessLogSource] | None = None,
         since: datetime | None = None,
+        slate: Literal["hits", "clicks"] = "hits",
     ) -> None:
         """Prepare to read; nothing is opened yet.
 
@@ -56,10 +58,11 @@ class EvidenceReader:
             places: Where the logs are.
             rollout: Its id.
             steps: How many it has.
-            top: Items of a request that are shown.
+            top: Items that are shown of a request that brought its candidates.
             sampled: Whether the prediction log takes a request, by its id; None when it takes all.
             access: What tells of requests; by default both Envoys' access logs.
             since: When it began: far older parts of the logs are left alone.
+            slate: What a slate counts; see `OutcomeJoin`.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
@@ -71,7 +74,7 @@ class EvidenceReader:
             places.outcomes, outcomes, "request_id", lambda ids: self._join.knows(ids.hash()), since
         )
         self._tallies: dict[tuple[int, bool], TrackCounts] = {}
-        self._ledger, self._users, self._join = RequestAccountant(), Users(), OutcomeJoin(top)
+        self._ledger, self._users, self._join = RequestAccountant(), Users(), OutcomeJoin(top, slate)
         self._arrivals, self._settled = TrackAligner(last=steps - 1), Settled()
 
     def poll(self) -> None:
@@ -156,7 +159,7 @@ class EvidenceReader:
             outcomes = outcomes.select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
         changes = self._join.add(requests.cast(REQUESTS), outcomes)
         for (step, canary), part in changes.group_by("step", "canary"):
-            self._tally(step, canary).with_outcomes += int(part["first"].sum())
+            self._tally(step, canary).add_outcomes(part)
         self._users.show(changes)
 
     def _tally(self, step: object, canary: object) -> TrackCounts:
@@ -173,4 +176,5 @@ def _prepared(rows: pl.DataFrame) -> pl.DataFrame:
         canary=pl.col("track") == "canary",
         degraded=pl.col("degraded").fill_null(False),
         good=finite & (pl.col("status") == 200),
+        slate=pl.col("slate:asked").is_not_null(),
     )

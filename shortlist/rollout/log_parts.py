@@ -14,7 +14,7 @@ ROWS: Final = 200_000
 """Rows yielded at once, about; a part is never cut."""
 MOST_MISSES: Final = 50
 """Parts in a row, all older than the rollout, before those that are older still are left alone."""
-_LATER: Final = {"routed_by_user": pl.Boolean()}
+_LATER: Final = {"routed_by_user": pl.Boolean(), "slate:asked": pl.Int32()}
 """Columns that earlier versions did not write; they are null then."""
 _CLOCKS_APART: Final = timedelta(minutes=5)
 """A writer's clock may be behind by so much, or have been set right since."""

@@ -26,6 +26,12 @@ class Track(Record):
     """Different ones."""
     kpi: float | None = None
     """Mean of the users' values over the rollout so far; None without outcomes."""
+    slates: int = 0
+    """Slates of this step of which an outcome is known."""
+    hit_rate: float | None = None
+    """Share of them with a positive label on any item; None without slates."""
+    clicks_per_slate: float | None = None
+    """Positive labels per slate, likewise."""
 
 
 class CheckResult(Record):

@@ -43,6 +43,9 @@ class TrackCounts:
     rankable: int = 0
     flat: int = 0
     with_outcomes: int = 0
+    slates: int = 0
+    hits: int = 0
+    clicks: int = 0
     latencies: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, dtype=np.int64))
     sample: pl.DataFrame = field(default_factory=_no_sample)
 
@@ -69,6 +72,13 @@ class TrackCounts:
         self.flat += int((several.list.max() == several.list.min()).sum())
         self.sample = pl.concat([self.sample, _drawn(good)]).bottom_k(SAMPLE, by="draw")
 
+    def add_outcomes(self, changes: pl.DataFrame) -> None:
+        """Count what became known of requests; columns first, slates, hits, clicks."""
+        self.with_outcomes += int(changes["first"].sum())
+        self.slates += int(changes["slates"].sum())
+        self.hits += int(changes["hits"].sum())
+        self.clicks += int(changes["clicks"].sum())
+
     def evidence(self, seen: SeenUsers, kpi: float | None, kpi_users: int) -> TrackEvidence:
         """Return the counts together with what is known of the users."""
         return TrackEvidence(
@@ -94,6 +104,7 @@ class TrackCounts:
 _COUNTS: Final = (
     *("requests", "failed", "client_errors", "disconnected", "answered", "to_log"),
     *("logged", "bad", "degraded", "rankable", "flat", "with_outcomes"),
+    *("slates", "hits", "clicks"),
 )
 
 

@@ -124,10 +124,17 @@ class Overload(Section):
 
 
 class KPI(Section):
-    """What the users do with what they are shown: the share of the shown items that end with a positive label."""
+    """What the users do with what they are shown: the share of the shown items that end with a positive label.
+
+    A slate that the release itself made (`<spec>.recommend`) counts as one, by what `slate` says.
+    """
 
     top: int = Field(default=1, ge=1)
-    """Items that are shown, the best-scored ones; a user's value is the mean over what that user was shown."""
+    """Items that are shown of a request that brought its candidates, the best-scored ones; a user's value is the mean
+    over what that user was shown."""
+    slate: Literal["hits", "clicks"] = "hits"
+    """What a slate counts: `hits`, 1 where any of its items ends with a positive label (hit rate); `clicks`, how many
+    of its items do (clicks per slate). `max_drop` and `scale` are in the same unit."""
     max_drop: float = Field(default=0.05, gt=0, lt=1)
     """Promote only when the canary is shown not to be worse than the stable track by more than this (absolute)."""
     alpha: float = Field(default=0.01, gt=0, lt=0.5)

@@ -121,7 +121,8 @@ class Recommending:
         return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
 
     def _found(self, stages: Recommender, request: SlateRequest) -> FoundCandidates:
-        if not 1 <= request.k <= (most := stages.candidates):
+        most = stages.candidates
+        if not 1 <= request.k <= most:
             raise BadRequestError(f"k: got {request.k}; wanted 1 to {most}, the candidates of a request")
         try:
             found = stages.find(request)

@@ -127,7 +127,7 @@ def told_by_a_server() -> Known:
     parts.counts = SimpleNamespace(counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None)
     settings = SimpleNamespace(serving=Serving())
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
-    parts.service.recommending = SimpleNamespace(index_age_seconds=0.0)
+    parts.service.recommending, parts.release = SimpleNamespace(index_age_seconds=0.0), None
     parts._watch(metrics)
     found = samples(metrics.text().decode())
     return {

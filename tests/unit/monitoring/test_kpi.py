@@ -74,7 +74,10 @@ def test_it_is_the_rollout_judge_s_kpi_when_each_user_asks_once(
     labels = [[int(label) for _, label in rows] for rows in requests]
     ours = rows_of(*((str(name), *pair) for name, pair in enumerate(zip(scores, labels, strict=True))))
     asked = pl.DataFrame(
-        [{"request": name, "user": name, "step": 0, "canary": False, "scores": one} for name, one in enumerate(scores)],
+        [
+            {"request": name, "user": name, "step": 0, "canary": False, "scores": one, "slate": False}
+            for name, one in enumerate(scores)
+        ],
         schema=REQUESTS,
     )
     became = ours.select(pl.col("request_id").alias("request"), "row", "label").cast(OUTCOMES)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -441,6 +441,42 @@ def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
     assert kpi() == (1.0, 1, 1)
 
 
+SLATE = {"items": [7, 8, 9], "scores": [0.1, 0.9, 0.5], "slate:asked": 3}
+"""Three items, of which the last is not the best-scored one: an ordering put them into their places."""
+
+
+@pytest.mark.parametrize(
+    ("slate", "stable", "canary"),
+    # Of the stable track's two slates one has a click, of the canary's both have two.
+    [("hits", 0.5, 1.0), ("clicks", 0.5, 2.0)],
+)
+def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
+    logs: Logs, slate: Literal["hits", "clicks"], stable: float, canary: float
+) -> None:
+    logs.answer(*({"request_id": f"s{number}", **SLATE} for number in range(2)))
+    logs.answer(*({"request_id": f"c{number}", "user": f"u{number}", "track": "canary", **SLATE} for number in (2, 3)))
+    logs.outcome(*(("s0", row, int(row == 0)) for row in range(3)), ("s1", 1, 0))
+    logs.outcome(*((f"c{number}", row, int(row != 1)) for number in (2, 3) for row in range(3)))
+    seen = polled(EvidenceReader(logs.places, "r1", steps=4, top=1, slate=slate))
+    assert (seen.kpi.stable_mean, seen.kpi.canary_mean) == (stable, canary)
+    of_stable, of_canary = seen.at(0).stable, seen.at(0).canary
+    assert (of_stable.slates, of_stable.hits, of_stable.clicks) == (2, 1, 1)
+    assert (of_canary.slates, of_canary.hit_rate, of_canary.clicks_per_slate) == (2, 1.0, 2.0)
+    assert seen.summary()["steps"][0]["canary"]["clicks_per_slate"] == 2.0
+
+
+def test_a_click_that_comes_later_turns_a_slate_into_a_hit_once(logs: Logs) -> None:
+    reader = EvidenceReader(logs.places, "r1", steps=4, top=1)
+    logs.answer({"request_id": "s", **SLATE}, {"request_id": "brought"})
+    counted = []
+    for outcome in (("s", 1, 0), ("s", 2, 1), ("s", 0, 1), ("brought", 1, 1)):
+        logs.outcome(outcome)
+        stable = polled(reader).at(0).stable
+        counted.append((stable.slates, stable.hits, stable.clicks, stable.with_outcomes, stable.kpi))
+    # Candidates that the client brought count as before, beside the slates of the same user.
+    assert counted == [(1, 0, 0, 1, 0.0), (1, 1, 1, 1, 1.0), (1, 1, 2, 1, 1.0), (1, 1, 2, 2, 1.0)]
+
+
 def test_a_user_who_moved_has_a_value_on_each_track(logs: Logs) -> None:
     logs.answer({"request_id": "a"}, {"request_id": "b", "user": "u2", "track": "canary"})
     logs.answer({"request_id": "c", "track": "canary", "step": 1}, {"request_id": "d", "user": "u3", "step": 1})
@@ -458,7 +494,7 @@ def test_the_join_forgets_the_oldest_requests() -> None:
     def requests(*ids: int) -> pl.DataFrame:
         rows = {"request": ids, "user": ids, "step": [0] * len(ids), "canary": [False] * len(ids)}
         return pl.DataFrame(rows, schema=schema).with_columns(
-            scores=pl.Series([[0.1, 0.2]] * len(ids), dtype=pl.List(pl.Float32))
+            scores=pl.Series([[0.1, 0.2]] * len(ids), dtype=pl.List(pl.Float32)), slate=False
         )
 
     def outcomes(*ids: int) -> pl.DataFrame:

@@ -178,7 +178,7 @@ def test_a_slate_keeps_to_the_release_that_it_began_with(local: Refreshable) -> 
         release_of(parts).poll()
         return await score(*asked)
 
-    parts.service.score = refreshed_meanwhile  # type: ignore[method-assign]
+    parts.service.score = refreshed_meanwhile  # type: ignore[assignment, method-assign]
     (answer,) = local.ask(parts, {"k": 5, "user_id": 1})
     assert isinstance(answer, InferenceResponse) and REMOVED in outputs(answer)["item_id"]
     (row,) = local.logged(parts)

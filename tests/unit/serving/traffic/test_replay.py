@@ -178,6 +178,7 @@ def test_the_canarys_kpi_is_the_same_as_with_outcomes_of_the_best_rows_only(
         pl.lit(0, pl.Int32).alias("step"),
         pl.lit(value=False).alias("canary"),
         pl.lit([item / 10 for item in range(ITEMS)], pl.List(pl.Float32)).alias("scores"),
+        pl.lit(value=False).alias("slate"),
     )
     best = written.filter(pl.col("row") >= ITEMS - top)  # the server scores an item by its number
     assert best.height == written.height * top / ITEMS

@@ -1,0 +1,151 @@
+"""A canary with worse slates is rolled back for it, though its best-scored items are as good; an equal one stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.analysis_observer import observation
+from shortlist.rollout.checks import Health
+from shortlist.rollout.evidence import RolloutEvidence
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.serving import Canary
+
+BEGAN = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "generated"},
+        "columns": [{"name": "item_id", "type": "integer"}, {"name": "is_click", "type": "integer"}],
+        "label": "is_click",
+        "item": "item_id",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+    }
+)
+MAX_DROP = {"hits": 0.15, "clicks": 0.5}
+"""Clicks of three items vary more than whether there is one."""
+USERS = 500
+GOOD = (0.3, 0.3, 0.3)
+"""Chance of a click on the item of every place; the second item has the best score."""
+ALONE = (0.0, 0.3, 0.0)
+"""An order that puts beside that item what nobody wants."""
+
+
+@dataclass(frozen=True)
+class Slate:
+    """What a user was shown at a step, and did."""
+
+    user: int
+    step: int
+    canary: bool
+    clicks: Sequence[bool]
+
+    @property
+    def id(self) -> str:
+        return f"{self.user}-{self.step}"
+
+    @property
+    def track(self) -> str:
+        return "canary" if self.canary else "stable"
+
+
+def policy(slate: str) -> Canary:
+    kpi = {"slate": slate, "max_drop": MAX_DROP[slate]}
+    return Canary.model_validate(
+        {"steps": [50, 100], "interval_seconds": 1, "min_requests": 100, "min_users": 100, "kpi": kpi}
+    )
+
+
+def played(stable: Sequence[float], canary: Sequence[float], step: int, seed: int) -> list[Slate]:
+    """Every user of a step asks once; at the first step every other one gets the canary."""
+    random = np.random.default_rng(seed)
+    found = []
+    for user in range(USERS):
+        on_canary = step == 1 or user % 2 == 0
+        clicks = random.random(3) < np.array(canary if on_canary else stable)
+        found.append(Slate(user, step, on_canary, clicks.tolist()))
+    return found
+
+
+def write(places: ServingPaths, slates: Sequence[Slate]) -> None:
+    """Write what Envoy, the servers and the users tell of slates."""
+    random = np.random.default_rng(len(slates))
+    lines, answers, outcomes = [], [], []
+    for place, one in enumerate(slates):
+        at = BEGAN + timedelta(seconds=100 * one.step, milliseconds=place)
+        rest = {"track": one.track, "rollout": "r1", "version": 4 if one.canary else 3}
+        lines.append(
+            rest | {"time": at.isoformat(), "id": one.id, "user": f"u{one.user}", "step": str(one.step), "us": 5_000,
+                    "path": "/v2/models/demo.recommend/infer", "status": 200, "grpc": None}
+        )  # fmt: skip
+        low, high, middle = np.sort(random.random(3)).astype(np.float32)[[0, 2, 1]].tolist()
+        answers.append(
+            rest | {"time": at, "request_id": one.id, "user": f"u{one.user}", "routed_by_user": True, "step": one.step,
+                    "status": 200, "degraded": False, "items": [7, 8, 9], "scores": [low, high, middle],
+                    "slate:asked": 3}
+        )  # fmt: skip
+        outcomes += [
+            {"time": at, "request_id": one.id, "item": 7 + row, "row": row, "label": int(label)}
+            for row, label in enumerate(one.clicks)
+        ]
+    places.logs.mkdir(parents=True)
+    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for folder, schema, rows in (
+        (places.predictions / "p1", prediction_schema(DATA), answers),
+        (places.outcomes, outcome_schema(pa.int64()), outcomes),
+    ):
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=0))
+
+
+def judged(
+    folder: Path, slates: Sequence[Slate], step: int, declared: Canary
+) -> tuple[StepAnalysis, RolloutEvidence]:  # fmt: skip
+    """Return what the analysis says, and the evidence."""
+    places = ServingPaths.of(folder, "demo")
+    write(places, slates)
+    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi.top, slate=declared.kpi.slate)
+    reader.poll()
+    evidence = reader.snapshot()
+    return analyze_step(evidence, declared, step, 10.0, Health(ready=True)), evidence
+
+
+@pytest.mark.parametrize("slate", ["hits", "clicks"])
+def test_a_canary_whose_slates_are_worse_is_rolled_back_for_it(tmp_path: Path, slate: str) -> None:
+    said, evidence = judged(tmp_path, played(GOOD, ALONE, 0, 1), 0, policy(slate))
+    assert said.decision == "roll_back", said.reason
+    assert "the canary is worse" in said.reason and "KPI difference -" in said.reason
+    seen = observation(evidence, policy(slate), 0, said)
+    assert (seen.stable.slates, seen.canary.slates) == (USERS // 2, USERS // 2)
+    # One less than a miss of all three, and three and one times the chance of a click.
+    assert seen.stable.hit_rate == pytest.approx(1 - 0.7**3, abs=0.1)
+    assert seen.canary.hit_rate == pytest.approx(0.3, abs=0.1)
+    assert seen.stable.clicks_per_slate == pytest.approx(0.9, abs=0.15)
+    assert seen.canary.clicks_per_slate == pytest.approx(0.3, abs=0.1)
+
+
+def test_the_best_scored_item_alone_would_not_have_told(tmp_path: Path) -> None:
+    slates = played(GOOD, ALONE, 0, 1)
+    best = {canary: np.mean([one.clicks[1] for one in slates if one.canary == canary]) for canary in (False, True)}
+    assert abs(best[True] - best[False]) < 0.05
+
+
+@pytest.mark.parametrize("slate", ["hits", "clicks"])
+def test_a_canary_whose_slates_are_as_good_is_promoted(tmp_path: Path, slate: str) -> None:
+    first = played(GOOD, GOOD, 0, 2)
+    said, evidence = judged(tmp_path / "first", first, 0, policy(slate))
+    assert said.decision == "proceed", said.reason
+    assert evidence.kpi.canary_users == USERS // 2
+    said, _ = judged(tmp_path / "last", [*first, *played(GOOD, GOOD, 1, 3)], 1, policy(slate))
+    assert said.decision == "promote", said.reason
