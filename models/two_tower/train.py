@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from models.dlrm.fused_table import FusedTable
@@ -26,6 +27,8 @@ from shortlist.system.progress import progress
 
 _AT_ONCE = 65_536
 """Entities whose vectors are made at once."""
+_SMALLEST = 1e-38
+"""Probability below which the loss of a row does not rise."""
 
 
 def train(section: TwoTower, given: FitData) -> Towers:
@@ -137,10 +140,10 @@ class Trainer:
         items_C = torch.cat([items_B, torch.randint(towers.items.count, (sampled,), generator=self._random)])
         lookups = looked_up((towers.users, users_B), (towers.items, items_C))
         pooled = towers.table(lookups).requires_grad_()
-        users_BD = functional.normalize(pooled[: len(users_B)], dim=1)
+        users_BD = functional.normalize(pooled[: len(users_B)], dim=1) / self._section.temperature
         items_CD = towers.item_vectors(pooled[len(users_B) :], items_C)
-        scores_BC = users_BD @ items_CD.T / self._section.temperature + towers.popularity_I[items_C]
-        loss = softmax_loss(scores_BC, items_B, items_C, self._log_expected(len(items_B), items_C))
+        added_C = towers.popularity_I[items_C] - self._log_expected(len(items_B), items_C)
+        loss = softmax_loss(users_BD, items_CD, added_C, items_C)
         loss.backward()  # type: ignore[no-untyped-call]
         assert pooled.grad is not None
         if self._adam is not None:
@@ -155,17 +158,44 @@ class Trainer:
         return (rows * self._frequency[items_C] + uniform).log().float()
 
 
-def softmax_loss(scores_BC: Tensor, items_B: Tensor, items_C: Tensor, log_expected_C: Tensor) -> Tensor:
+def softmax_loss(users_BD: Tensor, items_CD: Tensor, added_C: Tensor, items_C: Tensor) -> Tensor:
     """Return the mean cross-entropy of every row's own item, which stands in the column of the row's number.
 
     An item that is often among the columns is often a negative. Subtracting the logarithm of its expected count (logQ
     correction; Bengio and Senecal, 2008; Yi et al., 2019) makes the optimum the same as with all items as columns.
     Other columns with the row's own item are left out: they are no negatives.
+
+    Args:
+        users_BD: Of the rows.
+        items_CD: Of the columns.
+        added_C: What is added to every score of a column, the correction among it.
+        items_C: Numbers of the columns' items.
     """
-    corrected = scores_BC - log_expected_C
-    again = items_B[:, None] == items_C[None, :]
-    again.fill_diagonal_(fill_value=False)
-    return functional.cross_entropy(corrected.masked_fill(again, -torch.inf), torch.arange(len(items_B)))
+    loss: Tensor = _SampledSoftmax.apply(users_BD, items_CD, added_C, items_C)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _SampledSoftmax(torch.autograd.Function):
+    """The loss and its gradient at once: step by step, each with a tensor of all scores, takes half as long again."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, users_BD: Tensor, items_CD: Tensor, added_C: Tensor, items_C: Tensor) -> Tensor:
+        rows = len(users_BD)
+        scores_BC = torch.addmm(added_C, users_BD, items_CD.T)
+        own_B = scores_BC.diagonal()
+        kept_B = own_B.clone()
+        scores_BC.masked_fill_(items_C[:rows, None] == items_C, -torch.inf)
+        own_B.copy_(kept_B)
+        torch.softmax(scores_BC, 1, out=scores_BC)
+        loss = -own_B.clamp_min(_SMALLEST).log().mean()
+        own_B.sub_(1)
+        ctx.save_for_backward(scores_BC @ items_CD / rows, (users_BD.T @ scores_BC).T / rows)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, by_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        by_user_BD, by_item_CD = ctx.saved_tensors
+        return by_loss * by_user_BD, by_loss * by_item_CD, None, None
 
 
 def _positives(section: TwoTower, given: FitData) -> tuple[pl.DataFrame, NDArray[np.int64], NDArray[np.int64]]:

@@ -132,10 +132,21 @@ class ScannedIndex:
         """Return the rows with the largest inner products among those whose rounded vectors have."""
         largest = np.abs(queries).max(axis=1, keepdims=True)
         rounded = _rounded(queries, _LARGEST / np.where(largest > 0, largest, 1))
-        _, places = self._index.search(rounded, min(self._depth * most, len(self._rows)))
-        items = self._rows[places]
+        items = self._rows[self._places(rounded, min(self._depth * most, len(self._rows)))]
         scores = [self._vectors[own] @ query for own, query in zip(items, queries, strict=True)]
         return best(items, np.stack(scores) if scores else np.empty(items.shape, np.float32), most)
+
+    def _places(self, rounded: Matrix, wanted: int) -> NDArray[np.int64]:
+        import faiss
+
+        threads = faiss.omp_get_max_threads()
+        # A query is searched by one thread, and another one would only wait for it, busily.
+        faiss.omp_set_num_threads(min(threads, max(1, len(rounded))))
+        try:
+            places: NDArray[np.int64] = self._index.search(rounded, wanted)[1]
+        finally:
+            faiss.omp_set_num_threads(threads)
+        return places
 
 
 class ClusteredIndex:

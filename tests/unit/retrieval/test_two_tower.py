@@ -97,12 +97,27 @@ def test_one_positive_row_is_too_few(log: Log) -> None:
 
 def test_the_softmax_is_corrected_for_frequency_and_leaves_out_the_rows_own_item() -> None:
     scores = torch.tensor([[2.0, 0.5, 1.0], [0.0, 1.0, 3.0]])
-    own_items, columns = torch.tensor([4, 6]), torch.tensor([4, 6, 4])  # the sampled item is the first row's own
+    columns = torch.tensor([4, 6, 4])  # the rows' own items, and a sampled one that is the first row's own
     log_expected = torch.tensor([0.2, 0.1, 0.2])
     first = functional.cross_entropy((scores - log_expected)[:1, :2], torch.tensor([0]))
     second = functional.cross_entropy((scores - log_expected)[1:], torch.tensor([1]))
-    found = softmax_loss(scores, own_items, columns, log_expected)
+    found = softmax_loss(torch.eye(2), scores.T, -log_expected, columns)  # these vectors have these products
     assert found.item() == pytest.approx((first + second).item() / 2)
+
+
+def test_the_gradient_of_the_softmax_is_that_of_its_loss() -> None:
+    random = torch.Generator().manual_seed(3)
+    users, items, added = (
+        torch.randn(shape, generator=random, dtype=torch.float64) for shape in ((5, 3), (9, 3), (9,))
+    )
+    columns = torch.tensor([0, 1, 1, 2, 3, 1, 0, 7, 8])  # some are other rows' own items, and occur twice
+    given = users.requires_grad_(), items.requires_grad_(), added, columns
+    assert torch.autograd.gradcheck(softmax_loss, given)
+
+
+def test_a_row_whose_own_item_has_no_probability_left_has_a_finite_loss() -> None:
+    found = softmax_loss(torch.tensor([[1.0]]), torch.tensor([[-500.0], [500.0]]), torch.zeros(2), torch.arange(2))
+    assert found.item() == pytest.approx(-np.log(1e-38), rel=1e-5)
 
 
 def test_logq_makes_sampled_softmax_agree_with_the_whole_one() -> None:
