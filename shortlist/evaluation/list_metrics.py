@@ -1,4 +1,7 @@
-"""How good lists of items are: recall, hit rate, nDCG, reciprocal rank and novelty, per query and in numpy."""
+"""How good lists of items are: recall, hit rate, nDCG, reciprocal rank, novelty and coverage, in numpy.
+
+ranx and RecTools give the same numbers (`make bench-metrics`).
+"""
 
 from __future__ import annotations
 
@@ -79,3 +82,13 @@ def list_metrics(lists: Items, relevant: Relevant, popularity: Floats) -> ListMe
         reciprocal_rank=np.where(found, 1 / (hits.argmax(axis=1) + 1), 0.0) + missing,
         novelty=np.where(known.any(axis=1), bits / np.maximum(known.sum(axis=1), 1), np.nan),
     )
+
+
+def coverage(lists: Items, catalogue: int) -> float:
+    """Return which share of a catalogue's items stands in one of the lists.
+
+    Args:
+        lists: As of `list_metrics`.
+        catalogue: Items that there are.
+    """
+    return len(np.unique(lists[lists >= 0])) / catalogue

@@ -37,6 +37,23 @@ def likeness_by(column: pl.Series) -> Likeness:
     return _Equality(column)
 
 
+def intra_list_diversity(column: pl.Series) -> float:
+    """Return the mean of 1 - likeness over the pairs of a list's items; NaN for fewer than two.
+
+    Args:
+        column: A value for every item of the list; see `likeness_by`.
+
+    >>> intra_list_diversity(pl.Series(["x", "x", "y"]))
+    0.6666666666666667
+    """
+    count = len(column)
+    if count < 2:
+        return float("nan")
+    likeness = likeness_by(column)
+    alike = sum(float(likeness.to(row).sum()) - 1.0 for row in range(count))
+    return 1.0 - alike / (count * (count - 1))
+
+
 class _Cosine:
     def __init__(self, column: pl.Series) -> None:
         assert isinstance(column.dtype, pl.Array)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.generate import FIRST_USER
-from shortlist.evaluation.list_metrics import ListMetrics, Relevant, list_metrics
+from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
 from shortlist.evaluation.retrieval import ALL, BEST, FILE, PER_USER, EvaluatedList, RetrievalEvaluation
 from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.index import ExactIndex, index_recall
@@ -74,8 +74,8 @@ def evaluate_retrieval(
     evaluated, lines = [], []
     for name, rows in whole.items():
         lines.append(_lines(name, list_metrics(rows, users.relevant, popularity)))
-        coverage = len(np.unique(rows[rows >= 0])) / size
-        evaluated.append(EvaluatedList(name=name, coverage=coverage, **_index_facts(retriever, name, users.queries)))
+        share = coverage(rows, size)
+        evaluated.append(EvaluatedList(name=name, coverage=share, **_index_facts(retriever, name, users.queries)))
     evaluation = RetrievalEvaluation(
         catalogue=size,
         candidates=retriever.section.candidates,
@@ -142,7 +142,7 @@ def context_columns(section: Retrieval) -> list[str]:
 def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
     """Return which share of users had each item among their latest, one user more than that: never 0."""
     recent = retriever.recent
-    taken = recent[ROW].explode(empty_as_null=False).cast(pl.Int64).to_numpy()
+    taken = recent[ROW].list.unique().explode(empty_as_null=False).cast(pl.Int64).to_numpy()
     counts = np.bincount(taken, minlength=retriever.catalogue.size)
     return (counts + 1) / (recent.height + 1)
 
