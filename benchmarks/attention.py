@@ -74,7 +74,7 @@ FEATURES: Final = Features.model_validate(
         ]
     }
 )
-PLAIN: Final = ("user_id_id", "item_id_id", "page_id", "*_rate", "item_rows", "price")
+PLAIN: Final = ("user_id_id", "item_id_id", "page_id", "*_rate", "item_rows", "price_number")
 NETWORK: Final[dict[str, Any]] = {"features": PLAIN, "embedding_dim": 16, "epochs": 1}
 
 

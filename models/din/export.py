@@ -31,8 +31,8 @@ def add_network(graph: FeatureGraph, record: TrainedModel, folder: Path) -> str:
 class InterestGraph(NetworkGraph[InterestNetwork]):
     """`models.din.network` in ONNX's operators.
 
-    L places, N interacting vectors, P pairs, H hidden units, U runs: rows that follow each other and have the same
-    history, such as the candidates of a request. What follows from the history alone is computed once per run.
+    L places, N interacting vectors, P pairs, H hidden units, E is D + 1, U runs: rows that follow each other and have
+    the same history, such as the candidates of a request. What follows from the history alone is computed once per run.
     """
 
     def logits(self) -> str:
@@ -74,33 +74,44 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
 
     def _found(self, ids_RSD: str, rows_UL: str, run_R: str) -> str:
         """Return what the item finds in the past ones, R x 1 x D."""
-        add, target, network = self._add, self._layout.target, self._network.attention
-        past_ULD = add("Gather", self._table, rows_UL, axis=0)
-        past_RLD = add("Gather", past_ULD, run_R, axis=0)
-        there_UL = add("Not", add("Equal", rows_UL, self._no_row))
-        there_RL = add("Gather", there_UL, run_R, axis=0)
-        item_R1D = add("Slice", ids_RSD, np.array([target]), np.array([target + 1]), np.array([1]))
-        outputs = self._first_layer(item_R1D, past_ULD, past_RLD, run_R)
-        for layer in list(network.score.children())[1:]:
+        add, network, width = self._add, self._network.attention, self._width
+        past_RLE = add("Gather", self._past(rows_UL), run_R, axis=0)
+        there_RL = add("Gather", add("Not", add("Equal", rows_UL, self._no_row)), run_R, axis=0)
+        item_RD = add("Gather", ids_RSD, np.array(self._layout.target), axis=1)
+        first, *others = network.score.children()
+        assert isinstance(first, nn.Linear)
+        outputs = add("MatMul", past_RLE, self._compared(first, item_RD))
+        for layer in others:
             if isinstance(layer, nn.Linear):
                 product = add("MatMul", outputs, layer.weight.detach().numpy().T.copy())
-                outputs = add("Add", product, layer.bias.detach().numpy())
+                outputs = add("Add", product, layer.bias.detach().numpy()) if layer.out_features > 1 else product
             else:
                 outputs = add("Relu", outputs)
+        # The bias of the only output is the same in all places: it changes no weight.
         logits_RL = add("Add", add("Squeeze", outputs, np.array([2])), network.recency_L.detach().numpy())
         logits_RL = add("Where", there_RL, logits_RL, np.array(NOT_THERE, np.float32))
         weights_RL = add("Where", there_RL, add("Softmax", logits_RL, axis=1), np.zeros(1, np.float32))
-        return add("MatMul", add("Unsqueeze", weights_RL, np.array([1])), past_RLD)
+        found_R1E = add("MatMul", add("Unsqueeze", weights_RL, np.array([1])), past_RLE)
+        return add("Slice", found_R1E, np.array([0]), np.array([width]), np.array([2]))
 
-    def _first_layer(self, item_R1D: str, past_ULD: str, past_RLD: str, run_R: str) -> str:
-        """Return the first layer over item, past item and product, R x L x H: a sum of three.
+    def _past(self, rows_UL: str) -> str:
+        """Return the past items with a one behind each, U x L x E, where E is D + 1."""
+        past_ULD = self._add("Gather", self._table, rows_UL, axis=0)
+        first_UL1 = self._add("Slice", past_ULD, np.array([0]), np.array([1]), np.array([2]))
+        ones_UL1 = self._add("Expand", np.ones((1, 1, 1), np.float32), self._add("Shape", first_UL1))
+        return self._add("Concat", past_ULD, ones_UL1, axis=2)
 
-        The item's part is computed once per row, the past items' part once per run.
+    def _compared(self, layer: nn.Linear, item_RD: str) -> str:
+        """Return, for each row, what past items are multiplied with in place of the first layer, R x E x H.
+
+        The layer reads item, past item and product. Of a given item, it is linear in the past item; its matrix and bias
+        are linear in the item. So a place takes D x H products and not 3 x D x H.
         """
-        add, layer = self._add, next(self._network.attention.score.children())
-        assert isinstance(layer, nn.Linear)
         item_DH, past_DH, product_DH = np.split(layer.weight.detach().numpy().T, 3)
-        own_ULH = add("Add", add("MatMul", past_ULD, past_DH.copy()), layer.bias.detach().numpy())
-        own_RLH = add("Gather", own_ULH, run_R, axis=0)
-        product_RLH = add("MatMul", add("Mul", item_R1D, past_RLD), product_DH.copy())
-        return add("Add", add("Add", product_RLH, own_RLH), add("MatMul", item_R1D, item_DH.copy()))
+        width, hidden = item_DH.shape
+        weights_DEH = np.zeros((width, width + 1, hidden), np.float32)
+        weights_DEH[np.arange(width), np.arange(width)] = product_DH
+        weights_DEH[:, width] = item_DH
+        bias_EH = np.concatenate([past_DH, layer.bias.detach().numpy()[None]])
+        flat_RF = self._add("Gemm", item_RD, weights_DEH.reshape(width, -1), bias_EH.reshape(-1))
+        return self._add("Reshape", flat_RF, np.array([-1, width + 1, hidden]))

@@ -349,7 +349,8 @@ def test_attention_over_a_sequence_is_scored_as_the_model_does(everything: Any) 
     assert (folder.parent / "repository/shop/1/network.onnx").exists()
     # Two requests that Triton joins: a history is looked up once for all rows of each.
     features = onnxruntime.InferenceSession(folder.parent / "repository/shop/1/features.onnx")
-    first, other = (past["user_numbers"].list.len().arg_max(), int(np.flatnonzero(~has_past)[0]))
+    lists = past["user_numbers"].to_list()
+    first, other = 0, next(number for number, each in enumerate(lists) if each != lists[0])
     rows = [*[first] * 30, *[other] * 10]
     declared = everything.transformer.plan.declared
     tensors = {name: each[rows] for name, each in encode(everything.looked_up, signature, declared).items()}
