@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -59,6 +59,11 @@ class Entities:
             torch.from_numpy(starts.astype(np.int64)),
             free - first,
         )
+
+    def without_ids(self, hidden: NDArray[np.bool_]) -> Entities:
+        """Return the same, the ids of some entities counting nothing; shape (entities,)."""
+        ids = self.starts[:-1][torch.from_numpy(hidden)]
+        return replace(self, shares=self.shares.index_fill(0, ids, 0.0))
 
     @property
     def count(self) -> int:

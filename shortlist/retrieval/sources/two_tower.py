@@ -17,6 +17,7 @@ from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, Matrix, Nea
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables
+from shortlist.spec.vector_inputs import VectorInputs
 
 _TUNING_QUERIES = 500
 _CATEGORIES = ("integer", "string", "hex", "tags")
@@ -48,6 +49,10 @@ class TwoTower(SourceKind):
     """Likewise for items."""
     item_numbers: Names = ()
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
+    item_vectors: VectorInputs | None = None
+    """Vector columns of an item's side table, one per modality: their projections are added to the item's vector. Items
+    that nobody took are then placed by columns and vectors alone, are no negatives, and count as popular as the median
+    item; `popularity: 0` brings more of them."""
     epochs: int = Field(default=5, ge=1, le=1_000)
     """Passes over the positive rows."""
     batch_size: int = Field(default=1_024, ge=8, le=1_000_000)
@@ -73,6 +78,8 @@ class TwoTower(SourceKind):
         items = columns_of(item_tables(data))
         check_columns(self.item_columns, items, _CATEGORIES, "a side table of the items")
         check_columns(self.item_numbers, items, ("integer", "number"), "a side table of the items")
+        if self.item_vectors is not None:
+            check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
     def fit(self, given: FitData, folder: Path) -> None:
         """Train; write the vectors of users and items, and the items' index."""
