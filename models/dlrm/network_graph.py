@@ -128,13 +128,13 @@ class NetworkGraph(Generic[NetworkT]):
         return [*([plain] if len(vectors.plain_P) else []), *normed]
 
     def _norm(self, norm: nn.Module, vectors_RW: str) -> str:
-        add, axis = self._add, np.array([1])
+        add = self._add
         if isinstance(norm, UnitLength):
-            length_R1 = add("ReduceL2", vectors_RW, axis, keepdims=1)
+            length_R1 = add("ReduceL2", vectors_RW, axes=[1], keepdims=1)
             return add("Div", vectors_RW, add("Max", length_R1, np.array(EPSILON, np.float32)))
         assert isinstance(norm, nn.LayerNorm)
-        centred_RW = add("Sub", vectors_RW, add("ReduceMean", vectors_RW, axis, keepdims=1))
-        variance_R1 = add("ReduceMean", add("Mul", centred_RW, centred_RW), axis, keepdims=1)
+        centred_RW = add("Sub", vectors_RW, add("ReduceMean", vectors_RW, axes=[1], keepdims=1))
+        variance_R1 = add("ReduceMean", add("Mul", centred_RW, centred_RW), axes=[1], keepdims=1)
         deviation_R1 = add("Sqrt", add("Add", variance_R1, np.array(norm.eps, np.float32)))
         scaled_RW = add("Mul", add("Div", centred_RW, deviation_R1), norm.weight.detach().numpy())
         return add("Add", scaled_RW, norm.bias.detach().numpy())
