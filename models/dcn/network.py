@@ -36,7 +36,7 @@ class CrossNetwork(EmbeddingNetwork):
     """Floats and embeddings side by side, crossed layer by layer, then scored by a perceptron."""
 
     def _build(self, layout: Layout, section: DCNModel) -> None:
-        inputs = layout.floats + len(layout.tables) * section.embedding_dim
+        inputs = section.inner_floats(layout.floats, layout.widths) + len(layout.tables) * section.embedding_dim
         self.crosses = nn.ModuleList(Cross(inputs, section.cross_rank) for _ in range(section.cross_layers))
         widths = (inputs, *section.deep_mlp, section.outputs)
         self.deep = scorer(widths, section.dropout, section.experts_or_none)

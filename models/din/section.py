@@ -33,7 +33,7 @@ class DINModel(DLRMModel):
     @property
     def reads(self) -> tuple[str, ...]:
         """Patterns of the features that it reads, the sequence and the item among them."""
-        return (*self.features, self.history, self.target)
+        return (*super().reads, self.history, self.target)
 
     def perceptrons(self, floats: int, tables: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the widths of the bottom and the top perceptron; what the past items give is one more vector."""

@@ -20,6 +20,7 @@ from models.dlrm.fused_table import FusedTable
 from models.dlrm.heads import MixtureOfExperts
 from models.dlrm.layout import Layout
 from models.dlrm.sharded import ShardedTable
+from models.modalities import VectorColumns
 
 
 class EmbeddingNetwork(nn.Module):
@@ -41,6 +42,10 @@ class EmbeddingNetwork(nn.Module):
         super().__init__()
         self.singles, self._lists, self._width = layout.slots, len(layout.lists), section.embedding_dim
         self._build(layout, section)
+        self.vectors = (
+            None if section.vectors is None
+            else VectorColumns(section.vectors, layout.dense, layout.floats, section.embedding_dim)
+        )  # fmt: skip
         self.register_buffer("mean_F", torch.zeros(layout.floats))
         self.register_buffer("scale_F", torch.ones(layout.floats))
 
@@ -63,6 +68,14 @@ class EmbeddingNetwork(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
+    def standardise(self, mean_F: Tensor, scale_F: Tensor) -> None:
+        """Take the moments of the floats; vectors that have a norm of their own are left as they are."""
+        self.mean_F.copy_(mean_F)
+        self.scale_F.copy_(scale_F)
+        for place in self.vectors.places if self.vectors is not None else ():
+            self.mean_F[place], self.scale_F[place] = 0.0, 1.0
+
+    @torch.no_grad()
     def start_from(self, *base_rates: float) -> None:
         """Set the last biases so that the untrained network predicts the base rates instead of learning them first.
 
@@ -76,8 +89,9 @@ class EmbeddingNetwork(nn.Module):
         return self.narrow if self.narrow is not None and self.training else torch.float32
 
     def _standard(self, dense_BF: Tensor) -> Tensor:
-        """Return the floats with mean 0 and deviation 1; null is 0."""
-        return torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
+        """Return the floats with mean 0 and deviation 1, null is 0; and behind them what vectors are projected to."""
+        standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
+        return standard_BF if self.vectors is None else self.vectors(standard_BF)
 
     def _inputs(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
         """Return the standardised floats and all embeddings side by side, shape (B, I)."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from models.objective_section import ObjectiveSection
+from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names
 from shortlist.spec.features import Features
 from shortlist.spec.models import Continuation, check_continued
+from shortlist.spec.vector_inputs import VectorInputs
 
 
 class EmbeddingSection(ObjectiveSection):
@@ -17,6 +20,9 @@ class EmbeddingSection(ObjectiveSection):
 
     features: Names = Field(min_length=1)
     """Features it reads; `*` and `?` match several."""
+    vectors: VectorInputs | None = None
+    """Features of kind `vector`, one per modality, that get a norm and a projection of their own. null: the numbers of
+    a vector are inputs as all others."""
     embedding_dim: int = Field(default=16, ge=4, le=1024, multiple_of=4)
     """Width of an embedding row, in floats; a multiple of 4 keeps rows on 16-byte borders."""
     batch_size: int = Field(default=2048, ge=16)
@@ -117,10 +123,26 @@ class EmbeddingSection(ObjectiveSection):
         """Return the widths of the layers over floats alone, and of those over everything, inputs and output included.
 
         Args:
-            floats: Width of the dense matrix.
+            floats: Floats that enter the layers (`inner_floats`).
             tables: Features with embeddings.
         """
         raise NotImplementedError
+
+    def inner_floats(self, floats: int, widths: Mapping[str, int]) -> int:
+        """Return how many floats enter the layers, where vectors are projected.
+
+        Args:
+            floats: Width of the dense matrix.
+            widths: Numbers of each vector feature.
+        """
+        if self.vectors is None:
+            return floats
+        return floats - sum(widths[name] for name in self.vectors.of) + self.vectors.output_width(self.embedding_dim)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Patterns of the features that it reads, the vectors among them."""
+        return (*self.features, *(self.vectors.of if self.vectors is not None else ()))
 
     @property
     def continuation(self) -> Continuation | None:
@@ -133,7 +155,8 @@ class EmbeddingSection(ObjectiveSection):
         return frozenset(("admit_after", *(("evict_after_days",) if self.retrain == "warm" else ())))
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
-        """Refuse what only a training by one process does."""
+        """Refuse vectors that are none, and what only a training by one process does."""
+        self._check_vectors(name, features)
         if not distributed:
             return
         declared = [
@@ -152,6 +175,15 @@ class EmbeddingSection(ObjectiveSection):
                 f"runtime.cluster.workers.{name}: {declared[0]}, which needs the embedding table in one process;"
                 " several spread it by rows. Declare one or the other."
             )
+
+    def _check_vectors(self, name: str, features: Features) -> None:
+        known = [output for feature in features.columns if feature.kind == "vector" for output in feature.outputs]
+        for vector in self.vectors.of if self.vectors is not None else ():
+            if vector not in known:
+                raise ValueError(
+                    f"models.{name}.vectors: '{vector}' is no feature of kind vector{did_you_mean(vector, known)}"
+                    f" (there are: {', '.join(known) or 'none'})"
+                )
 
 
 def check_widths(**layers: tuple[int, ...]) -> None:

@@ -68,7 +68,8 @@ class _Scoring(nn.Module):
     def forward(self, dense_BF: Tensor, ids_BS: Tensor, *lists_BL: Tensor) -> Tensor:
         """Return the probabilities, shape (B, 1)."""
         own = self.network
-        bottom_BD = own.bottom(torch.nan_to_num((dense_BF - own.mean_F) * own.scale_F, nan=0.0))
+        standard_BF = torch.nan_to_num((dense_BF - own.mean_F) * own.scale_F, nan=0.0)
+        bottom_BD = own.bottom(standard_BF if own.vectors is None else own.vectors(standard_BF))
         lists_B1D = [self._mean(ids_BL, start) for ids_BL, start in zip(lists_BL, self._list_starts, strict=True)]
         singles_BSD = self.table_RD[ids_BS + self.starts_S]
         vectors_BND = torch.cat([bottom_BD.unsqueeze(1), singles_BSD, *lists_B1D], dim=1)

@@ -80,6 +80,11 @@ class Layout:
         return self.singles + self.lists
 
     @property
+    def widths(self) -> dict[str, int]:
+        """Numbers of each vector."""
+        return {one.name: one.width for one in self.dense if one.width is not None}
+
+    @property
     def events(self) -> int:
         """Places of the history; 0 where there is none."""
         return (self.history.events or 0) if self.history is not None else 0

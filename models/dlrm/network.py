@@ -21,7 +21,7 @@ class InteractionNetwork(EmbeddingNetwork):
     """Floats become one more vector; the dot products of all vectors and that one are scored."""
 
     def _build(self, layout: Layout, section: DLRMModel) -> None:
-        bottom, top = section.perceptrons(layout.floats, len(layout.tables))
+        bottom, top = section.perceptrons(section.inner_floats(layout.floats, layout.widths), len(layout.tables))
         self.bottom = perceptron(bottom)
         self.bottom.append(nn.ReLU(inplace=True))
         self.top = scorer(top, section.dropout, section.experts_or_none)

@@ -13,7 +13,9 @@ from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.heads import MixtureOfExperts
 from models.dlrm.layout import Attended, Layout
+from models.modalities import UnitLength, VectorColumns
 from models.record import TrainedModel
+from shortlist.retrieval.vector_content import EPSILON
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.storage.artefacts import IntegrityError
 
@@ -112,8 +114,45 @@ class NetworkGraph(Generic[NetworkT]):
         scaled_RF = self._add("Mul", centred_RF, self._network.scale_F.numpy()[None])
         known_RF = self._add("Where", self._add("IsNaN", scaled_RF), np.zeros(1, np.float32), scaled_RF)
         standard_RF = self._add("Clip", known_RF, np.array(-_LARGEST), np.array(_LARGEST))
+        vectors = self._network.vectors
+        if vectors is not None:
+            standard_RF = self._add("Concat", *self._normed(standard_RF, vectors), axis=1)
         # Behind the scaling: a network in bfloat16 keeps eight bits of a number, too few for a count or a date.
-        return self._graph.border(standard_RF, "floats", np.float32, self._layout.floats)
+        standard_RF = self._graph.border(standard_RF, "floats", np.float32, self._layout.floats)
+        return standard_RF if vectors is None else self._projected(standard_RF, vectors)
+
+    def _normed(self, standard_RF: str, vectors: VectorColumns) -> list[str]:
+        """Return the floats that are no vector, then every vector normed, R x W each."""
+        plain = self._add("Gather", standard_RF, vectors.plain_P.numpy(), axis=1)
+        parts = [self._columns(standard_RF, place.start, place.stop) for place in vectors.places]
+        normed = [self._norm(norm, part) for norm, part in zip(vectors.modalities.norms, parts, strict=True)]
+        return [*([plain] if len(vectors.plain_P) else []), *normed]
+
+    def _norm(self, norm: nn.Module, vectors_RW: str) -> str:
+        add = self._add
+        if isinstance(norm, UnitLength):
+            length_R1 = add("ReduceL2", vectors_RW, axes=[1], keepdims=1)
+            return add("Div", vectors_RW, add("Max", length_R1, np.array(EPSILON, np.float32)))
+        assert isinstance(norm, nn.LayerNorm)
+        centred_RW = add("Sub", vectors_RW, add("ReduceMean", vectors_RW, axes=[1], keepdims=1))
+        variance_R1 = add("ReduceMean", add("Mul", centred_RW, centred_RW), axes=[1], keepdims=1)
+        deviation_R1 = add("Sqrt", add("Add", variance_R1, np.array(norm.eps, np.float32)))
+        scaled_RW = add("Mul", add("Div", centred_RW, deviation_R1), norm.weight.detach().numpy())
+        return add("Add", scaled_RW, norm.bias.detach().numpy())
+
+    def _projected(self, normed_RF: str, vectors: VectorColumns) -> str:
+        """Return the floats that are no vector, then what the vectors are projected to."""
+        start, projected = len(vectors.plain_P), []
+        plain = [self._columns(normed_RF, 0, start)] if start else []
+        for layer in vectors.modalities.projections:
+            assert isinstance(layer, nn.Linear)
+            projected.append(self._linear(layer, self._columns(normed_RF, start, start + layer.in_features)))
+            start += layer.in_features
+        together = [self._add("Sum", *projected)] if vectors.modalities.sums else projected
+        return self._add("Concat", *plain, *together, axis=1)
+
+    def _columns(self, matrix: str, first: int, last: int) -> str:
+        return self._add("Slice", matrix, np.array([first]), np.array([last]), np.array([1]))
 
     def _floats(self, embedded: list[str]) -> str:
         """Return the floats as the features give them, R x F."""

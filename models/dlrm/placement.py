@@ -91,7 +91,8 @@ def memory_demand(layout: Layout, section: EmbeddingSection, precision: Precisio
     """Return what the training of a layout needs."""
     tables = [Table(one.name, one.size or 0, 1, "fitted") for one in layout.singles]
     tables += [Table(one.name, one.size or 0, _LONGEST_LIST, "fitted") for one in layout.lists]
-    bottom, top = section.perceptrons(layout.floats, len(tables))
+    inner = section.inner_floats(layout.floats, layout.widths)
+    bottom, top = section.perceptrons(inner, len(tables))
     shape = Shape(tuple(tables), layout.floats, section.embedding_dim, bottom, top, section.batch_size)
     return MemoryDemand(shape, precision, bytes_beside)
 

@@ -158,8 +158,7 @@ class EmbeddingRanker(Ranker[SectionT]):
             return model
         found = merged(map(moments, rows.dense(learning.paths("train"))))
         mean_F, scale_F = scaling(merged(Moments(*own) for own in group.gathered(np.stack(found))) if group else found)
-        model.network.mean_F.copy_(torch.from_numpy(mean_F))
-        model.network.scale_F.copy_(torch.from_numpy(scale_F))
+        model.network.standardise(torch.from_numpy(mean_F), torch.from_numpy(scale_F))
         model.network.start_from(learning.base_rate, *learning.base_rates(self.section.labels))
         return model
 

@@ -35,7 +35,7 @@ class FinalNetwork(EmbeddingNetwork):
     """Floats and embeddings side by side through factorised interactions, scored by a last layer."""
 
     def _build(self, layout: Layout, section: FinalNetModel) -> None:
-        widths = section.perceptrons(layout.floats, len(layout.tables))[1]
+        widths = section.perceptrons(section.inner_floats(layout.floats, layout.widths), len(layout.tables))[1]
         self.layers = nn.ModuleList(Factorised(*pair) for pair in pairwise(widths[:-1]))
         self.dropout = nn.Dropout(section.dropout)
         self.top = scorer(widths[-2:], 0.0, section.experts_or_none)

@@ -80,7 +80,9 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
     """
     section = cast(EmbeddingSection, spec.models[name])
     _check_columns(cardinalities, spec)
-    wanted = set(select(section.features, spec.features.names))
+    vectors = section.vectors.of if section.vectors is not None else ()
+    wanted = set(select((*section.features, *vectors), spec.features.names))
+    widths: dict[str, int] = {}
     tables: list[Table] = []
     floats, assumed = 0, []
     declared = DeclaredColumns(spec.data)
@@ -92,7 +94,8 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
             if ids is not None:
                 tables.append(_table(ids, output, cardinalities, fitted))
             elif form == "vector":
-                floats += fitted.get(output, _ASSUMED_VECTOR_WIDTH)
+                widths[output] = fitted.get(output, _ASSUMED_VECTOR_WIDTH)
+                floats += widths[output]
                 if output not in fitted:
                     assumed.append(
                         f"Vector '{output}' counts {_ASSUMED_VECTOR_WIDTH} floats: its width is known after a fit."
@@ -103,7 +106,7 @@ def shape_of(spec: Spec, name: str, cardinalities: Mapping[str, int], fitted: Ma
         f"'{table.name}' is a list: every sample counts {table.lookups} look-ups, the most it may have."
         for table in tables if table.lookups > 1
     ]  # fmt: skip
-    bottom, top = section.perceptrons(max(1, floats), len(tables))
+    bottom, top = section.perceptrons(max(1, section.inner_floats(floats, widths)), len(tables))
     return Shape(tuple(tables), max(1, floats), section.embedding_dim, bottom, top, section.batch_size, tuple(assumed))
 
 

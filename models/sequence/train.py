@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.dlrm.optimizer import summed_by_row
+from models.modalities import ItemModalities
 from models.sequence.network import Encoder
 from models.two_tower.entities import Entities, looked_up
 from shortlist.contracts import Columns, DataError
@@ -115,8 +116,14 @@ class Trainer:
         drawn = torch.empty(self.items.table_rows + 1, width).normal_(std=_SPREAD)
         self.table_RD = nn.Parameter(drawn)
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
+        self._content = ItemModalities.of(section.item_vectors, items, width)
+        self._negatives = np.arange(self.items.count)
+        if self._content is not None:  # see `TwoTowers`: what is new is no negative, and has no id to learn
+            self._negatives = np.flatnonzero(counts)
+            self.items = self.items.without_ids(counts == 0)
         self.encoder = Encoder(width, section.heads, section.blocks, section.last, section.dropout)
-        dense = [*self.encoder.parameters(), self.weight_ND]
+        content = self._content.parameters() if self._content is not None else ()
+        dense = [*self.encoder.parameters(), self.weight_ND, *content]
         self._adam = torch.optim.Adam(dense, lr=section.learning_rate, betas=(0.9, 0.98))
         self._rows_adam = torch.optim.SparseAdam([self.table_RD], lr=section.learning_rate, betas=(0.9, 0.98))
         self._share = torch.from_numpy(counts / max(1, counts.sum())).float()
@@ -136,7 +143,8 @@ class Trainer:
     def step(self, batch: Batch) -> Tensor:
         """Learn from a batch; return the mean loss of its events before the step, no dimensions."""
         count = self.items.count
-        sampled = torch.from_numpy(self._random.integers(0, count, self._section.sampled_negatives))
+        drawn = self._random.integers(0, len(self._negatives), self._section.sampled_negatives)
+        sampled = torch.from_numpy(self._negatives[drawn])
         columns_C = torch.unique(torch.cat([torch.from_numpy(batch.targets_T), sampled]))
         wanted, places = np.unique(np.concatenate([columns_C.numpy(), batch.inputs_BL.ravel()]), return_inverse=True)
         there = (wanted >= 0) & (wanted < count)
@@ -161,7 +169,7 @@ class Trainer:
         by that probability makes the sum over the columns an unbiased estimate of that over all items (logQ correction;
         Bengio and Senecal, 2008); the next item itself is always a column, and is not corrected.
         """
-        expected = len(targets_T) * self._share[columns_C] + self._section.sampled_negatives / self.items.count
+        expected = len(targets_T) * self._share[columns_C] + self._section.sampled_negatives / len(self._negatives)
         log_probability_C = torch.log(-torch.expm1(-expected))
         own_T = torch.searchsorted(columns_C, targets_T)
         corrected = scores_TC - log_probability_C
@@ -194,10 +202,11 @@ class Trainer:
 
     def content(self) -> ItemContent:
         """Return what was learnt of items' columns."""
-        return self.items.content(self.table_RD, 0, self._scale, self.weight_ND)
+        return self.items.content(self.table_RD, 0, self._scale, self.weight_ND, self._content)
 
     def _with_numbers(self, pooled_UD: Tensor, items: Tensor) -> Tensor:
-        return pooled_UD + self._numbers_IN[items] @ self.weight_ND if self._numbers_IN.shape[1] else pooled_UD
+        added = pooled_UD + self._numbers_IN[items] @ self.weight_ND if self._numbers_IN.shape[1] else pooled_UD
+        return added if self._content is None else added + self._content(items)
 
     @torch.no_grad()
     def _pooled(self, lookups: Any) -> Tensor:

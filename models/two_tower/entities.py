@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.dlrm.chunks import Lookups
+from models.modalities import ItemModalities
 from shortlist.retrieval.item_content import ENTITY, SHARE, VALUE, ItemContent, Matrix, NumberScale, column_values
+from shortlist.retrieval.vector_content import VectorContent
 
 _ROW = "row"
 
@@ -63,12 +66,19 @@ class Entities:
             values,
         )
 
+    def without_ids(self, hidden: NDArray[np.bool_]) -> Entities:
+        """Return the same, the ids of some entities counting nothing; shape (entities,)."""
+        ids = self.starts[:-1][torch.from_numpy(hidden)]
+        return replace(self, shares=self.shares.index_fill(0, ids, 0.0))
+
     @property
     def count(self) -> int:
         """Number of entities."""
         return len(self.starts) - 1
 
-    def content(self, table_RD: Tensor, first: int, scale: NumberScale, weight_ND: Tensor) -> ItemContent:
+    def content(
+        self, table_RD: Tensor, first: int, scale: NumberScale, weight_ND: Tensor, modalities: ItemModalities | None
+    ) -> ItemContent:
         """Return what was learnt of the columns, ids left out.
 
         Args:
@@ -76,13 +86,15 @@ class Entities:
             first: Row of the first id.
             scale: Of the numeric columns.
             weight_ND: Of these.
+            modalities: What was learnt of their vectors.
         """
         free, learnt = first + self.count, {}
         for name, values in self.values.items():
             vectors: Matrix = table_RD[free : free + len(values)].detach().numpy()
             learnt[name] = ItemContent.learnt(values, vectors)
             free += len(values)
-        return ItemContent(table_RD.shape[1], learnt, scale, weight_ND.detach().numpy())
+        given = modalities.learnt() if modalities is not None else VectorContent()
+        return ItemContent(table_RD.shape[1], learnt, scale, weight_ND.detach().numpy(), given)
 
 
 def looked_up(*chosen: tuple[Entities, Tensor]) -> Lookups:

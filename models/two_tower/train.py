@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from models.dlrm.fused_table import FusedTable
 from models.dlrm.optimizer import RowWiseAdagrad
+from models.modalities import ItemModalities
 from models.two_tower.entities import Entities, looked_up
 from shortlist.contracts import DataError
 from shortlist.retrieval.item_content import NumberScale
@@ -87,14 +88,36 @@ class TwoTowers(nn.Module):
         self.table = FusedTable.of(drawn, torch.zeros(rows))
         self._scale = NumberScale.of(items, section.item_numbers)
         self.register_buffer("numbers_IN", torch.from_numpy(self._scale.standardised(items)))
+        self.content = ItemModalities.of(section.item_vectors, items, width)
+        self.negatives = torch.arange(len(counts))
+        if self.content is not None:
+            self.items, counts = self._without_newcomers(counts)
         self.register_buffer("popularity_I", torch.from_numpy(section.popularity_logits(counts)).float())
         self._temperature = section.temperature
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
+
+    def _without_newcomers(self, counts: NDArray[np.int64]) -> tuple[Entities, NDArray[np.int64]]:
+        """Return the items and their counts, those that nobody took placed by their columns and vectors alone.
+
+        They are no negatives, which would teach that nobody takes what is new; they have no id, of which nothing else
+        could be learnt; and they are as popular as half of the other items are at most.
+        """
+        taken = counts > 0
+        self.negatives = torch.from_numpy(np.flatnonzero(taken))
+        return self.items.without_ids(~taken), np.where(taken, counts, int(np.median(counts[taken])))
+
+    @property
+    def dense(self) -> list[nn.Parameter]:
+        """Weights that every step moves."""
+        numbers = [self.weight_ND] if len(self.weight_ND) else []
+        return [*numbers, *(self.content.parameters() if self.content is not None else ())]
 
     def item_vectors(self, pooled_ID: Tensor, items: Tensor) -> Tensor:
         """Return the vectors of items whose rows are summed already."""
         if self.numbers_IN.shape[1]:
             pooled_ID = pooled_ID + self.numbers_IN[items] @ self.weight_ND
+        if self.content is not None:
+            pooled_ID = pooled_ID + self.content(items)
         return functional.normalize(pooled_ID, dim=1)
 
     @torch.no_grad()
@@ -112,7 +135,9 @@ class TwoTowers(nn.Module):
         user_vectors = np.concatenate(of_users)
         learnt = user_vectors.any(axis=1, keepdims=True).astype(np.float32)
         item_vectors = np.concatenate([np.concatenate(of_items), added], axis=1)
-        content = self.items.content(self.table.weight_RD, self.users.table_rows, self._scale, self.weight_ND)
+        content = self.items.content(
+            self.table.weight_RD, self.users.table_rows, self._scale, self.weight_ND, self.content
+        )
         return Towers(ids, np.concatenate([user_vectors, learnt], axis=1), item_vectors, content, history)
 
 
@@ -130,14 +155,15 @@ class Trainer:
         """
         self._towers, self._section = towers, section
         self._adagrad = RowWiseAdagrad(towers.table.weight_RD, towers.table.squares_R, section.learning_rate)
-        self._adam = torch.optim.Adam([towers.weight_ND], lr=0.01) if section.item_numbers else None
+        self._adam = torch.optim.Adam(towers.dense, lr=0.01) if towers.dense else None
         self._random = torch.Generator().manual_seed(seed)
         self._frequency = torch.from_numpy(frequency)
 
     def step(self, users_B: Tensor, items_B: Tensor) -> Tensor:
         """Learn from positive rows; return their mean loss before the step, no dimensions."""
         towers, sampled = self._towers, self._section.sampled_negatives
-        items_C = torch.cat([items_B, torch.randint(towers.items.count, (sampled,), generator=self._random)])
+        drawn = torch.randint(len(towers.negatives), (sampled,), generator=self._random)
+        items_C = torch.cat([items_B, towers.negatives[drawn]])
         lookups = looked_up((towers.users, users_B), (towers.items, items_C))
         pooled = towers.table(lookups).requires_grad_()
         users_BD = functional.normalize(pooled[: len(users_B)], dim=1) / self._section.temperature
@@ -154,7 +180,7 @@ class Trainer:
 
     def _log_expected(self, rows: int, items_C: Tensor) -> Tensor:
         """Return the logarithm of how often each item is expected among the columns of a step's softmax."""
-        uniform = self._section.sampled_negatives / self._towers.items.count
+        uniform = self._section.sampled_negatives / len(self._towers.negatives)
         return (rows * self._frequency[items_C] + uniform).log().float()
 
 

@@ -32,8 +32,8 @@ class WideDeepGraph(NetworkGraph[WideDeepNetwork]):
         """Return the tensor of the log-odds, R x 1."""
         embedded = self._embedded()
         standard = self._standard(embedded)
-        weights = [self._columns(one, 0, 1) for one in embedded]
-        rest = [self._columns(one, 1, self._width) for one in embedded]
+        weights = [self._of_every_row(one, 0, 1) for one in embedded]
+        rest = [self._of_every_row(one, 1, self._width) for one in embedded]
         wide = self._linear(self._network.wide, standard)
         if weights:
             own = self._add("ReduceSum", self._add("Concat", *weights, axis=1), np.array([1]), keepdims=1)
@@ -41,7 +41,7 @@ class WideDeepGraph(NetworkGraph[WideDeepNetwork]):
         deep = self._through(self._network.deep, self._add("Concat", standard, *rest, axis=1))
         return self._add("Add", wide, deep)
 
-    def _columns(self, embedded: str, first: int, last: int) -> str:
+    def _of_every_row(self, embedded: str, first: int, last: int) -> str:
         """Return some floats of every row, flat."""
         cut = self._add("Slice", embedded, np.array([first]), np.array([last]), np.array([2]))
         return self._add("Flatten", cut, axis=1)

@@ -19,9 +19,10 @@ class WideDeepNetwork(EmbeddingNetwork):
     """Every id's own weight and the floats' weights, added to what a perceptron makes of the rest of the rows."""
 
     def _build(self, layout: Layout, section: WideDeepModel) -> None:
-        self.wide = nn.Linear(layout.floats, 1, bias=False)
+        floats = section.inner_floats(layout.floats, layout.widths)
+        self.wide = nn.Linear(floats, 1, bias=False)
         nn.init.zeros_(self.wide.weight)
-        widths = section.perceptrons(layout.floats, len(layout.tables))[1]
+        widths = section.perceptrons(floats, len(layout.tables))[1]
         self.deep = scorer(widths, section.dropout, section.experts_or_none)
 
     def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import DataError
+from shortlist.retrieval.vector_content import VectorContent
 from shortlist.storage.artefacts import read_json, write_json
 
 Matrix = NDArray[np.float32]
@@ -75,12 +76,14 @@ class ItemContent:
         values: By column: every value that was learnt (`value`) and its vector, a `List(Float32)`.
         scale: Of the numeric columns.
         weights: Of the standardised numbers, shape (numeric columns, D).
+        given: Of vectors that the items have.
     """
 
     width: int
     values: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     scale: NumberScale = field(default_factory=lambda: NumberScale((), np.zeros(0), np.ones(0)))
     weights: Matrix = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    given: VectorContent = field(default_factory=VectorContent)
 
     @staticmethod
     def learnt(values: pl.Series, vectors: Matrix) -> pl.DataFrame:
@@ -102,13 +105,14 @@ class ItemContent:
                 np.add.at(found, known[ENTITY].to_numpy(), known[SHARE].to_numpy()[:, None] * of_values)
         if self.scale.columns:
             found += self.scale.standardised(items) @ self.weights
-        return found
+        return found + self.given.vectors(items)
 
     def write(self, folder: Path) -> None:
         """Write the files of `read` into a folder."""
         for number, learnt in enumerate(self.values.values()):
             learnt.write_parquet(folder / _VALUES.format(number=number))
         np.save(folder / _WEIGHT, self.weights)
+        self.given.write(folder)
         scale = self.scale
         numbers = {"numbers": list(scale.columns), "mean": scale.mean.tolist(), "deviation": scale.deviation.tolist()}
         write_json(folder / _FILE, {"width": self.width, "columns": list(self.values), **numbers})
@@ -127,7 +131,8 @@ class ItemContent:
         facts = read_json(folder / _FILE)
         tables = (pl.read_parquet(folder / _VALUES.format(number=each)) for each in range(len(facts["columns"])))
         scale = NumberScale(tuple(facts["numbers"]), np.array(facts["mean"]), np.array(facts["deviation"]))
-        return cls(facts["width"], dict(zip(facts["columns"], tables, strict=True)), scale, np.load(folder / _WEIGHT))
+        values, weights = dict(zip(facts["columns"], tables, strict=True)), np.load(folder / _WEIGHT)
+        return cls(facts["width"], values, scale, weights, VectorContent.read(folder))
 
 
 def _like(column: pl.Series, learnt: pl.DataFrame) -> pl.DataType:

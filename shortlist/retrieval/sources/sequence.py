@@ -21,6 +21,7 @@ from shortlist.retrieval.sources.nearest import Matrix
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
+from shortlist.spec.vector_inputs import VectorInputs
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -70,6 +71,9 @@ class SequenceSource(SourceKind):
     """Columns of an item's side table whose values get embeddings beside the item's id."""
     item_numbers: Names = ()
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
+    item_vectors: VectorInputs | None = None
+    """Vector columns of an item's side table, one per modality: their projections are added to the item's vector. Items
+    that nobody took are then placed by columns and vectors alone, and are no negatives."""
     epochs: int = Field(default=20, ge=1, le=1_000)
     """Passes over the sessions."""
     batch_events: int = Field(default=512, ge=8, le=1_000_000)
@@ -110,6 +114,8 @@ class SequenceSource(SourceKind):
         items = columns_of(item_tables(data))
         check_columns(self.item_columns, items, _CATEGORIES, "a side table of the items")
         check_columns(self.item_numbers, items, ("integer", "number"), "a side table of the items")
+        if self.item_vectors is not None:
+            check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
     def fit(self, given: FitData, folder: Path) -> None:
         """Train; write the encoder, the items' vectors and their index."""

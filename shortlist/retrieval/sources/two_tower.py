@@ -21,6 +21,7 @@ from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, Matrix, Nea
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables
+from shortlist.spec.vector_inputs import VectorInputs
 
 _TUNING_QUERIES = 500
 _CATEGORIES = ("integer", "string", "hex", "tags")
@@ -54,6 +55,10 @@ class TwoTower(SourceKind):
     """Likewise for items."""
     item_numbers: Names = ()
     """Numeric columns of an item's side table, which a linear layer adds to the item's vector."""
+    item_vectors: VectorInputs | None = None
+    """Vector columns of an item's side table, one per modality: their projections are added to the item's vector. Items
+    that nobody took are then placed by columns and vectors alone, are no negatives, and count as popular as the median
+    item; `popularity: 0` brings more of them."""
     epochs: int = Field(default=5, ge=1, le=1_000)
     """Passes over the positive rows."""
     batch_size: int = Field(default=1_024, ge=8, le=1_000_000)
@@ -79,6 +84,8 @@ class TwoTower(SourceKind):
         items = columns_of(item_tables(data))
         check_columns(self.item_columns, items, _CATEGORIES, "a side table of the items")
         check_columns(self.item_numbers, items, ("integer", "number"), "a side table of the items")
+        if self.item_vectors is not None:
+            check_columns(self.item_vectors.of, items, ("vector",), "a side table of the items")
 
     def fit(self, given: FitData, folder: Path) -> None:
         """Train; write the vectors of users and items, and the items' index."""
@@ -90,7 +97,10 @@ class TwoTower(SourceKind):
         content = ItemContent.read(before)
         vectors, is_new = moved(np.load(before / VECTORS, mmap_mode="r")[:, :-1], known, given.catalogue)
         vectors[is_new.to_numpy()] = normalised(content.vectors(given.catalogue.items.filter(is_new)))
-        added = self.temperature * self.popularity_logits(given.item_counts(given.last_days(self.window_days)))
+        counts = given.item_counts(given.last_days(self.window_days))
+        if self.item_vectors is not None:  # as in training
+            counts = np.where(counts > 0, counts, int(np.median(counts[counts > 0])))
+        added = self.temperature * self.popularity_logits(counts)
         of_items = np.column_stack([vectors, added]).astype(np.float32)
         users, of_users = pl.read_parquet(before / USERS)["user"], np.load(before / USER_VECTORS)
         self._write(Towers(users, of_users, of_items, content, []), given, folder)

@@ -18,8 +18,10 @@ from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
+from shortlist.spec.data import Column
 from shortlist.spec.features import Features
 from shortlist.spec.gates import Gates, Infra
+from shortlist.spec.generated_options import GeneratedContent
 from shortlist.spec.load import load_spec
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.spec import Spec
@@ -77,11 +79,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Return a model trained on a small generated log, with every kind of feature that the demo has."""
     root = tmp_path_factory.mktemp("trained")
     spec = load_spec(DEMO)
-    source = spec.data.source.model_copy(update={"rows": 6_000, "users": 150, "items": 80, "days": 5})
+    # Contents without an effect: the rows are what they are without them.
+    size = {"rows": 6_000, "users": 150, "items": 80, "days": 5, "content": GeneratedContent(effect=0)}
+    source = spec.data.source.model_copy(update=size)
     labels = {"long_view": FurtherLabel(column="watch_seconds", positive=Positive(at_least=15))}
-    data = spec.data.model_copy(update={"source": source, "labels": labels})
+    users, items = spec.data.side_tables
+    types = {"title": "string", "text_vector": "vector", "image_vector": "vector"}
+    contents = (Column.model_validate({"name": name, "type": kind}) for name, kind in types.items())
+    items = items.model_copy(update={"columns": (*items.columns, *contents)})
+    data = spec.data.model_copy(update={"source": source, "labels": labels, "side_tables": (users, items)})
     past = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 10, "name": "user_items", "min_rows": 150}
-    features = Features.model_validate({"columns": [*spec.features.model_dump()["columns"], past]})
+    content = {"kind": "vector", "each": ["text_vector", "image_vector"], "normalise": False}
+    features = Features.model_validate({"columns": [*spec.features.model_dump()["columns"], past, content]})
     spec = spec.model_copy(update={"data": data})
     ingest(data, Path(), root / "raw", spec.runtime)
     validate(data, root / "raw", root / "valid", root / "quarantine", spec.runtime, datetime.now(UTC))

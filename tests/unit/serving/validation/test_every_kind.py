@@ -68,6 +68,27 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     assert "400 test rows score the same" in verdict.reason
 
 
+VECTORS: dict[str, dict[str, Any]] = {
+    "dlrm": {**IDS, "bottom_mlp": [16], "top_mlp": [16], "vectors": {"norm": "l2", "combine": "concat"}},
+    "wide_deep": {**IDS, "deep_mlp": [16], "vectors": {"norms": {"text_vector_vector": "l2"}, "width": 6}},
+}
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_triton_norms_and_projects_vectors_as_training_does(
+    trained: Any, limits: Gates, tmp_path: Path, kind: str
+) -> None:
+    declared = {"of": ["text_vector_vector", "image_vector_vector"], **VECTORS[kind]["vectors"]}
+    section = kind_of(kind).section.model_validate({"kind": kind, **VECTORS[kind], "vectors": declared})
+    model, scores = tmp_path / "model", tmp_path / "scores"
+    train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
+    pack(model, trained.fitted)
+    export(model, "demo")
+    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
+    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    assert verdict.passed, verdict.message
+
+
 FURTHER: dict[str, dict[str, Any]] = {
     "xgboost": {**TRIED["xgboost"], "labels": ["long_view"]},
     "dcn": {**TRIED["dcn"], "labels": ["long_view"], "sharing": "mmoe"},

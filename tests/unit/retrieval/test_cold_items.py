@@ -1,0 +1,132 @@
+"""Items without history are found by their vectors: measured on a generated world whose truth about them is known."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, Row, declared, fit_data
+from test_sequence import circles
+from test_sequence import section as sequence_section
+
+from models.sequence.train import train as train_sequence
+from models.two_tower.train import train
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.data.generate import generate
+from shortlist.data.side_tables import SIDE_FOLDER
+from shortlist.retrieval.retriever import catalogue_of
+from shortlist.retrieval.source import FitData, Queries
+from shortlist.retrieval.sources.two_tower import TwoTower
+from shortlist.spec.data import Data, GeneratedSource
+from shortlist.spec.retrieval import ItemIndex, Retrieval
+from shortlist.storage.tables import DayTable, DayTableWriter
+
+NEW_FROM = 5
+ARRIVALS = {"kind": "new_items", "from_day": NEW_FROM, "strength": 0.5}
+SOURCE: dict[str, Any] = {
+    "kind": "generated", "rows": 40_000, "users": 400, "items": 300, "days": 6, "taste": 0.3, "drifts": [ARRIVALS],
+    "content": {"effect": 3.0, "personal": 0.7},
+}  # fmt: skip
+FIRST_NEW = 500_001 + 300
+VECTORS = {"of": ["text_vector", "image_vector"]}
+
+
+def data_of_the_world() -> Data:
+    vectors = [{"name": name, "type": "vector"} for name in VECTORS["of"]]
+    items = {"name": "items", "path": "items.parquet", "key": "item_id",
+             "columns": [{"name": "item_id", "type": "integer"}, *vectors]}  # fmt: skip
+    columns = [{"name": name, "type": "integer"} for name in ("user_id", "item_id", "is_click")]
+    clock = {"kind": "column", "column": "event_time", "unit": "iso"}
+    return Data.model_validate({
+        "source": SOURCE, "columns": columns, "label": "is_click", "user": "user_id", "item": "item_id",
+        "clock": clock, "side_tables": [items],
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
+    """The log of a world in which a tenth of the items, on half of the impressions, are new on the last day."""
+    folder, source = tmp_path_factory.mktemp("cold"), GeneratedSource.model_validate(SOURCE)
+    generate(source, folder / "made")
+    (folder / "log" / SIDE_FOLDER).mkdir(parents=True)
+    items = pl.read_parquet(folder / "made" / "items.parquet").with_columns(pl.col(*VECTORS["of"]).arr.to_list())
+    items.write_parquet(folder / "log" / SIDE_FOLDER / "items.parquet")
+    rows = pl.read_parquet(folder / "made" / "impressions" / "*.parquet")
+    writer = DayTableWriter(folder / "log", Files.LOG, 100_000)
+    own = pl.col("event_time").dt.date().alias(Columns.DAY), pl.col("is_click").cast(pl.Int8).alias(Columns.LABEL)
+    writer.append(rows.select("user_id", "item_id", pl.col("event_time").alias(Columns.TIME), *own))
+    return writer.close()
+
+
+def recall_of_new_items(world: DayTable, folder: Path, **changes: Any) -> float:
+    """Return the share of clicks on new items that are among a user's 100 candidates of 330."""
+    data = data_of_the_world()
+    first = GeneratedSource.model_validate(SOURCE).start
+    known = frozenset(first + timedelta(days=day) for day in range(NEW_FROM))
+    given = FitData(world, data, known, catalogue_of(data, world, known), ItemIndex(), 100, 7)
+    assert given.catalogue.size == 330
+    section = TwoTower.model_validate(
+        {"kind": "two_tower", "embedding_dim": 16, "epochs": 8, "batch_size": 512, "sampled_negatives": 128, **changes}
+    )
+    folder.mkdir()
+    section.fit(given, folder)
+    taken = pl.read_parquet(world.paths({first + timedelta(days=NEW_FROM)})).filter(
+        pl.col(Columns.LABEL) == 1, pl.col("item_id") >= FIRST_NEW
+    )
+    assert taken.height > 500
+    queries = Queries(taken["user_id"], np.full((taken.height, 1), -1, np.int32), pl.DataFrame())
+    found = given.catalogue.ids.to_numpy()[section.load(folder).retrieve(queries, 100).items]
+    return float((found == taken["item_id"].to_numpy()[:, None]).any(axis=1).mean())
+
+
+def test_two_towers_with_vectors_find_items_that_nobody_took_yet(world: DayTable, tmp_path: Path) -> None:
+    without = recall_of_new_items(world, tmp_path / "without")
+    found = recall_of_new_items(world, tmp_path / "vectors", item_vectors=VECTORS)
+    at_par = recall_of_new_items(world, tmp_path / "at par", item_vectors=VECTORS, popularity=0.0)
+    chance = 100 / 330
+    assert without < 0.02
+    assert found > without + 0.1
+    assert at_par > chance + 0.1  # where new items compete with the others on taste alone
+
+
+def new_item(rows: list[Row], vector: list[float] | None) -> dict[str, Any]:
+    """Items 0 to 19, whose vector says whether they are even, and an item 100 that nobody took."""
+    known = sorted({item for _, item, *_ in rows})
+    vectors = [[1.0, 0.0] if item % 2 == 0 else [0.0, 1.0] for item in known]
+    count = len(known) + 1
+    return {"item_id": [*known, 100], "topic": ["none"] * count, "tags": [[]] * count, "price": [1.0] * count,
+            "content": [*vectors, vector]}  # fmt: skip
+
+
+def test_a_new_item_of_a_session_model_lies_where_its_vector_says(log: Log) -> None:
+    rows = circles()
+    given = fit_data(log.write(rows, items=new_item(rows, [1.0, 0.0])), declared(), 0)
+    learnt = train_sequence(sequence_section(epochs=5, item_vectors={"of": ["content"], "norm": "l2"}), given)
+    new, *_ = given.catalogue.rows_of(pl.Series([100]))
+    plain = train_sequence(sequence_section(epochs=5), given)
+    assert np.linalg.norm(learnt.item_vectors[new]) > 0.05
+    even, odd = (learnt.item_vectors[first:10:2].mean(axis=0) for first in (0, 1))
+    assert learnt.item_vectors[new] @ (even - odd) > 0
+    assert plain.item_vectors[new] @ plain.item_vectors[:10].mean(axis=0) < 0  # a negative and never anything else
+
+
+def test_vectors_of_two_widths_or_with_nan_stop_the_fit_and_say_where(log: Log) -> None:
+    section = TwoTower.model_validate({"kind": "two_tower", "item_vectors": {"of": ["content"]}})
+    rows = circles()
+    for vector, message in (
+        ([1.0, 0.0, 0.0], "vector column 'content': vectors of 2 and of 3 numbers; wanted one length"),
+        ([float("nan"), 0.0], "vector column 'content': the vectors of 1 items hold NaN or infinity, first that of"),
+    ):
+        with pytest.raises(DataError, match=message):
+            train(section, fit_data(log.write(rows, items=new_item(rows, vector)), declared(), 0))
+
+
+@pytest.mark.parametrize("kind", ["two_tower", "sequence"])
+def test_a_column_that_is_no_vector_is_refused(kind: str) -> None:
+    sources = {"own": {"kind": kind, "item_vectors": {"of": ["price"]}}}
+    with pytest.raises(ValueError, match=r"retrieval\.sources\.own: 'price' is of type number; wanted vector"):
+        Retrieval.model_validate({"sources": sources}).check(declared())
