@@ -25,7 +25,6 @@ _HERE = Path(__file__).parent
 FEWER_STATISTICS = ("creator_rate", "tags_rate", "country_tags_rate", "age_tags_rate", "surface_device_rate")
 """Features of the demo that small runs do without: others are of the same kind, and each has a view of its own in
 Feast, whose filling is a third of what such a run costs."""
-_WITH_SERVERS = ("server", "stack", "traffic", "validation")
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
@@ -42,12 +41,6 @@ _TOGETHER = {
 
 The longest come first, so that none is left running alone at the end. All other files come after them, one by one.
 """
-_RETRIED = ("serving", "cluster", "graphs", *(f"unit/serving/{name}" for name in _WITH_SERVERS))
-"""Tests that are tried twice: they start servers and measure or wait for their answers.
-
-How long these take says something about the machine. The summary names every test that needed it (`RERUN`). All other
-tests have one try.
-"""
 _LEFT_OUT: dict[str, list[str]] = {"gpu": [], "full_size": []}
 """Files of the tests that are left out, one name per test, by marker."""
 _REASONS = {
@@ -57,9 +50,13 @@ _REASONS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests of servers a second try; where several processes share the tests, put the longest groups first."""
+    """Give tests of servers a second try; where several processes share the tests, put the longest groups first.
+
+    Tests marked `servers` wait for answers of servers or measure them, and how long these take says something about the
+    machine too. The summary names every test that needed its second try (`RERUN`). All other tests have one.
+    """
     for item in items:
-        if _is_below(item.path, _RETRIED):
+        if item.get_closest_marker("servers"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
