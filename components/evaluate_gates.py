@@ -17,7 +17,7 @@ def evaluate_gates(
     champion: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
-    proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    validations: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     verdict: dsl.Output[dsl.Dataset],
     metrics: dsl.Output[dsl.Metrics],
     retrieval: dsl.Input[dsl.Dataset] = None,
@@ -36,12 +36,12 @@ def evaluate_gates(
 
     with step("evaluate_gates") as this:
         limits, seed = Gates.model_validate_json(gates), Runtime.model_validate_json(runtime).seed
-        scores, proofs = scores + parts_of(ensembles, "scores"), proofs + parts_of(ensembles, "proof")
-        scored, proven = ({one.metadata["model"]: Path(one.path) for one in left} for left in (scores, proofs))
+        both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
+        scored, validated = ({one.metadata["model"]: Path(one.path) for one in left} for left in both)
         named = {one.metadata["model"]: one for one in models if one.metadata["role"] == "candidate"}
         named |= {one.metadata["model"]: one for one in parts_of(ensembles, "model")}
         candidates = {
-            name: Candidate(Path(one.path), scored[name], proven[name], tuple(one.metadata.get("members", ())))
+            name: Candidate(Path(one.path), scored[name], validated[name], tuple(one.metadata.get("members", ())))
             for name, one in named.items()
         }
         evidence = Path(valid_log.path), Path(skew.path), Path(champion.path), scored[limits.baseline or ""]

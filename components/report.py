@@ -30,7 +30,7 @@ def report(
     verdict: dsl.Input[dsl.Dataset],
     models: dsl.Input[List[dsl.Model]],  # noqa: UP006
     scores: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
-    proofs: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
+    validations: dsl.Input[List[dsl.Dataset]],  # noqa: UP006
     page: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Dataset],
     comparison: dsl.Output[dsl.Dataset],
@@ -51,16 +51,16 @@ def report(
 
     with step("report", page=page.path, summary=summary.path, comparison=comparison.path):
         models = models + parts_of(ensembles, "model")
-        scores, proofs = scores + parts_of(ensembles, "scores"), proofs + parts_of(ensembles, "proof")
-        scores_of, proofs_of = ({one.metadata["model"]: one for one in left} for left in (scores, proofs))
+        both = scores + parts_of(ensembles, "scores"), validations + parts_of(ensembles, "export_validation")
+        scores_of, validations_of = ({one.metadata["model"]: one for one in left} for left in both)
         write_run(
             {"spec": name, "gates": gates, "runtime": runtime, "started": started, "version": version},
             run_lineage(log, cause, code),
             [found, registered],
             {"valid_log": valid_log, "quarantine": quarantine, "table": table, "verdict": verdict},
-            [one for one in (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *proofs) if one],
+            list(filter(None, (raw_log, fitted, skew, retrieval, release, champion, slates, ensembles, *both[1]))),
             {one.metadata["model"]: one for one in models},
-            {name: (score, proofs_of[name]) for name, score in scores_of.items()},
+            {name: (score, validations_of[name]) for name, score in scores_of.items()},
             (page.path, summary.path, comparison.path),
         )
         runs = {one.metadata["model"]: one.metadata["mlflow_run"] for one in models}

@@ -15,7 +15,7 @@ def validate_export(
     fitted: dsl.Input[dsl.Dataset],
     model: dsl.Input[dsl.Model],
     scores: dsl.Input[dsl.Dataset],
-    proof: dsl.Output[dsl.Dataset],
+    export_validation: dsl.Output[dsl.Dataset],
     metrics: dsl.Output[dsl.Metrics],
     classification: dsl.Output[dsl.ClassificationMetrics],
 ) -> None:
@@ -37,13 +37,13 @@ def validate_export(
     show_classification(classification, Path(scores.path), limits.decision_threshold)
     if about["role"] != "candidate":
         show_metrics(metrics, {})
-        Path(proof.path).mkdir(parents=True, exist_ok=True)
-        proof.metadata.update(about)
+        Path(export_validation.path).mkdir(parents=True, exist_ok=True)
+        export_validation.metadata.update(about)
         return
     with step(f"validate_export_{about['model']}") as this:
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
-        section = Serving.model_validate_json(serving)
-        found = validate_export(*inputs, limits, section, Runtime.model_validate_json(runtime).seed, Path(proof.path))
+        section, seed = Serving.model_validate_json(serving), Runtime.model_validate_json(runtime).seed
+        found = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
         this.rows = found.parity.triton.rows if found is not None and found.parity is not None else None
     show_metrics(metrics, export_numbers(found))
-    proof.metadata.update({**about, "step": this.record})
+    export_validation.metadata.update({**about, "step": this.record})

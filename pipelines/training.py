@@ -132,7 +132,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                     fitted=made.fitted,
                     table=made.table,
                 )
-                proven = add_step(
+                validated = add_step(
                     validate_export,
                     gates=gates,
                     serving=serving,
@@ -144,7 +144,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 )
             # Kubeflow changes what it is given: every reader gets lists of its own.
             per_model = {"models": trained.outputs["model"], "scores": trained.outputs["scores"]}
-            per_model["proofs"] = proven.outputs["proof"]
+            per_model["validations"] = validated.outputs["export_validation"]
 
             def all_of(*names: str) -> dict[str, Any]:
                 return {name: dsl.Collected(per_model[name]) for name in names}
@@ -196,7 +196,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 champion=champion.outputs["champion"],
                 retrieval=candidates.outputs["retrieval"],
                 slates=seen.outputs["slates"],
-                **all_of("models", "scores", "proofs"),
+                **all_of("models", "scores", "validations"),
                 ensembles=ensembles,
             )
             frozen = add_step(
@@ -250,7 +250,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 champion=champion.outputs["champion"],
                 slates=seen.outputs["slates"],
                 verdict=judged.outputs["verdict"],
-                **all_of("models", "scores", "proofs"),
+                **all_of("models", "scores", "validations"),
                 ensembles=ensembles,
             )
             rolled = add_step(

@@ -92,7 +92,7 @@ class Files:
     """In place of the scores: why there are none."""
     SKEW: Final = "skew.json"
     CHAMPION: Final = "champion.json"
-    PROOF: Final = "proof.json"
+    EXPORT_VALIDATION: Final = "export_validation.json"
     GATES: Final = "gates.json"
     BLESSING: Final = "blessing.json"
     SUMMARY: Final = "summary.json"

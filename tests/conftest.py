@@ -22,13 +22,15 @@ settings.register_profile("thorough", max_examples=1_000, **_EXAMPLES)  # pytest
 settings.load_profile("suite")
 
 _HERE = Path(__file__).parent
-_WITH_SERVERS = ("server", "stack", "traffic", "validation")
+FEWER_STATISTICS = ("creator_rate", "tags_rate", "country_tags_rate", "age_tags_rate", "surface_device_rate")
+"""Features of the demo that small runs do without: others are of the same kind, and each has a view of its own in
+Feast, whose filling is a third of what such a run costs."""
 _DEMO = _HERE.parent / "pipelines/specs/demo.yaml"
 _TOGETHER = {
     "training": ("graphs/test_training.py",),
     "rollouts": ("serving/rollouts",),
     "every kind": ("graphs/test_every_kind.py",),
-    "runs of their own": ("graphs/test_new_model_kind.py", "graphs/test_wheel.py"),
+    "installed": ("graphs/test_installed.py",),
     "finished": ("graphs", "cluster/test_profile_run.py"),
     "drill": ("serving/test_drill.py",),
     "validation": ("unit/serving/validation",),
@@ -39,12 +41,6 @@ _TOGETHER = {
 
 The longest come first, so that none is left running alone at the end. All other files come after them, one by one.
 """
-_RETRIED = ("serving", "cluster", "graphs", *(f"unit/serving/{name}" for name in _WITH_SERVERS))
-"""Tests that are tried twice: they start servers and measure or wait for their answers.
-
-How long these take says something about the machine. The summary names every test that needed it (`RERUN`). All other
-tests have one try.
-"""
 _LEFT_OUT: dict[str, list[str]] = {"gpu": [], "full_size": []}
 """Files of the tests that are left out, one name per test, by marker."""
 _REASONS = {
@@ -54,9 +50,13 @@ _REASONS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests of servers a second try; where several processes share the tests, put the longest groups first."""
+    """Give tests of servers a second try; where several processes share the tests, put the longest groups first.
+
+    Tests marked `servers` wait for answers of servers or measure them, and how long these take says something about the
+    machine too. The summary names every test that needed its second try (`RERUN`). All other tests have one.
+    """
     for item in items:
-        if _is_below(item.path, _RETRIED):
+        if item.get_closest_marker("servers"):
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
@@ -124,16 +124,19 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="session")
 def small_spec() -> dict[str, Any]:
-    """The shipped demo on few rows, with trees alone, clients that bring candidates, and watched.
+    """The shipped demo on few rows and with fewer statistics, watched; clients bring their candidates.
 
-    The baseline searches no settings.
+    Its only candidate is trees; the baseline searches no settings.
     """
     spec: dict[str, Any] = yaml.safe_load(_DEMO.read_text())
     for stage in ("retrieval", "filters", "ordering"):
         del spec[stage]
     spec["data"]["source"] |= {"rows": 24_000, "users": 800, "items": 300, "days": 8}
+    columns = spec["features"]["columns"]
+    spec["features"]["columns"] = [one for one in columns if one.get("name") not in FEWER_STATISTICS]
     line = {"kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5], "refit": False}
     trees = spec["models"]["xgboost"] | {"rounds": 60, "learning_rate": 0.2}
+    trees["features"] = [name for name in trees["features"] if name not in FEWER_STATISTICS]
     spec["models"] = {"xgboost": trees, "logistic": line | {"epochs": 3}}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}

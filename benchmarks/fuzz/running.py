@@ -55,12 +55,6 @@ class Running:
         """Of memory, at this moment."""
         return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
 
-    @property
-    def processor_seconds(self) -> float:
-        """Used so far."""
-        times = psutil.Process(self.process.pid).cpu_times()
-        return float(times.user + times.system)
-
 
 @contextmanager
 def running_server(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,18 @@ from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names
 from shortlist.spec.features import Features
 from shortlist.spec.models import Continuation, check_continued
+from shortlist.spec.tune import Dimension
 from shortlist.spec.vector_inputs import VectorInputs
+
+EMBEDDING_SPACE: Final[Mapping[str, Dimension]] = {
+    "learning_rate": Dimension(low=1e-4, high=1e-2, log=True),
+    "embedding_learning_rate": Dimension(low=1e-3, high=0.2, log=True),
+    "embedding_dim": Dimension(choices=(4, 8, 16, 32)),
+    "batch_size": Dimension(choices=(256, 512, 1024, 2048, 4096)),
+    "dropout": Dimension(low=0.0, high=0.5),
+    "embedding_decay": Dimension(choices=(0.0, 1e-6, 1e-5, 1e-4)),
+}
+"""What `shortlist tune` searches over in a network of this section; a kind may add its own."""
 
 
 class EmbeddingSection(ObjectiveSection):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from monitoring.windows.answered import REQUEST, ROWS, hashed
 from shortlist.contracts import Columns
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_columns, outcome_name, outcome_schema
-from shortlist.spec.data import Column, Data
+from shortlist.spec.data import Data
 from shortlist.spec.durations import length_of
 
 _WRITTEN_LATER: Final = timedelta(hours=1)
@@ -92,11 +92,6 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
         repeated=in_time.height - last_ones.height, foreign=found.height - own.height, matched=found.height,
         strangers=pl.concat(strangers).unique(),
     )  # fmt: skip
-
-
-def after_columns(data: Data) -> Mapping[str, Column]:
-    """Return the columns of `Labels.frame` beside request, row and label."""
-    return outcome_columns(data)
 
 
 def _pieces(folder: Path, schema: pa.Schema, since: datetime) -> Iterable[tuple[datetime, pl.DataFrame]]:

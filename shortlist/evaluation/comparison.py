@@ -25,8 +25,8 @@ class TrainedFiles(NamedTuple):
     """The model folder."""
     scores: Path
     """Scores of the validation and test rows."""
-    proof: Path | None = None
-    """Folder of `proof.json`; a baseline has none."""
+    validation: Path | None = None
+    """Folder of `export_validation.json`; a baseline has none."""
 
 
 class Gap(Record):
@@ -105,7 +105,7 @@ def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates,
 
 def _line(scored: Scored, files: TrainedFiles, best: Scored | None, limits: Gates) -> ComparedModel:
     record: dict[str, Any] = read_json(files.folder / Files.MODEL)
-    proof = read_record(ExportValidation, files.proof / Files.PROOF) if files.proof else None
+    validation = read_record(ExportValidation, files.validation / Files.EXPORT_VALIDATION) if files.validation else None
     gaps = compare(scored, best, limits).differences if best and best is not scored else {}
     return ComparedModel(
         kind=str(record["kind"]),
@@ -113,7 +113,7 @@ def _line(scored: Scored, files: TrainedFiles, best: Scored | None, limits: Gate
         **{name: one.value for name, one in scored.resampled.items()},
         calibration_error=scored.measures.calibration_error,
         train_seconds=record.get("train_seconds"),
-        serving_p50_ms=proof.infra.p50_ms if proof and proof.infra else None,
+        serving_p50_ms=validation.infra.p50_ms if validation and validation.infra else None,
         size_bytes=sum(path.stat().st_size for path in files.folder.rglob("*") if path.is_file()),
         against_best={name: _gap(one) for name, one in gaps.items()},
         problem=scored.measures.problem,

@@ -37,8 +37,8 @@ class Candidate(NamedTuple):
     """The model folder."""
     scores: Path
     """Scores of the validation and test rows."""
-    proof: Path
-    """Folder of `proof.json`."""
+    validation: Path
+    """Folder of `export_validation.json`."""
     members: tuple[str, ...] = ()
     """Names of the candidates that it is made of."""
 
@@ -121,12 +121,12 @@ def _evaluate_candidate(
     best = compare(scored, evidence.best, limits) if evidence.best else None
     slices, problem = _slices(scored, evidence, limits, seed)
     digest = folder_digest(folder) if folder.is_dir() else ""
-    proof = read_record(ExportValidation, candidate.proof / Files.PROOF)
+    validation = read_record(ExportValidation, candidate.validation / Files.EXPORT_VALIDATION)
     slates = None
     if made is not None:
         own, of_champion = made
         slates = measure_slates(own, limits.confidence, limits.bootstrap_rounds, seed, of_champion)
-    case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, proof,
+    case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, validation,
                 tuple(compare(scored, one, limits) for one in members), slates)  # fmt: skip
     asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
     report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))

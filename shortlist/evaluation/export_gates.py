@@ -15,19 +15,19 @@ from shortlist.evaluation.gate_result import GateResult, rows
 from shortlist.spec.gates import Gates, Infra
 
 
-def parity_gate(proof: ExportValidation | None, candidate: str, test_rows: int, limits: Gates) -> GateResult:
+def parity_gate(validation: ExportValidation | None, candidate: str, test_rows: int, limits: Gates) -> GateResult:
     """Hold when the exported model, in-process or in Triton, does not give training's scores, or nobody compared.
 
     Args:
-        proof: What the proving step found; None when it left no readable proof.
+        validation: What the validation found; None when it left no readable record.
         candidate: Digest of the model folder that is judged.
         test_rows: Rows there are; fewer than parity_rows can only all be compared.
         limits: parity_rows and max_score_difference.
     """
-    refused = _unusable(proof, candidate)
-    if refused or proof is None or proof.parity is None:
+    refused = _unusable(validation, candidate)
+    if refused or validation is None or validation.parity is None:
         return GateResult.of("parity", [refused or "no scores were compared"], "")
-    found = proof.parity
+    found = validation.parity
     wanted = max(1, min(limits.parity_rows, max(test_rows, found.test_rows)))
     narrow = found.precision != "fp32"
     failures = list(_disagreements("the exported file", found.exported, wanted, limits.max_score_difference))
@@ -45,18 +45,18 @@ def parity_gate(proof: ExportValidation | None, candidate: str, test_rows: int, 
     return GateResult.of("parity", failures, passes, **numbers)
 
 
-def infra_gate(proof: ExportValidation | None, candidate: str, limits: Infra) -> GateResult:
+def infra_gate(validation: ExportValidation | None, candidate: str, limits: Infra) -> GateResult:
     """Hold when a real Triton with the model is too slow, too large, fails requests, or nobody asked it.
 
     Args:
-        proof: What the proving step found; None when it left no readable proof.
+        validation: What the validation found; None when it left no readable record.
         candidate: Digest of the model folder that is judged.
         limits: The load and its limits.
     """
-    refused = _unusable(proof, candidate)
-    if refused or proof is None or proof.infra is None:
+    refused = _unusable(validation, candidate)
+    if refused or validation is None or validation.infra is None:
         return GateResult.of("infra", [refused or "no server was put under load"], "")
-    found = proof.infra
+    found = validation.infra
     failures = [*_lighter(found, limits), *_over(found, limits)]
     if found.failed:
         failures.insert(0, f"{rows(found.failed)} of {rows(found.requests)} requests failed")
@@ -68,12 +68,13 @@ def infra_gate(proof: ExportValidation | None, candidate: str, limits: Infra) ->
     return GateResult.of("infra", failures, passes, **found.model_dump(), limits=limits.model_dump())
 
 
-def _unusable(proof: ExportValidation | None, candidate: str) -> str:
-    if proof is None:
-        return "no proof with a real Triton"
-    if not candidate or proof.candidate != candidate:
-        return f"the proof is of another model ({proof.candidate or 'unnamed'}, candidate {candidate or 'missing'})"
-    return proof.problem
+def _unusable(validation: ExportValidation | None, candidate: str) -> str:
+    if validation is None:
+        return "not validated on a real Triton"
+    if not candidate or validation.candidate != candidate:
+        validated = validation.candidate or "unnamed"
+        return f"the validation is of another model ({validated}, candidate {candidate or 'missing'})"
+    return validation.problem
 
 
 def _disagreements(

@@ -72,10 +72,10 @@ class LoadTestResult(Record):
 
 
 class ExportValidation(Record):
-    """What a candidate's `proof.json` holds; a part that is missing says in `problem` why."""
+    """What a candidate's `export_validation.json` holds; a part that is missing says in `problem` why."""
 
     candidate: str
-    """Digest of the model folder that was proved."""
+    """Digest of the model folder that was validated."""
     parity: Parity | None = None
     infra: LoadTestResult | None = None
     problem: str = ""

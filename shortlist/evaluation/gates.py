@@ -60,8 +60,8 @@ class Case:
     """With the reference; None when they could not be compared."""
     slices_problem: str
     """Why they could not be compared."""
-    proof: ExportValidation | None
-    """What a real Triton answered; None when there is no readable proof."""
+    validation: ExportValidation | None
+    """What a real Triton answered; None when there is no readable record."""
     members: tuple[Comparison, ...] = ()
     """With each of the models that it is made of; empty: it is made of none."""
     slates: SlateMeasures | None = None
@@ -397,7 +397,7 @@ GATES: Final[dict[str, Gate]] = {
         lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)
     ),
     "integrity": Gate(_integrity),
-    "parity": Gate(lambda case: parity_gate(case.proof, case.digest, case.test_rows, case.limits)),
+    "parity": Gate(lambda case: parity_gate(case.validation, case.digest, case.test_rows, case.limits)),
     "retrieval": Gate(
         lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
         RetrievalLimits,
@@ -419,7 +419,7 @@ GATES: Final[dict[str, Gate]] = {
         SlateLimits,
         lambda case: case.evidence.retrieval_declared,
     ),
-    "infra": Gate(lambda case: infra_gate(case.proof, case.digest, case.limits.infra)),
+    "infra": Gate(lambda case: infra_gate(case.validation, case.digest, case.limits.infra)),
 }
 """Every gate, in the order of reports."""
 

@@ -170,7 +170,7 @@ def write_run(
         shown: valid_log, quarantine, table and verdict.
         others: Further artefacts that carry a step's record.
         models: Model folders.
-        left: Scores and proof of every model; the proof of a baseline is empty.
+        left: Scores and export validation of every model; that of a baseline is empty.
         out: Paths of the page, of the summary and of the comparison.
     """
     carriers = [*shown.values(), *others, *models.values()]

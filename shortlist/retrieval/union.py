@@ -34,11 +34,6 @@ class Candidates:
     ranks: NDArray[np.int32]
     sources: tuple[str, ...]
 
-    def given_by(self, source: str) -> NDArray[np.bool_]:
-        """Return which candidates a source gave, shape (B, N)."""
-        given: NDArray[np.bool_] = self.ranks[:, :, self.sources.index(source)] != NO_RANK
-        return given
-
 
 def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
     """Return the candidates of several sources: deduplicated, ordered by reciprocal rank fusion, at most `most`.

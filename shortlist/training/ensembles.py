@@ -66,10 +66,10 @@ def train_ensembles(
         if not declared.members:
             continue
         folder = out / declared.name
-        model, scores, proof = (folder / part for part in ("model", "scores", "proof"))
+        model, scores, validation = (folder / part for part in ("model", "scores", "export_validation"))
         members = {name: made.members[name] for name in declared.members}
         done = train_and_track(declared, runtime, origin, made.fitted, made.table, model, scores, members)
-        validate_export(model, scores, made.valid_log, made.fitted, limits, serving, runtime.seed, proof)
+        validate_export(model, scores, made.valid_log, made.fitted, limits, serving, runtime.seed, validation)
         trained.append(
             {
                 "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": done.run,
@@ -80,8 +80,10 @@ def train_ensembles(
     return [json.dumps(one) for one in trained]
 
 
-def ensemble_artefacts(ensembles: Artefact | None, part: Literal["model", "scores", "proof"]) -> list[EnsembleArtefact]:
-    """Return the models, scores or proofs of all ensembles, in their order.
+def ensemble_artefacts(
+    ensembles: Artefact | None, part: Literal["model", "scores", "export_validation"]
+) -> list[EnsembleArtefact]:
+    """Return the models, scores or export validations of all ensembles, in their order.
 
     Args:
         ensembles: The folder that `train_ensembles` wrote; None: none is declared.

@@ -167,7 +167,7 @@ class _Making:
         store = self.runs / "stores" / "feast" / NAME
         publish(NAME, store, spec.runtime, rows, at / "log", at / "fitted", at / "table", at / "skew")
         one = Candidate(at / "first", at / "first_scores", at / "proof")
-        validate_export(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.proof)
+        validate_export(one.folder, one.scores, at / "log", at / "fitted", spec.gates, spec.serving, 1, one.validation)
         declared = DeclaredSections(spec.data, spec.features, spec.gates)
         score_champion("", self.origin, declared, spec.runtime, at / "log", at / "fitted", at / "no_champion")
         evidence = at / "log", at / "skew", at / "no_champion", at / "popularity_scores"

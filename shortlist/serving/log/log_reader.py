@@ -29,23 +29,6 @@ def parts(folder: Path) -> list[Path]:
     return sorted([*folder.glob(_PARTS), *folder.glob(f"*/{_PARTS}")])
 
 
-def read_new(folder: Path, seen: set[str], schema: pa.Schema) -> pl.DataFrame:
-    """Return the rows of the files that are new, and note those files.
-
-    Args:
-        folder: Of the log; it need not be there yet.
-        seen: Names of files that were read before; the new ones are added.
-        schema: Of the log.
-
-    Raises:
-        LogPartError: A file is torn, or holds other columns.
-    """
-    new = [path for path in parts(folder) if str(path.relative_to(folder)) not in seen]
-    rows = read_parts(new, schema)
-    seen.update(str(path.relative_to(folder)) for path in new)
-    return rows
-
-
 def read_log(folder: Path, schema: pa.Schema) -> pl.DataFrame:
     """Return all rows of a log.
 

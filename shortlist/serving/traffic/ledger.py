@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,10 +115,6 @@ class Ledger:
         """
         kept = [entry for entry in self.entries if entry.status == 200 and track in (None, entry.track)]
         return np.array([(entry.answered - entry.due) * 1e3 for entry in kept])
-
-    def lateness_ms(self) -> Seconds:
-        """Return milliseconds by which each request left after it was due: the load generator's own part."""
-        return np.array([(entry.sent - entry.due) * 1e3 for entry in self.entries if not math.isnan(entry.sent)])
 
     def frame(self) -> pl.DataFrame:
         """Return the ledger as a table, one row per request."""

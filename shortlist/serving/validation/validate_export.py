@@ -1,4 +1,4 @@
-"""The proof of one candidate: its exported form against training's scores, and under load, on one real Triton."""
+"""The validation of one candidate: its exported form against training's scores, and under load, on one real Triton."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PATIENCE = 2
 def validate_export(
     model: Path, scores: Path, valid_log: Path, fitted: Path, limits: Gates, serving: Serving, seed: int, out: Path
 ) -> ExportValidation | None:
-    """Write `proof.json` of a candidate into a folder, whole; the folder stays empty when there is no model.
+    """Write a candidate's `export_validation.json` into a folder, whole; the folder stays empty when there is no model.
 
     What fails is written down as the reason: the gates hold the candidate, the run goes on.
 
@@ -42,17 +42,17 @@ def validate_export(
         out: Folder to write.
 
     Returns:
-        The proof; None when there is no model.
+        What was found; None when there is no model.
     """
     with atomic_folder(out) as staging:
         if not (model / Files.MODEL).exists():
             return None
-        proof = _prove(model, scores, (valid_log, fitted), limits, serving, seed)
-        write_json(staging / Files.PROOF, proof.model_dump(mode="json"))
-    return proof
+        found = _validate(model, scores, (valid_log, fitted), limits, serving, seed)
+        write_json(staging / Files.EXPORT_VALIDATION, found.model_dump(mode="json"))
+    return found
 
 
-def _prove(
+def _validate(
     model: Path, scores: Path, log_and_fitted: tuple[Path, Path], limits: Gates, serving: Serving, seed: int
 ) -> ExportValidation:
     candidate = folder_digest(model)

@@ -1,6 +1,6 @@
 """A kind of model that the project does not know: logistic regression on dense features, solved by Newton's method.
 
-It is what a package of one's own would hold; `test_new_model_kind` installs it through an entry point.
+It is what a package of one's own would hold; `test_installed` installs it through an entry point.
 """
 
 from __future__ import annotations

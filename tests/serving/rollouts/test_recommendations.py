@@ -8,9 +8,12 @@ import urllib.request
 from typing import Any
 
 import polars as pl
+import pytest
 
 from shortlist.deployment.why import explain
 from shortlist.rollout.phases import Phase
+
+pytestmark = pytest.mark.servers
 
 
 def recommended(live: Any, request_id: str, k: int, user: int = 5) -> tuple[dict[str, str], dict[str, list[Any]]]:

@@ -68,7 +68,7 @@ def good_proof(model: Path, out: Path, limits: Gates, candidate: str = "") -> No
     parity = Parity(test_rows=3_000, exported=same, triton=same)
     out.mkdir(exist_ok=True)
     proof = ExportValidation(candidate=candidate or folder_digest(model), parity=parity, infra=infra)
-    write_json(out / Files.PROOF, proof.model_dump(mode="json"))
+    write_json(out / Files.EXPORT_VALIDATION, proof.model_dump(mode="json"))
 
 
 @pytest.fixture(scope="session")

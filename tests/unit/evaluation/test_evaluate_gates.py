@@ -154,7 +154,7 @@ def test_missing_evidence_holds(run: Run, folder: str, file: str, gates: set[str
 
 @pytest.mark.parametrize("content", [None, "not a proof"])
 def test_a_missing_or_broken_proof_holds(run: Run, content: str | None) -> None:
-    proof = run.root / "xgboost_proof/proof.json"
+    proof = run.root / "xgboost_proof/export_validation.json"
     proof.unlink() if content is None else proof.write_text(content)
     assert run.held_by() == {"parity", "infra"}
 

@@ -168,9 +168,9 @@ class TestInfra:
 
 @pytest.mark.parametrize("gate", [parity, infra])
 def test_holds_without_a_proof_or_with_that_of_another_model(gate: Any) -> None:
-    assert _held(gate(None)) == "no proof with a real Triton"
+    assert _held(gate(None)) == "not validated on a real Triton"
     other = proof(candidate="0000000000000000")
-    assert _held(gate(other)) == f"the proof is of another model (0000000000000000, candidate {DIGEST})"
+    assert _held(gate(other)) == f"the validation is of another model (0000000000000000, candidate {DIGEST})"
 
 
 def test_a_model_that_is_not_there_holds_whatever_its_proof_says() -> None:

@@ -35,7 +35,13 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "xgboost refitted": {"kind": "xgboost", **TREES, "refit": True},
     "lightgbm": {"kind": "lightgbm", **TREES},
     "popularity": {"kind": "popularity"},
-    "logistic": {"kind": "logistic", "features": ("user_id", "item_id", "age"), "epochs": 2},
+    "logistic": {
+        "kind": "logistic",
+        "features": ("user_id", "item_id", "age"),
+        "epochs": 2,
+        "bins": (0,),
+        "l2": (1e-5,),
+    },
 }
 
 

@@ -115,7 +115,14 @@ def version(world: World) -> str:
     )
     candidate = Candidate(folder / "xgboost", folder / "xgboost_scores", folder / "proof")
     validate_export(
-        candidate.folder, candidate.scores, folder / "log", folder / "fitted", limits, Serving(), 1, candidate.proof
+        candidate.folder,
+        candidate.scores,
+        folder / "log",
+        folder / "fitted",
+        limits,
+        Serving(),
+        1,
+        candidate.validation,
     )
     candidates = {"xgboost": candidate}
     evidence = folder / "log", skew, folder / "no_champion", folder / "popularity_scores"

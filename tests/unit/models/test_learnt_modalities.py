@@ -28,7 +28,7 @@ ITEMS = pl.DataFrame(
         {"norms": {"image": "l2"}, "width": 5},
         {"combine": "concat"},
         {"combine": "concat", "width": 2},
-    ],  # fmt: skip
+    ],
 )
 def test_vectors_of_items_are_those_of_the_network(declared: dict[str, Any], tmp_path: Path) -> None:
     inputs = VectorInputs.model_validate({"of": ["text", "image"], **declared})

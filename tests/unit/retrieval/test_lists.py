@@ -33,7 +33,6 @@ def test_a_union_holds_each_item_once_with_its_rank_in_every_source() -> None:
     assert found.items[0, 4:].tolist() == [-1] * 6
     assert found.scores[0, 0] == pytest.approx(1 / 61 + 1 / 63)
     assert found.ranks[0, :4].tolist() == [[3, 1, 0], [1, 0, 0], [2, 0, 0], [0, 2, 0]]
-    assert found.given_by("b")[0, :4].tolist() == [True, False, False, True]
     assert not repeated(found.items).any()
 
 

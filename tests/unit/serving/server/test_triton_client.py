@@ -15,6 +15,8 @@ from shortlist.serving.server.shared_memory import SharedMemoryRegion
 from shortlist.serving.server.triton_client import TritonClient, TritonError
 from shortlist.serving.server.triton_connection import TritonConnection
 
+pytestmark = pytest.mark.servers
+
 MODEL, VERSION = "shop", 3
 SHARED = "/v2/systemsharedmemory/status"
 

@@ -8,6 +8,8 @@ import sys
 import psutil
 import pytest
 
+pytestmark = pytest.mark.servers
+
 PROGRAM = """
 import subprocess, time
 from shortlist.serving.processes.watchdog import start_watchdog

@@ -19,6 +19,8 @@ from shortlist.spec.data import Data
 from shortlist.spec.gates import Infra
 from shortlist.storage.tables import DayTableWriter
 
+pytestmark = pytest.mark.servers
+
 ROWS = 12
 LIMITS = Infra(rows_per_request=4, requests_per_second=100, seconds=0.2, max_p50_ms=100, max_p99_ms=150)
 DATA = Data.model_validate(

@@ -28,6 +28,8 @@ from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.serving import Batching, Scoring, Serving
 from shortlist.storage.artefacts import folder_digest
 
+pytestmark = pytest.mark.servers
+
 Judge = Callable[..., tuple[GateResult, GateResult]]
 Spoil = Callable[[Callable[[Path], None]], None]
 
@@ -41,7 +43,10 @@ def judged(trained: Any, limits: Gates, tmp_path: Path) -> Judge:
         paths = changed.get("scores", trained.scores), trained.log, trained.fitted
         declared = changed.get("limits", limits)
         proving.validate_export(model, *paths, declared, changed.get("serving", Serving()), 17, tmp_path / "proof")
-        proof, digest = read_record(ExportValidation, tmp_path / "proof" / Files.PROOF), folder_digest(model)
+        proof, digest = (
+            read_record(ExportValidation, tmp_path / "proof" / Files.EXPORT_VALIDATION),
+            folder_digest(model),
+        )
         return parity_gate(proof, digest, 0, declared), infra_gate(proof, digest, declared.infra)
 
     return judge
@@ -112,7 +117,7 @@ def test_a_good_model_passes_both_gates(judged: Judge, tmp_path: Path) -> None:
         r"400 test rows score the same: the exported file within \S+, Triton within \S+, no pair in another order",
         parity.reason,
     )
-    assert [path.name for path in (tmp_path / "proof").iterdir()] == [Files.PROOF]
+    assert [path.name for path in (tmp_path / "proof").iterdir()] == [Files.EXPORT_VALIDATION]
 
 
 def test_more_rows_than_there_are_means_all_of_them(judged: Judge, trained: Any, limits: Gates) -> None:

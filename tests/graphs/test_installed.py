@@ -1,0 +1,141 @@
+"""What is installed and not in a checkout: the framework as a wheel, and a kind of model from somebody's own package.
+
+One run has both: the wheel runs a project that lies elsewhere, and takes the kind from a spec to a blessed version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from shortlist.system.project import PACKAGES
+from shortlist.tracking.mlflow_store import Tracker
+from shortlist.tracking.store_access import tracking_uri
+
+ROOT = Path(__file__).parents[2]
+MODULE = Path(__file__).parent / "new_kind"
+FEATURES = ["*_log", "hour_*", "*_age", "user_rate", "item_rate", "user_tags_rate", "surface_rate"]
+OTHERS = ("requirements",)
+"""What else of a checkout a project reads."""
+
+
+class Ran(NamedTuple):
+    """A run of the command line."""
+
+    said: str
+    summary: dict[str, Any]
+    runs: Path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    shutil.copytree(ROOT / "shortlist", source / "shortlist", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source)
+    command = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    subprocess.run([sys.executable, "-m", *command], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a package that declares the kind, as pip would leave it."""
+    packages = tmp_path_factory.mktemp("packages")
+    about = packages / "linear_kind-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-kind\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[shortlist.model_kinds]\nlinear = linear_kind:KIND\n")
+    (packages / "linear_kind.py").write_text((MODULE / "linear_kind.py").read_text())
+    return packages
+
+
+@pytest.fixture(scope="module")
+def ran(wheel: Path, packages: Path, small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Return what the wheel did with a project without the framework beside it."""
+    installed, project = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("project")
+    command = ["pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]
+    subprocess.run([sys.executable, "-m", *command], check=True)
+    for name in (*PACKAGES, *OTHERS):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    models = {"line": {"kind": "linear", "features": FEATURES}, "logistic": small_spec["models"]["logistic"]}
+    (project / "small.yaml").write_text(yaml.safe_dump({**small_spec, "name": "installed", "models": models}))
+    own = {name: value for name, value in os.environ.items() if name != "SHORTLIST_ROOT"}
+    own |= {"PYTHONPATH": f"{installed}{os.pathsep}{packages}", "SHORTLIST_TRITON_VENV": str(ROOT / ".venv-triton")}
+    program = "import shortlist, sys; print(shortlist.__file__); from shortlist.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", "small.yaml"],
+        check=False, cwd=project, env=own, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    assert done.stdout.startswith(str(installed))
+    summary = json.loads((project / "runs/latest/summary.json").read_text())
+    return Ran(done.stdout + done.stderr, summary, project / "runs")
+
+
+def test_the_wheel_holds_the_framework_alone(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    folders = {name.partition("/")[0] for name in names}
+    assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"shortlist"}
+    kept = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "shortlist").rglob("*.*")
+        if "__pycache__" not in path.parts
+    }
+    assert kept <= set(names)
+
+
+def test_a_project_without_the_framework_beside_it_runs_by_the_wheel(ran: Ran) -> None:
+    assert "Done in" in ran.said
+    assert ran.summary["failed"] is None
+
+
+def test_a_kind_from_a_package_is_trained_validated_on_triton_judged_and_blessed(ran: Ran) -> None:
+    line = ran.summary["models"]["line"]
+    assert (line["kind"], line["role"]) == ("linear", "candidate")
+    assert line["auc"] > ran.summary["models"]["popularity"]["auc"] > 0.5
+    gates = {gate["name"]: gate["passed"] for gate in ran.summary["gates"]}
+    assert gates["parity"] and gates["infra"] and all(gates.values())
+    assert ran.summary["blessed"] == {"model": "line", "version": "1"}
+    assert {"train_line", "validate_export_line", "train_popularity", "train_logistic"} <= set(ran.summary["steps"])
+
+
+def test_its_version_in_mlflow_says_name_and_kind(ran: Ran) -> None:
+    champion = Tracker(tracking_uri(ran.runs / "stores"), "installed").registry.champion()
+    assert champion is not None
+    assert (champion.name, champion.kind) == ("line", "linear")
+    signature = json.loads((champion.folder / "serving/signature.json").read_text())
+    assert (signature["kind"], signature["runs_as"]) == ("linear", "graph")
+
+
+def test_the_schema_and_the_messages_know_it(packages: Path, tmp_path: Path) -> None:
+    before = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), *([before] if before else [])])}
+
+    def shortlist(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = Path(sys.executable).parent / "shortlist"
+        return subprocess.run(
+            [program, *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False
+        )
+
+    schema = json.loads(shortlist("schema").stdout)
+    assert "LinearModel" in schema["$defs"]
+    spec = yaml.safe_load((ROOT / "tests/specs/valid/minimal.yaml").read_text())
+    spec["models"] = {"line": {"kind": "liner", "features": ["*"]}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    wrong = shortlist("check", str(tmp_path / "spec.yaml"))
+    assert wrong.returncode == 2
+    assert "models.line: kind 'liner' is not one of" in wrong.stderr
+    assert "did you mean 'linear'?" in wrong.stderr
