@@ -17,7 +17,7 @@ from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.recommending.candidate_columns import check_slates
 from shortlist.recommending.recommender import Recommender
 from shortlist.recommending.release import SOURCES, open_release, read_sections, refreshed_digest, write_release
-from shortlist.retrieval.retriever import Retriever, refresh_retrieval
+from shortlist.retrieval.retriever import Retriever, refresh_retrieval, released_section
 from shortlist.spec.data import Data
 from shortlist.storage.artefacts import IntegrityError, atomic_folder, folder_digest, verify_manifest
 from shortlist.storage.objects import local_copy
@@ -66,15 +66,15 @@ def refresh_release(blessed: Path, data: Data, valid_log: Path, location: str, f
     """
     verify_manifest(blessed)
     filters, ordering = read_sections(blessed)
+    section = released_section(blessed / SOURCES)
+    try:
+        section.check(data)
+        check_slates(data, section, filters, ordering)
+    except ValueError as problem:
+        raise ShortlistError(f"{problem}. The released stages read it: declare it again, or train anew") from None
     with ExitStack() as scratch:
         sources = Path(scratch.enter_context(TemporaryDirectory(dir=folder.parent, prefix=".sources-"))) / SOURCES
-        try:
-            refresh_retrieval(blessed / SOURCES, data, DayTable.open(valid_log, Files.LOG), sources, seed)
-            check_slates(data, Retriever.open(sources).section, filters, ordering)
-        except ValueError as problem:
-            raise ShortlistError(
-                f"{problem}. The release of the version that serves reads it: train a version that does not"
-            ) from None
+        refresh_retrieval(blessed / SOURCES, data, DayTable.open(valid_log, Files.LOG), sources, seed)
         files = None
         if any(rule.file for rule in filters.rules):
             found = scratch.enter_context(fetch_input(location))

@@ -54,6 +54,8 @@ def fit_retrieval(
 def refresh_retrieval(before: Path, data: Data, log: DayTable, folder: Path, seed: int) -> None:
     """Bring fitted sources up to a log's newest days and its catalogue, without a training; all or nothing.
 
+    The log's declaration must have what the sources read (`released_section(before).check`).
+
     Args:
         before: Folder of the fitted sources, with a manifest.
         data: The spec's section.
@@ -64,11 +66,9 @@ def refresh_retrieval(before: Path, data: Data, log: DayTable, folder: Path, see
     Raises:
         DataError: As for `fit_retrieval`.
         IntegrityError: A file of the fitted sources was changed.
-        ValueError: The log's declaration lacks what the sources read.
     """
     verify_manifest(before)
-    section = Retrieval.model_validate(read_json(before / RETRIEVAL)["section"])
-    section.check(data)
+    section = released_section(before)
     known = Catalogue.read(before).ids
     days = frozenset(part.day for part in log.days)
 
@@ -76,6 +76,11 @@ def refresh_retrieval(before: Path, data: Data, log: DayTable, folder: Path, see
         source.refresh(given, before / _SOURCES / name, known, own)
 
     _write_retrieval(section, data, log, days, folder, seed, refresh)
+
+
+def released_section(folder: Path) -> Retrieval:
+    """Return the section that sources in a folder were fitted with."""
+    return Retrieval.model_validate(read_json(folder / RETRIEVAL)["section"])
 
 
 def _write_retrieval(
@@ -146,8 +151,7 @@ class Retriever:
             IntegrityError: A file is missing or was changed.
         """
         verify_manifest(folder)
-        facts = read_json(folder / RETRIEVAL)
-        section = Retrieval.model_validate(facts["section"])
+        facts, section = read_json(folder / RETRIEVAL), released_section(folder)
         sources = {
             name: source.load(folder / _SOURCES / name)  # type: ignore[attr-defined]
             for name, source in section.sources.items()

@@ -87,12 +87,13 @@ class Spec(Section):
     @property
     def notices(self) -> tuple[str, ...]:
         """What a valid spec declares that has no effect where it runs, a sentence each."""
-        declared = [name for name in ("filters", "ordering") if getattr(self, name) is not None]
-        if not declared or self.runtime.target != "kserve":
+        if self.filters is None or self.runtime.target != "kserve":
             return ()
-        return (
-            f"{' and '.join(declared)}: evaluated and gated in every run, but servers of target: kserve only score"
-            f" candidates that clients bring; '{self.name}.recommend' is answered with runtime.target: stack",
+        return tuple(
+            f"filters.rules.{number}: '{rule.name}' removes what a user was shown, and a pod of target: kserve knows"
+            " only of its own answers, until their log is shipped: other pods may show an item again"
+            for number, rule in enumerate(self.filters.rules)
+            if rule.remembers is not None
         )
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import (
     DIGEST_ANNOTATION,
+    RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
     VERSION_LABEL,
     Object,
@@ -21,7 +22,7 @@ from shortlist.rollout.kserve.owner import (
     was_changed,
 )
 from shortlist.rollout.kserve.pods import checked_image
-from shortlist.rollout.kserve.published import model_key, publish, repository_key, verify_published
+from shortlist.rollout.kserve.published import model_key, publish, release_key, repository_key, verify_published
 from shortlist.rollout.kserve.route_writer import ACCEPTED_SECONDS, RouteWriter
 from shortlist.rollout.kserve.routing import http_route, sent_to, service_of
 from shortlist.rollout.kserve.settings import server_settings
@@ -89,6 +90,7 @@ class KubeFleet:
             version=deployment.version,
             digest=deployment.digest,
             repository=repository,
+            release=deployment.release_digest,
             source=self._objects.root,
             settings=settings,
         )
@@ -129,6 +131,8 @@ class KubeFleet:
             raise IntegrityError(f"InferenceService {self.owner.namespace}/{name}: its digest was changed to {digest}")
         verify_published(self._objects, model_key(self.owner, version, digest), digest)
         verify_published(self._objects, repository_key(self.owner, version, digest, repository), repository)
+        if release := annotations_of(service).get(RELEASE_ANNOTATION, ""):
+            verify_published(self._objects, release_key(self.owner, version, digest, release), release)
 
     def route(self, route: Route) -> None:
         """Send users where a route says; a version gets more of them only while it is ready.
@@ -199,6 +203,13 @@ class KubeFleet:
                 raise IntegrityError(
                     f"InferenceService {self.owner.namespace}/{name}: serves digest {got}, and version"
                     f" {deployment.version} has digest {deployment.digest}; delete it, and run again"
+                )
+            # Those that an earlier Shortlist made have no such annotation, and only score.
+            kept = annotations_of(found).get(RELEASE_ANNOTATION, deployment.release_digest)
+            if kept != deployment.release_digest:
+                raise IntegrityError(
+                    f"InferenceService {self.owner.namespace}/{name}: serves release '{kept}', and version"
+                    f" {deployment.version} has release '{deployment.release_digest}'; delete it, and run again"
                 )
             if not is_going(found):
                 return True

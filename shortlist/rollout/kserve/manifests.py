@@ -14,6 +14,7 @@ from shortlist.rollout.kserve.owner import (
     DIGEST_ANNOTATION,
     DIGEST_LABEL,
     MANAGED_BY,
+    RELEASE_ANNOTATION,
     REPOSITORY_ANNOTATION,
     Object,
     ObjectOwner,
@@ -23,14 +24,15 @@ from shortlist.rollout.kserve.pods import (
     TMP,
     checked_image,
     container_security,
+    fetching,
     home,
     pod,
     probe,
     resources,
     variables,
 )
-from shortlist.rollout.kserve.published import model_key, repository_key
-from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, VARIABLE
+from shortlist.rollout.kserve.published import model_key, release_key, repository_key
+from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.quantity import canonical_quantity
 
@@ -74,6 +76,8 @@ class Version(BaseModel):
     """Of the model folder."""
     repository: str
     """Digest of the Triton repository."""
+    release: str = ""
+    """Digest of the sources, filters and ordering; empty: clients bring their candidates."""
     source: str
     """Root of the object store."""
     settings: dict[str, Any]
@@ -111,6 +115,7 @@ def inference_service(version: Version, cluster: Cluster) -> Object:
                 CLUSTER_ANNOTATION: version.owner.cluster,
                 DIGEST_ANNOTATION: version.digest,
                 REPOSITORY_ANNOTATION: version.repository,
+                RELEASE_ANNOTATION: version.release,
                 ASKED_ANNOTATION: json.dumps(spec, sort_keys=True),
             },
         },
@@ -154,8 +159,13 @@ def _predictor(version: Version, cluster: Cluster) -> Object:
 def _transformer(version: Version, cluster: Cluster) -> Object:
     key = model_key(version.owner, version.version, version.digest)
     server = checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags)
+    common = pod(version.name, cluster, version.source, key, version.digest, "model")
+    if version.release:
+        released = release_key(version.owner, version.version, version.digest, version.release)
+        more = fetching("verify-release", cluster, version.source, released, version.release, RELEASE)
+        common["initContainers"] = [*common["initContainers"], more]
     return {
-        **pod(version.name, cluster, version.source, key, version.digest, "model"),
+        **common,
         "containers": [
             {
                 "name": CONTAINER,

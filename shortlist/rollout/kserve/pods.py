@@ -76,18 +76,30 @@ def pod(name: str, cluster: Cluster, source: str, key: str, digest: str, folder:
         ],
         "terminationGracePeriodSeconds": 60,  # what is under way ends, and the log is written
         "volumes": empty,
-        "initContainers": [
-            {
-                "name": "verify",
-                "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
-                "command": ["python", "-m", "shortlist.rollout.kserve.fetch"],
-                "args": ["--source", source, "--key", key, "--digest", digest, "--to", f"{FILES}/{folder}"],
-                "env": variables(cluster),
-                "resources": resources(Task(cpu="500m", memory="1Gi")),
-                "securityContext": container_security(),
-                "volumeMounts": [{"name": "files", "mountPath": FILES}, TMP],
-            }
-        ],
+        "initContainers": [fetching("verify", cluster, source, key, digest, folder)],
+    }
+
+
+def fetching(name: str, cluster: Cluster, source: str, key: str, digest: str, folder: str) -> Object:
+    """Return the init container that fetches a published folder and verifies it.
+
+    Args:
+        name: Of the container.
+        cluster: The spec's section.
+        source: Root of the object store.
+        key: Of the folder.
+        digest: Of its files.
+        folder: Its name in the pod.
+    """
+    return {
+        "name": name,
+        "image": checked_image(cluster.images.pipeline, "pipeline", cluster.images.allow_tags),
+        "command": ["python", "-m", "shortlist.rollout.kserve.fetch"],
+        "args": ["--source", source, "--key", key, "--digest", digest, "--to", f"{FILES}/{folder}"],
+        "env": variables(cluster),
+        "resources": resources(Task(cpu="500m", memory="1Gi")),
+        "securityContext": container_security(),
+        "volumeMounts": [{"name": "files", "mountPath": FILES}, TMP],
     }
 
 

@@ -32,21 +32,24 @@ def repository_key(owner: ObjectOwner, version: int, digest: str, repository: st
     return f"{_key(owner, version, digest)}/repository-{repository}"
 
 
+def release_key(owner: ObjectOwner, version: int, digest: str, release: str) -> str:
+    """Return the key of what is released with a version's model: sources, filters and ordering."""
+    return f"{_key(owner, version, digest)}/release-{release}"
+
+
 def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, serving: Serving) -> str:
-    """See that a version's model folder and Triton repository are in the store; return the repository's digest.
+    """See that a version's model folder, release and Triton repository are in the store; return the latter's digest.
 
     The repository is for backends that need no Python in the server's image: ONNX Runtime; FIL for trees on a GPU.
 
     Raises:
-        IntegrityError: The model folder is not the one that was verified, or other files are there already.
+        IntegrityError: The model folder or the release is not what was verified, or other files are there already.
         ForeignError: Another cluster published that version there.
         ShortlistError: The store is unavailable or refuses.
     """
-    verify_manifest(deployment.model_folder)
-    if (got := folder_digest(deployment.model_folder)) != deployment.digest:
-        raise IntegrityError(
-            f"{deployment.model_folder}: digest {got}, but {deployment.digest} was blessed; train again"
-        )
+    _verify(deployment.model_folder, deployment.digest)
+    if deployment.release is not None:
+        _verify(deployment.release, deployment.release_digest)
     version, model = deployment.version, deployment.digest
     with TemporaryDirectory(prefix="shortlist-") as scratch:
         repository = Path(scratch) / "repository"
@@ -59,6 +62,8 @@ def publish(objects: ObjectStore, owner: ObjectOwner, deployment: Deployment, se
         digest = folder_digest(repository)
         _claim(objects, owner, _key(owner, version, model), {"model": model, "kind": deployment.kind})
         objects.put_folder(deployment.model_folder, model_key(owner, version, model))
+        if deployment.release is not None:
+            objects.put_folder(deployment.release, release_key(owner, version, model, deployment.release_digest))
         objects.put_folder(repository, repository_key(owner, version, model, digest))
     return digest
 
@@ -82,6 +87,12 @@ def verify_published(objects: ObjectStore, key: str, digest: str) -> None:
     found = {name.removeprefix(f"{key}/") for name in objects.keys(f"{key}/")} - {RECORD}
     if wrong := sorted(found ^ set(files)):
         raise IntegrityError(f"{where}: '{wrong[0]}' is missing or was added; published folders never change")
+
+
+def _verify(folder: Path, digest: str) -> None:
+    verify_manifest(folder)
+    if (got := folder_digest(folder)) != digest:
+        raise IntegrityError(f"{folder}: digest {got}, but {digest} was blessed; train again")
 
 
 def _claim(objects: ObjectStore, owner: ObjectOwner, key: str, about: dict[str, Any]) -> None:

@@ -18,7 +18,13 @@ from shortlist.rollout.kserve.owner import (
     ObjectOwner,
 )
 from shortlist.rollout.local.deployment import Route
-from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, VERSION_HEADER
+from shortlist.serving.server.headers import (
+    ROLLOUT_HEADER,
+    STEP_HEADER,
+    TRACK_HEADER,
+    VERSION_HEADER,
+    recommend_model,
+)
 from shortlist.spec.cluster import Cluster
 
 SHARES: Final = 100
@@ -118,23 +124,24 @@ def service_of(inference_service: str) -> str:
 
 
 def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) -> list[Object]:
-    path = f"/v2/models/{model}"
+    paths = [f"/v2/models/{name}" for name in (model, recommend_model(model))]
     users = {
-        "matches": [_match(f"{path}/infer", "POST")],
+        "matches": [_match(f"{path}/infer", "POST") for path in paths],
         "backendRefs": [_share(route, *share, service=services[share[1]]) for share in shares(route)],
         "timeouts": {"request": timeout},
     }
     # A client that names a version gets it and counts for no track.
     named = [
         {
-            "matches": [_match(f"{path}/versions/{version}/infer", "POST")],
+            "matches": [_match(f"{path}/versions/{version}/infer", "POST") for path in paths],
             "filters": [_remove_internal_headers()],
             "backendRefs": [_backend(services[version])],
             "timeouts": {"request": timeout},
         }
         for version in sorted({route.stable, route.canary or route.stable})
     ]
-    sides = ("/v2", "/v2/health/live", "/v2/health/ready", path, f"{path}/ready")
+    of_models = (side for path in paths for side in (path, f"{path}/ready"))
+    sides = ("/v2", "/v2/health/live", "/v2/health/ready", *of_models)
     asides = {
         "matches": [_match(side, "GET") for side in sides],
         "backendRefs": [_backend(services[route.stable])],

@@ -24,6 +24,8 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 9000
 FILES: Final = "/mnt/shortlist"
 """Folder of the version's files in a pod."""
+RELEASE: Final = "release"
+"""Folder inside that of what is released with the model."""
 LOG: Final = "/mnt/log"
 """Folder of the prediction log in a pod."""
 _SERVICE_PORT: Final = 80
@@ -45,6 +47,7 @@ def server_settings(spec: str, deployment: Deployment, serving: Serving, online_
         model=spec,
         version=deployment.version,
         model_folder=Path(FILES) / "model",
+        release=None if deployment.release is None else Path(FILES) / RELEASE,
         predictor="",
         host="0.0.0.0",  # noqa: S104  (a pod's own; who may come in, the network policies say)
         http_port=HTTP_PORT,

@@ -14,11 +14,11 @@ from kube_server import Behaviour, Fault, KubeServer, Object
 from shortlist.rollout.kserve.errors import ClusterError, ForeignError
 from shortlist.rollout.kserve.fetch import fetch
 from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION
-from shortlist.rollout.kserve.published import model_key
-from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
+from shortlist.rollout.kserve.published import model_key, release_key
+from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.spec.cluster import Cluster, Images, Task
-from shortlist.storage.artefacts import IntegrityError
+from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
 
 ROLLOUT = "20261121-120000-demo-0000"
 FIVE = Route(stable=1, canary=2, percent=5, rollout=ROLLOUT, step=0)
@@ -96,6 +96,67 @@ def test_a_version_that_is_being_deleted_is_made_anew(world: World, kube: KubeSe
     world.fleet().retire(2)
     both(world)
     assert kube.object("InferenceService", world.name(2))["metadata"]["uid"] != before
+
+
+class TestRelease:
+    """What is released with a model: sources, filters and ordering."""
+
+    @pytest.fixture
+    def released(self, world: World, tmp_path: Path) -> Deployment:
+        return self.with_release(world, tmp_path / "release", "popular")
+
+    def with_release(self, world: World, folder: Path, what: str) -> Deployment:
+        folder.mkdir()
+        (folder / "slates.json").write_text(f'{{"filters": "{what}"}}')
+        write_manifest(folder)
+        changes = {"release": folder, "release_digest": folder_digest(folder)}
+        return world.deployment(2).model_copy(update=changes)
+
+    def key(self, world: World, deployment: Deployment) -> str:
+        return release_key(world.fleet().owner, 2, deployment.digest, deployment.release_digest)
+
+    def test_it_is_published_with_the_version_and_fetched_by_its_pods(
+        self, world: World, kube: KubeServer, released: Deployment, tmp_path: Path
+    ) -> None:
+        fleet = world.fleet()
+        fleet.deploy(released)
+        fleet.deploy(released)
+        fleet.verify(2)
+        made = kube.object("InferenceService", world.name(2))
+        assert made["metadata"]["annotations"][RELEASE_ANNOTATION] == released.release_digest
+        asked = made["spec"]["transformer"]["initContainers"][1]["args"]
+        key, digest = asked[asked.index("--key") + 1], asked[asked.index("--digest") + 1]
+        fetched = fetch(world.objects, key, digest, tmp_path / "pod" / "release")
+        assert folder_digest(fetched) == released.release_digest == digest
+
+    def test_published_files_that_were_replaced_end_the_rollout(
+        self, world: World, kube: KubeServer, released: Deployment, tmp_path: Path
+    ) -> None:
+        world.fleet().deploy(released)
+        key = self.key(world, released)
+        with pytest.raises(IntegrityError, match=rf"but this pod serves {'0' * 16}; nothing is started"):
+            fetch(world.objects, key, "0" * 16, tmp_path / "pod")
+        world.objects.write(f"{key}/extra.json", b"{}")
+        with pytest.raises(IntegrityError, match=r"'extra.json' is missing or was added; published folders never"):
+            world.fleet().verify(2)
+
+    def test_a_folder_that_was_changed_is_not_published(
+        self, world: World, kube: KubeServer, released: Deployment
+    ) -> None:
+        assert released.release is not None
+        (released.release / "slates.json").write_text("{}")
+        write_manifest(released.release)
+        with pytest.raises(IntegrityError, match=rf"release: digest .*, but {released.release_digest} was blessed"):
+            world.fleet().deploy(released)
+        assert kube.named("InferenceService") == [world.name(1)]
+
+    def test_a_version_that_serves_another_release_is_refused(
+        self, world: World, kube: KubeServer, released: Deployment, tmp_path: Path
+    ) -> None:
+        world.fleet().deploy(released)
+        other = self.with_release(world, tmp_path / "other", "other")
+        with pytest.raises(IntegrityError, match=rf"serves release '{released.release_digest}', and version 2 has"):
+            world.fleet().deploy(other)
 
 
 def test_retiring_twice_or_what_never_was_does_no_harm(world: World, kube: KubeServer) -> None:

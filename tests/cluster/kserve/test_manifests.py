@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kube_server import Object
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
-from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, ObjectOwner, holds
+from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, RELEASE_ANNOTATION, ObjectOwner, holds
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, sent_to, shares
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
 from shortlist.rollout.local.deployment import Deployment, Route
@@ -125,6 +126,38 @@ def test_every_pod_verifies_its_files_before_anything_starts() -> None:
     assert predictor[:4] == ["--source", "s3://models/shortlist", "--key", f"{key}/repository-{'f' * 16}"]
     assert predictor[4:6] == ["--digest", "f" * 16]
     assert transformer[2:6] == ["--key", f"{key}/model", "--digest", "0123456789abcdef"]
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, FULL])
+def test_a_release_is_verified_beside_the_model_and_fits_the_schema(cluster: Cluster) -> None:
+    released = version(release="a" * 16)
+    service = inference_service(released, cluster)
+    assert problems(service) == []
+    assert service["metadata"]["annotations"][RELEASE_ANNOTATION] == "a" * 16
+    of_model, of_release = service["spec"]["transformer"]["initContainers"]
+    assert (of_model["name"], of_release["name"]) == ("verify", "verify-release")
+    key = f"versions/demo/v5-0123456789abcdef/release-{'a' * 16}"
+    assert of_release["args"][2:] == ["--key", key, "--digest", "a" * 16, "--to", "/mnt/shortlist/release"]
+    assert len(service["spec"]["predictor"]["initContainers"]) == 1  # Triton only scores
+    assert len(inference_service(version(), cluster)["spec"]["transformer"]["initContainers"]) == 1
+
+
+def test_a_pods_server_recommends_where_there_is_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Deployment(version=5, kind="dlrm", model_folder="/model", digest="0" * 16, store=None)
+    released = plain.model_copy(update={"release": Path("/release"), "release_digest": "a" * 16})
+    for deployment, folder in ((plain, None), (released, Path("/mnt/shortlist/release"))):
+        told = server_settings("demo", deployment, Serving(), RedisOnline(kind="redis"))
+        monkeypatch.setenv(VARIABLE, json.dumps(told))
+        assert settings_in_pod(["--predictor_host", "triton"]).release == folder
+
+
+def test_requests_for_recommendations_are_split_like_those_for_scores() -> None:
+    users, *named, asides = route(ROUTES[1])["spec"]["rules"]
+    assert [one["path"]["value"] for one in users["matches"]] == [
+        "/v2/models/demo/infer", "/v2/models/demo.recommend/infer"
+    ]  # fmt: skip
+    assert [len(one["matches"]) for one in named] == [2, 2]
+    assert "/v2/models/demo.recommend" in [one["path"]["value"] for one in asides["matches"]]
 
 
 def test_secrets_are_named_and_never_held() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from shortlist.deployment.refreshed_releases import refresh_releases
 from shortlist.deployment.why import explain
+from shortlist.features.feast_store_location import feast_store_location
+from shortlist.recommending.refreshed import RELEASES, announced_releases
 from shortlist.rollout.phases import Phase
 
 pytestmark = pytest.mark.servers
@@ -58,3 +63,27 @@ def test_more_items_than_there_are_is_the_clients_mistake(live: Any) -> None:
             assert (error.code, "k: got 1000000; wanted 1 to" in error.read().decode()) == (400, True)
     else:
         raise AssertionError("it was answered")
+
+
+def test_a_refresh_reaches_the_servers_and_slates_name_the_release_that_made_them(live: Any, tmp_path: Path) -> None:
+    world, numbers = live.world, count()
+    place = feast_store_location(world.store)
+    try:
+        items = refresh_releases(world.origin, world.spec.data, world.log, "", tmp_path / "releases", 1)
+        made = announced_releases(place)
+        tags = [world.origin.tracker.registry.tags_of(world.versions[name]) for name in ("first", "second")]
+        assert set(made) == {one["release"] for one in tags} and items > 50
+        refreshed = pl.col("slate:release").is_in([one.digest for one in made.values()])
+
+        def is_logged() -> bool:
+            number = next(numbers)
+            recommended(live, f"refreshed-{number}", 5, user=number)
+            return live.predictions().filter(refreshed).height > 0
+
+        live.until(is_logged, "no slate was made by the refreshed release")
+        row = live.predictions().filter(refreshed).to_dicts()[0]
+        text = "\n".join(explain(live.places, row["request_id"], place))
+        (blessed,) = (digest for digest, one in made.items() if one.digest == row["slate:release"])
+        assert f"release    {row['slate:release']}, a refresh of {blessed}, the training's; {items} items" in text
+    finally:
+        (world.store / RELEASES).unlink(missing_ok=True)

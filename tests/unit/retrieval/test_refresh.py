@@ -71,9 +71,9 @@ class Shop:
         section = {"candidates": 3, "recent_items": 5} | section
         fit_retrieval(Retrieval.model_validate(section), declared(), table, days(0), folder / "fitted", 1)
 
-    def refresh(self, listed: dict[str, Any] | None = None, **data: Any) -> Retriever:
+    def refresh(self, listed: dict[str, Any] | None = None) -> Retriever:
         table = self._log.write([*first_day(), *later_day()], items=listed or items(*range(11), NEW))
-        refresh_retrieval(self.folder / "fitted", declared(**data), table, self.folder / "refreshed", 1)
+        refresh_retrieval(self.folder / "fitted", declared(), table, self.folder / "refreshed", 1)
         return Retriever.open(self.folder / "refreshed")
 
 
@@ -167,12 +167,6 @@ def test_sources_that_were_changed_are_not_refreshed(log: Log, tmp_path: Path) -
 def test_towers_without_vectors_of_columns_have_to_be_trained_again(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"item_content\.json: missing; .* Train again"):
         ItemContent.read(tmp_path)
-
-
-def test_a_log_without_what_sources_read_is_refused(log: Log, tmp_path: Path) -> None:
-    shop = Shop(log, tmp_path, sources={"near": COUNTED["near"]})
-    with pytest.raises(ValueError, match=r"retrieval\.sources\.near: 'content' is no column of a side table"):
-        shop.refresh(side_tables=[])
 
 
 def test_listed_items_need_a_table() -> None:

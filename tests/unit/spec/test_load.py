@@ -158,11 +158,14 @@ def test_without_the_projects_registry_the_user_is_told_where_to_run(monkeypatch
         model_sections()
 
 
-def test_a_cluster_says_that_its_servers_do_not_order() -> None:
+def test_a_cluster_says_that_its_pods_do_not_know_what_users_were_shown() -> None:
     demo = ROOT / "pipelines/specs/demo.yaml"
     assert load_spec(demo).notices == ()
     cluster = (
         'runtime={"profile": "cluster", "target": "kserve", "objects": {"kind": "bucket", "url": "s3://models/demo"}}'
     )
-    (notice,) = load_spec(demo, [cluster]).notices
-    assert notice.startswith("filters and ordering: evaluated and gated in every run, but servers of target: kserve")
+    assert load_spec(demo, [cluster]).notices == ()
+    seen = 'filters.rules.+={"kind": "seen", "window": "7d"}'
+    assert load_spec(demo, [seen]).notices == ()
+    (notice,) = load_spec(demo, [cluster, seen]).notices
+    assert notice.startswith("filters.rules.1: 'seen' removes what a user was shown, and a pod of target: kserve knows")

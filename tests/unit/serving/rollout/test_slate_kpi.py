@@ -16,8 +16,10 @@ import pytest
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
 from shortlist.rollout.analysis_observer import observation
 from shortlist.rollout.checks import Health
+from shortlist.rollout.checks_kpi import interval
 from shortlist.rollout.evidence import RolloutEvidence
 from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.sequential_difference import UserValues, difference
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
@@ -149,3 +151,26 @@ def test_a_canary_whose_slates_are_as_good_is_promoted(tmp_path: Path, slate: st
     assert evidence.kpi.canary_users == USERS // 2
     said, _ = judged(tmp_path / "last", [*first, *played(GOOD, GOOD, 1, 3)], 1, policy(slate))
     assert said.decision == "promote", said.reason
+
+
+def is_rolled_back(slate: str, effect: float, seed: int) -> bool:
+    """Play a rollout in which users come one after another, and look 20 times; `effect` is the canary's loss."""
+    random = np.random.default_rng(seed)
+    users, canary = 1_000, np.arange(1_000) % 2 == 0
+    chance = 0.4 * random.beta(2, 8, users) * (1 - effect * canary)
+    clicks = random.binomial(10, np.repeat(chance[:, None], 5, axis=1))
+    asked = np.arange(5) < random.integers(1, 6, (users, 1))
+    done = np.where(asked, clicks > 0 if slate == "hits" else clicks, 0)
+    order = random.permutation(users)
+    for seen in range(50, users + 1, 50):
+        some = order[:seen]
+        shown, positive = (part[some].sum(axis=1, keepdims=True).astype(float) for part in (asked, done))
+        if interval(difference(UserValues(shown, positive, canary[some][:, None])), policy(slate)).high < 0:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("slate", ["hits", "clicks"])
+def test_looking_often_at_slates_sends_few_equal_canaries_back_and_most_bad_ones(slate: str) -> None:
+    assert sum(is_rolled_back(slate, 0.0, seed) for seed in range(100)) <= 3  # alpha is 0.01
+    assert sum(is_rolled_back(slate, 0.4, seed) for seed in range(30)) >= 27

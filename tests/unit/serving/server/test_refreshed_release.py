@@ -221,8 +221,10 @@ def test_a_release_that_reads_what_the_log_has_no_more_is_not_refreshed(local: R
     items = local.data.side_tables[1]
     lighter = items.model_copy(update={"columns": tuple(one for one in items.columns if one.name != "weight")})
     data = local.data.model_copy(update={"side_tables": (local.data.side_tables[0], lighter)})
-    with pytest.raises(ShortlistError, match=r"'weight'.* The release of the version that serves reads it"):
-        refresh_release(release, data, local.log, "", local.folder / "refreshed", 1)
+    none = data.model_copy(update={"side_tables": ()})
+    for changed, lacks in ((data, "'weight'"), (none, "no side table has the key 'item_id'")):
+        with pytest.raises(ShortlistError, match=rf"{lacks}.* The released stages read it: declare it again, or train"):
+            refresh_release(release, changed, local.log, "", local.folder / "refreshed", 1)
     assert not (local.folder / "refreshed").exists()
 
 
