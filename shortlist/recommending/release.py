@@ -17,7 +17,7 @@ from shortlist.ordering.order import columns_read
 from shortlist.recommending.candidate_columns import candidate_types, type_of
 from shortlist.recommending.recommender import Recommender
 from shortlist.retrieval.catalogue import write_mappable
-from shortlist.retrieval.retriever import Retriever
+from shortlist.retrieval.retriever import RETRIEVAL, Retriever
 from shortlist.retrieval.source import users_of
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
@@ -67,6 +67,15 @@ def write_release(
         write_json(staging / SLATES, sections)
         write_manifest(staging)
     return retriever.catalogue.size
+
+
+def released_retrieval(folder: Path) -> Retrieval:
+    """Return the section that the sources of a release were fitted with.
+
+    Raises:
+        IntegrityError: There is none.
+    """
+    return Retrieval.model_validate(read_json(folder / _SOURCES / RETRIEVAL)["section"])
 
 
 def open_release(folder: Path, data: Data) -> Recommender:
