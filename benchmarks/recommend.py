@@ -2,7 +2,8 @@
 
 Both go through the same Envoy, server and Triton, in turn: a client that brings 500 candidates gets their scores, a
 client that brings a user gets a slate of 10 from 500 candidates of three sources, diversified by vectors of 64 numbers.
-What the added stages cost is the difference.
+What the added stages cost is the difference. What a server's own thread does in them is measured apart, as processor
+time, which other programs on the machine do not lengthen much.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import json
 import shutil
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,7 +28,8 @@ from benchmarks.serve_world import Question, World, demo_world
 from shortlist.contracts import Files
 from shortlist.data.side_tables import side_path
 from shortlist.ordering.order import order
-from shortlist.recommending.release import write_release
+from shortlist.recommending.recommender import SlateRequest
+from shortlist.recommending.release import open_release, write_release
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.traffic.requests import prepare
@@ -68,7 +72,7 @@ def main() -> None:
         status.update("asking")
         with served(world, "xgboost", release) as stack:
             lines = lines_of(*asked(world, stack), items)
-        lines.append(diversity_line())
+        lines += [*stage_lines(world, release), diversity_line()]
     show(f"{PLACES} of {items:,} items through Envoy and Triton", lines)
     record(lines)
 
@@ -147,6 +151,27 @@ def lines_of(ranked: list[float], recommended: list[float], items: int) -> list[
             added = Line("recommend", "added stages, p50", round(ours - peer, 3), "ms", PEER, round(ours / peer - 1, 3))
             lines.append(added)
     return lines
+
+
+def stage_lines(world: World, release: Path) -> list[Line]:
+    """Return the processor time of finding candidates and of ordering them, in this process."""
+    stages, random = open_release(release, with_vectors(world.spec.data)), np.random.default_rng(3)
+    spent: dict[str, list[float]] = {"finding candidates": [], "ordering": []}
+    for user in range(1, CALLS * ROUNDS + 1):
+        request = SlateRequest(f"request {user}", user, PLACES, datetime.now(UTC))
+        begun = time.thread_time()
+        found = stages.find(request)
+        between = time.thread_time()
+        scores = random.random(found.rows.height)
+        scored = time.thread_time()
+        stages.slate(request, found, scores)
+        spent["finding candidates"].append(between - begun)
+        spent["ordering"].append(time.thread_time() - scored)
+    return [
+        Line("recommend", f"{name}, processor time, p{of}", float(np.percentile(times, of)) * 1_000, "ms")
+        for name, times in spent.items()
+        for of in (50, 99)
+    ]
 
 
 def diversity_line() -> Line:

@@ -137,6 +137,11 @@ ASKED: Final = (
         "<=",
         1.3,
     ),
+    Target("index, recall@500", "index", "index", "*recall@500", "value", ">=", 0.98),
+    Target("a scan of a million vectors", "index", "index", "1 000 000 items, scan, proc*", "ratio", "<=", 0.5),
+    Target("stages added to scoring, p50", "recommend", "recommend", "added stages, p50", "ratio", "<=", 1.5),
+    Target("MMR of 500 to 10", "recommend", "recommend", "MMR, 500 to 10", "value", "<=", 1.0),
+    Target("two towers, plain torch's rate", "two_tower", "two_tower", "ours", "ratio", ">=", 1.5),
     Target("a refresh of one day, time", "tile_costs", "freshness", "refresh of 1 day, time", "ratio", "<=", 0.9),
 )
 

@@ -165,7 +165,8 @@ class Deployer:
         version = deployment.version
         port = stack.record.versions[version].ports.http
         data = self._declared(stack, version)
-        return live_load_failures(port, self.name, data, self._log_folder(), self._gates.infra)
+        infra, release = self._gates.infra, deployment.release
+        return live_load_failures(port, self.name, data, self._log_folder(), infra, release=release)
 
     @contextmanager
     def _traffic(self, stack: Stack) -> Iterator[None]:

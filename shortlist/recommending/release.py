@@ -16,7 +16,8 @@ from shortlist.filters.rules import Allow, Deny
 from shortlist.ordering.order import columns_read
 from shortlist.recommending.candidate_columns import candidate_types, type_of
 from shortlist.recommending.recommender import Recommender
-from shortlist.retrieval.retriever import Retriever
+from shortlist.retrieval.catalogue import write_mappable
+from shortlist.retrieval.retriever import RETRIEVAL, Retriever
 from shortlist.retrieval.source import users_of
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
@@ -65,11 +66,20 @@ def write_release(
         (staging / _LISTS).mkdir()
         for name, items in lists.items():
             items.to_frame(_ITEM).write_parquet(staging / _LISTS / f"{name}.parquet")
-        _user_columns(data, retriever.section, filters, ordering, log).write_ipc(staging / _USERS)
+        write_mappable(_user_columns(data, retriever.section, filters, ordering, log), staging / _USERS)
         sections = {"filters": filters.model_dump(mode="json"), "ordering": ordering.model_dump(mode="json")}
         write_json(staging / SLATES, sections | ({_REFRESHES: refreshes} if refreshes else {}))
         write_manifest(staging)
     return retriever.catalogue.size
+
+
+def released_retrieval(folder: Path) -> Retrieval:
+    """Return the section that the sources of a release were fitted with.
+
+    Raises:
+        IntegrityError: There is none.
+    """
+    return Retrieval.model_validate(read_json(folder / _SOURCES / RETRIEVAL)["section"])
 
 
 def open_release(folder: Path, data: Data) -> Recommender:

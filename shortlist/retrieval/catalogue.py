@@ -66,7 +66,7 @@ class Catalogue:
 
     def write(self, folder: Path) -> None:
         """Write ids and columns into a folder."""
-        self.items.rechunk().write_ipc(folder / FILE)  # not compressed, so that it can be mapped
+        write_mappable(self.items, folder / FILE)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -80,6 +80,14 @@ class Catalogue:
             raise IntegrityError(f"{path}: missing; build the retrieval again")
         items = pl.read_ipc(path, memory_map=True)
         return cls(items, items.columns[0])
+
+
+def write_mappable(rows: pl.DataFrame, path: Path) -> None:
+    """Write a table that a server maps into memory: not compressed, and in one piece.
+
+    From a table in several pieces, Polars copies a whole column to find a few of its rows.
+    """
+    rows.rechunk().write_ipc(path, record_batch_size=max(1, rows.height))
 
 
 def places_of(wanted: pl.Series, known: pl.Series) -> Rows:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns, DataError
 from shortlist.data.side_tables import side_path
 from shortlist.evaluation.retrieval import ALL
-from shortlist.retrieval.catalogue import Catalogue, Rows, places_of
+from shortlist.retrieval.catalogue import Catalogue, Rows, places_of, write_mappable
 from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Source
 from shortlist.retrieval.union import Candidates, united
 from shortlist.spec.data import Data
@@ -105,7 +105,7 @@ def _write_retrieval(
             except DataError as problem:
                 raise DataError(f"retrieval.sources.{name}: {problem}") from None
         given = FitData(log, data, days, catalogue, section.index, section.candidates, seed)
-        _recent_items(given, section.recent_items).rechunk().write_ipc(staging / _RECENT)
+        write_mappable(_recent_items(given, section.recent_items), staging / _RECENT)
         facts = {
             "section": section.model_dump(mode="json"),
             "items": catalogue.size,

@@ -32,6 +32,12 @@ class Infra(Section):
     """Longest median answer."""
     max_p99_ms: float = Field(default=500, gt=0)
     """Longest 99th percentile."""
+    slates_per_second: float = Field(default=5, gt=0)
+    """The load of whole slates, open loop, on the servers of a release before users see it; where it has retrieval."""
+    max_slate_p50_ms: float = Field(default=250, gt=0)
+    """Longest median slate: candidates, filters, the user's and the items' features, scores, order."""
+    max_slate_p99_ms: float = Field(default=1_000, gt=0)
+    """Longest 99th percentile of slates."""
     max_memory_mib: float = Field(default=4_096, gt=0)
     """Most resident memory of the server and what it starts."""
     max_cold_start_seconds: float = Field(default=60, gt=0)

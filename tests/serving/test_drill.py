@@ -31,6 +31,7 @@ def shorter(*drifts: dict[str, Any], days: int) -> Spec:
     spec["monitoring"] |= {"pages": "none"}
     # How fast servers answer beside other tests tells nothing of what is tested here.
     spec["gates"]["infra"] |= {"max_p50_ms": 5_000, "max_p99_ms": 10_000}
+    spec["gates"]["infra"] |= {"max_slate_p50_ms": 5_000, "max_slate_p99_ms": 10_000}
     spec["serving"]["canary"]["guardrails"] |= {"max_p99_ms": 10_000, "latency_floor_ms": 10_000}
     return parse_spec(yaml.safe_dump(spec))
 

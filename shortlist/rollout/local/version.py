@@ -95,8 +95,13 @@ def _server(
     return Program(
         name=name,
         command=(*record.server, str(settings)),
-        # Other settings make another program.
-        environment={"SHORTLIST_CONFIGURATION": sha256(settings), "PYTHONUNBUFFERED": "1"},
+        environment={
+            # Other settings make another program.
+            "SHORTLIST_CONFIGURATION": sha256(settings),
+            "PYTHONUNBUFFERED": "1",
+            # A server searches for one query at a time; OpenBLAS's other threads would wait for the next one, busily.
+            "OPENBLAS_NUM_THREADS": "1",
+        },
     )
 
 

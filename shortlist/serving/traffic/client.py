@@ -37,8 +37,9 @@ class Endpoint(BaseModel):
     one id count once in windows, KPIs and collected rows."""
     connections: int = 1
     """Of gRPC, which sends many requests at once over each; HTTP opens what it needs."""
-    scores_per_row: int = 1
-    """Of a Triton that answers all labels in one tensor; our server answers each in an output of its own."""
+    scores_per_row: int | None = 1
+    """Of a Triton that answers all labels in one tensor; our server answers each in an output of its own. None: any
+    number, as of slates."""
 
 
 class ConnectionNotMadeError(Exception):
@@ -84,8 +85,9 @@ class Client(ABC):
                 resent = True
                 await asyncio.sleep(_PAUSE_SECONDS)  # until a killed process accepts no connection any more
             else:
-                wanted = request.rows * self.endpoint.scores_per_row
-                return replace(_checked(answer, wanted), retries=retries, resent=resent)
+                if self.endpoint.scores_per_row is not None:
+                    answer = _checked(answer, request.rows * self.endpoint.scores_per_row)
+                return replace(answer, retries=retries, resent=resent)
 
     @abstractmethod
     async def __aenter__(self) -> Self:

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn.metrics import ndcg_score
 
 from shortlist.evaluation.list_metrics import Relevant, list_metrics
-from shortlist.retrieval.catalogue import repeated
+from shortlist.retrieval.catalogue import Catalogue, repeated, write_mappable
 from shortlist.retrieval.source import Ranked, best
 from shortlist.retrieval.union import united
 
@@ -24,6 +26,17 @@ def test_best_orders_by_score_then_row_and_pads() -> None:
     found = best(np.array([[5, 3, -1, 9]], np.int32), np.array([[1.0, 1.0, 7.0, 2.0]], np.float32), 5)
     assert found.items.tolist() == [[9, 3, 5, -1, -1]]
     assert found.scores[0, 3] == -np.inf
+
+
+def test_a_table_that_is_mapped_is_one_piece_however_long(tmp_path: Path) -> None:
+    # Polars writes 122 000 rows of 8 columns at once, if not told otherwise.
+    catalogue = Catalogue(pl.DataFrame({"item": np.arange(300_000), **{f"c{one}": 0 for one in range(8)}}), "item")
+    catalogue.write(tmp_path)
+    read = Catalogue.read(tmp_path)
+    assert read.size == 300_000
+    assert {column.n_chunks() for column in read.items} == {1}
+    write_mappable(pl.DataFrame(schema={"user": pl.Int64}), tmp_path / "empty.arrow")
+    assert pl.read_ipc(tmp_path / "empty.arrow", memory_map=True).height == 0
 
 
 def test_a_union_holds_each_item_once_with_its_rank_in_every_source() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from retrieval_log import Log, Row, days, declared
 
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
-from shortlist.filters.base import UserHistory
+from shortlist.filters.base import FilterRequest, UserHistory
+from shortlist.filters.rules import Where
 from shortlist.recommending.candidate_columns import candidate_types, check_scores, check_slates
 from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
@@ -60,6 +61,31 @@ def request(**changes: Any) -> SlateRequest:
 
 def items(found: FoundCandidates) -> list[int]:
     return found.rows["item"].to_list()
+
+
+def test_a_filter_that_asks_nothing_of_a_request_is_evaluated_once(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[tuple[str, int]] = []
+    keeps = Where.keeps
+
+    def noted(rule: Where, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+        evaluated.append((rule.name, candidates.height))
+        return keeps(rule, candidates, asked)
+
+    monkeypatch.setattr(Where, "keeps", noted)
+    rules = [
+        {"kind": "where", "name": "priced", "keep": "price IS NOT NULL"},
+        {"kind": "where", "name": "of_today", "keep": "now >= DATE '2026-03-03'"},
+        {"kind": "deny", "path": "denied.txt"},
+    ]
+    stages = recommender(retriever, filters={"rules": rules}, lists={"deny": pl.Series([40])})
+    assert evaluated == [("priced", 5)]  # for the whole catalogue
+    today, before = stages.find(request()), stages.find(request(now=NOW - timedelta(days=1)))
+    assert evaluated[1:] == [("of_today", 3), ("of_today", 3)]
+    assert (items(today), items(before)) == ([30, 10], [])  # and 40, which is denied
+    assert today.removed_counts == {"deny": 1}
+    assert before.removed_counts == {"of_today": 3}
 
 
 def test_a_slate_goes_through_all_stages(retriever: Retriever) -> None:

@@ -17,16 +17,27 @@ from shortlist.contracts import Columns, Files
 from shortlist.serving.validation.live_load_test import live_load_failures
 from shortlist.spec.data import Data
 from shortlist.spec.gates import Infra
+from shortlist.storage.artefacts import write_json
 from shortlist.storage.tables import DayTableWriter
 
 pytestmark = pytest.mark.servers
 
 ROWS = 12
-LIMITS = Infra(rows_per_request=4, requests_per_second=100, seconds=0.2, max_p50_ms=100, max_p99_ms=150)
+LIMITS = Infra(
+    rows_per_request=4, requests_per_second=100, seconds=0.2, max_p50_ms=100, max_p99_ms=150, slates_per_second=50,
+    max_slate_p50_ms=100, max_slate_p99_ms=150,
+)  # fmt: skip
 DATA = Data.model_validate(
     {
         "source": {"kind": "generated"},
-        "columns": [{"name": "price", "type": "number"}, {"name": "is_click", "type": "integer"}],
+        "columns": [
+            {"name": "person", "type": "integer"},
+            {"name": "video", "type": "string"},
+            {"name": "price", "type": "number"},
+            {"name": "is_click", "type": "integer"},
+        ],
+        "user": "person",
+        "item": "video",
         "label": "is_click",
         "clock": {"kind": "row_order"},
     }
@@ -36,8 +47,8 @@ Behaviour = Callable[[int], tuple[int, float]]
 
 
 @contextmanager
-def serving(behaviour: Behaviour) -> Iterator[int]:
-    """Give the port of a server in a thread of its own."""
+def serving(behaviour: Behaviour, slate: Behaviour, slates: list[bytes]) -> Iterator[int]:
+    """Give the port of a server in a thread of its own; requests for slates are put into a list."""
     running, loop, ended, ports, asked = threading.Event(), asyncio.new_event_loop(), asyncio.Event(), [0], [0]
 
     async def infer(request: web.Request) -> web.Response:
@@ -48,9 +59,17 @@ def serving(behaviour: Behaviour) -> Iterator[int]:
         outputs = [{"name": "score", "data": [0.5] * LIMITS.rows_per_request}]
         return web.json_response({"model_version": "4", "outputs": outputs}, status=status)
 
+    async def recommend(request: web.Request) -> web.Response:
+        slates.append(await request.read())
+        status, seconds = slate(len(slates))
+        await asyncio.sleep(seconds)
+        outputs = [{"name": "score", "data": [0.5] * (1 + len(slates) % 3)}]  # some slates are short
+        return web.json_response({"model_version": "4", "outputs": outputs}, status=status)
+
     async def serve() -> None:
         app = web.Application()
         app.router.add_post("/v2/models/m/infer", infer)
+        app.router.add_post("/v2/models/m.recommend/infer", recommend)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -80,6 +99,8 @@ def log(tmp_path: Path) -> Path:
             Columns.IMPRESSION: range(ROWS),
             Columns.LABEL: pl.Series([0, 1] * (ROWS // 2), dtype=pl.Int8),
             "price": [float(row) for row in range(ROWS)],
+            "person": [row // 4 for row in range(ROWS)],
+            "video": [f"video {row}" for row in range(ROWS)],
         }
     )
     writer = DayTableWriter(tmp_path / "log", Files.LOG, 1_000)
@@ -88,9 +109,48 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    section = {"candidates": 7, "context": ["price"], "sources": {"popular": {"kind": "popular"}}}
+    (tmp_path / "release" / "sources").mkdir(parents=True)
+    write_json(tmp_path / "release" / "sources" / "retrieval.json", {"section": section})
+    return tmp_path / "release"
+
+
+def well(number: int) -> tuple[int, float]:
+    return 200, 0.0
+
+
 def reasons(log: Path, behaviour: Behaviour) -> list[str]:
-    with serving(behaviour) as port:
+    with serving(behaviour, well, []) as port:
         return live_load_failures(port, "m", DATA, log, LIMITS)
+
+
+def slate_reasons(log: Path, release: Path, slate: Behaviour, slates: list[bytes] | None = None) -> list[str]:
+    with serving(well, slate, [] if slates is None else slates) as port:
+        return live_load_failures(port, "m", DATA, log, LIMITS, release=release)
+
+
+def test_slates_are_asked_for_nobody_with_recent_items_and_the_declared_context(log: Path, release: Path) -> None:
+    slates: list[bytes] = []
+    assert slate_reasons(log, release, well, slates) == []
+    asked = slates[0]
+    assert len(slates) == 10 + 10  # ten are for warming, and 0.2 s at 50 a second
+    assert b'"k"' in asked and b'"recent_items"' in asked and b'"price"' in asked
+    assert b"video 0" in asked and b'"person"' not in asked
+
+
+def test_a_release_whose_slates_are_slow_is_held_however_fast_it_scores(log: Path, release: Path) -> None:
+    p50, p99 = slate_reasons(log, release, lambda number: (200, 0.2 if (number - 1) % 20 >= 10 else 0.0))
+    assert p50.startswith("slate p50 2")
+    assert p50.endswith(" ms > 100 ms (gates.infra.max_slate_p50_ms) at 50 slates per second")
+    assert p99.endswith(" ms > 150 ms (gates.infra.max_slate_p99_ms) at 50 slates per second")
+
+
+def test_a_slate_that_is_not_answered_holds_at_once(log: Path, release: Path) -> None:
+    assert slate_reasons(log, release, lambda number: (500 if number == 15 else 200, 0.0)) == [
+        "1 of 10 slates were not answered"
+    ]
 
 
 def test_a_server_that_bears_the_load_is_not_held(log: Path) -> None:
