@@ -40,6 +40,10 @@ class Where(Filter):
         kept: np.ndarray = checked(self.keep).over(candidates).fill_null(value=False).to_numpy()
         return kept
 
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count by the filter of the table's own library, which leaves out what is null."""
+        return shown.height - shown.filter(pl.sql_expr(self.keep)).height
+
 
 class Seen(Filter):
     """Remove what the user was shown, or took, within a window."""
@@ -74,6 +78,16 @@ class Seen(Filter):
             items = items.filter(past.positive[first:])
         kept: np.ndarray = ~candidates[Columns.ITEM].is_in(items.implode()).to_numpy()
         return kept
+
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count event by event."""
+        past = request.history
+        if past is None:
+            return 0
+        first, every = request.now - length_of(self.window), self.of == "shown"
+        events = zip(past.items, past.times, past.positive, strict=True)
+        remembered = {item for item, time, positive in events if time >= first and (every or positive)}
+        return sum(item in remembered for item in shown[Columns.ITEM])
 
 
 class _ItemList(Filter):
@@ -126,6 +140,10 @@ class Allow(_ItemList):
         """Return where an item is listed."""
         return self._listed(candidates, request)
 
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count item by item."""
+        return len(set(shown[Columns.ITEM]) - set(request.lists[self.name]))
+
 
 class Deny(_ItemList):
     """Remove the items of a list."""
@@ -138,6 +156,10 @@ class Deny(_ItemList):
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where an item is not listed."""
         return ~self._listed(candidates, request)
+
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count item by item."""
+        return len(set(shown[Columns.ITEM]) & set(request.lists[self.name]))
 
 
 FILTERS: Final[dict[str, type[Filter]]] = {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny}
