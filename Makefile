@@ -194,8 +194,14 @@ bench-recommend: $(READY_TEST) $(READY_TRITON) ## a slate of 10 of a million ite
 bench-two-tower: $(READY) ## two-tower samples per second against a plain torch two-tower
 	@$(BIN)/python -m benchmarks.two_tower
 
-bench-candidates: $(READY) ## recall and nDCG of the sources on a log with a clock: make bench-candidates DATA=path/to/kuairand
-	@$(BIN)/python -m benchmarks.candidates "$(DATA)"
+bench-candidates: $(READY) ## recall and nDCG of sources against ALS, BPR and EASE (make peers-recommend): make bench-candidates DATA=path/to/kuairand [VALIDATION=1]
+	@$(BIN)/python -m benchmarks.candidates "$(DATA)" $(if $(VALIDATION),--validation)
+
+bench-metrics: $(READY) ## metrics of lists against ranx and RecTools (make peers-recommend): make bench-metrics [DATA=path/to/kuairand]
+	@$(BIN)/python -m benchmarks.list_metrics $(DATA)
+
+simulate-slates: $(READY) ## random requests to SPEC's stages, none of which may break a rule [REQUESTS=100000] [DATA=path]
+	@$(BIN)/python -m benchmarks.simulate_slates $(SPEC) --requests $(or $(REQUESTS),100000) $(if $(DATA),--data "$(DATA)")
 
 bench-tiles: $(READY) ## time and memory of statistics by tiles of a day and of ten minutes, of a refresh and of a backfill
 	@$(BIN)/python -m benchmarks.tile_costs
@@ -216,6 +222,10 @@ peers: requirements/peers.txt ## install what make bench-features compares us wi
 peers-sequences: requirements/peers-sequences.txt ## install what make bench-sequences compares us with, in an environment of its own
 	@$(PYTHON) -m venv .venv-peers-sequences
 	@.venv-peers-sequences/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-sequences.txt
+
+peers-recommend: requirements/peers-recommend.txt ## install what make bench-metrics and bench-candidates compare us with, in an environment of its own
+	@$(PYTHON) -m venv .venv-peers-recommend
+	@.venv-peers-recommend/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-recommend.txt
 
 bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [OPTIONS=1]
 	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(OPTIONS),--options)
@@ -338,4 +348,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-recommend bench-two-tower bench-candidates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences bench-sequences bench-attention setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention setup clean lock

@@ -1,65 +1,211 @@
 """How much of what users take next the sources find, `make bench-candidates DATA=path/to/kuairand`.
 
-The same days, users and metrics for all: every source is fitted on the days before the test days of the shipped spec
-`kuairand`, and asked once per user of the test days. Recent popularity is the peer to beat; differences are paired by
-user.
+The same days, users and metrics for all: everything is fitted on the days before the test days of the shipped spec
+`kuairand`, and asked once per user of the test days. The peers are recent popularity, and ALS, BPR and EASE of implicit
+and RecTools in an environment of their own (`make peers-recommend`), from the same positive rows and, like the towers,
+from what users watched and liked before the log begins. What a user took before is left out of all lists: nobody is
+shown a video twice here. Where a list has fewer than 500 items, as for users of whom nothing is known, the popular ones
+follow. Differences are paired by user.
+
+Settings, ours and the peers', were chosen on the validation days, which `--validation` measures instead.
 """
 
 from __future__ import annotations
 
-import sys
-from datetime import UTC, datetime
+import argparse
+import json
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from benchmarks.bench import Line, record, show
+from shortlist.contracts import Columns
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.intervals import bootstrap_mean
-from shortlist.evaluation.retrieval import EVALUATION, PER_USER
-from shortlist.retrieval.step import build_retrieval
+from shortlist.evaluation.list_metrics import ListMetrics, list_metrics
+from shortlist.features.split import split_days
+from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.evaluate import TestUsers, popularity_of, read_test_users
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.retrieval.source import users_of
+from shortlist.retrieval.union import united
 from shortlist.spec.load import load_spec
 from shortlist.spec.retrieval import Retrieval
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
 
 ROOT: Final = Path(__file__).parents[1]
 PEER: Final = "popular"
-SECTION: Final[dict[str, Any]] = {
-    "candidates": 500,
-    "sources": {
-        "popular": {"kind": "popular", "window_days": 3},
-        "popular_by_tab": {"kind": "popular", "window_days": 3, "keys": ["tab"]},
-        "co_visitation": {"kind": "co_visitation", "nearby": 10},
-        "two_tower": {"kind": "two_tower", "item_columns": ["author_id", "tag", "music_id"]},
+MOST: Final = 500
+MOST_TAKEN: Final = 200
+"""Items that a user may have taken before, by which lists are made longer."""
+HISTORIES: Final = ("watch_seq", "like_seq")
+"""Items that users watched and liked before the log begins, by the users' side table."""
+SOURCES: Final[dict[str, Any]] = {
+    "popular": {"kind": "popular", "window_days": 2},
+    "co_visitation": {"kind": "co_visitation", "nearby": 20, "neighbours": 500, "shrinkage": 5_000},
+    "two_tower": {
+        "kind": "two_tower", "item_columns": ["author_id", "tag", "music_id"], "user_columns": list(HISTORIES),
+        "epochs": 3, "temperature": 0.5,
     },
+}  # fmt: skip
+TOGETHER: Final[dict[str, tuple[str, ...]]] = {
+    "two_tower and co_visitation": ("two_tower", "co_visitation"),
+    "all three sources": ("two_tower", "co_visitation", "popular"),
 }
+PEERS: Final[dict[str, dict[str, Any]]] = {
+    "implicit ALS": {"kind": "als", "factors": 32, "iterations": 10, "histories": True},
+    "implicit BPR": {"kind": "bpr", "factors": 32, "iterations": 50, "histories": True},
+    "RecTools EASE": {"kind": "ease", "regularization": 500.0, "histories": True},
+}
+TRIED: Final[dict[str, dict[str, Any]]] = {
+    **PEERS,
+    "implicit ALS, log alone": {**PEERS["implicit ALS"], "histories": False},
+    "implicit BPR, log alone": {**PEERS["implicit BPR"], "histories": False},
+    "RecTools EASE, log alone": {**PEERS["RecTools EASE"], "histories": False},
+}
+_AT_ONCE: Final = 512
 
 
 def main() -> None:
     """Fit, evaluate, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", help="folder of KuaiRand")
+    parser.add_argument("--validation", action="store_true", help="measure the validation days, with all settings")
+    arguments = parser.parse_args()
     spec = load_spec(ROOT / "pipelines/specs/kuairand.yaml")
-    section = Retrieval.model_validate(SECTION)
-    section.check(spec.data)
     with TemporaryDirectory() as scratch:
-        raw, valid, quarantine = (Path(scratch) / name for name in ("raw", "valid", "quarantine"))
-        ingest(spec.data, Path(sys.argv[1]), raw, spec.runtime)
-        validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
-        build_retrieval(section, spec.data, valid, Path(scratch) / "out", spec.runtime.seed)
-        per_user = pl.read_parquet(Path(scratch) / "out" / EVALUATION / PER_USER)
+        log = validated(spec, Path(arguments.data), Path(scratch))
+        split = split_days([part.day for part in log.days], spec.data.split)
+        learnt = frozenset(split.fitted_on) | frozenset(() if arguments.validation else split.validation)
+        asked = frozenset(split.validation if arguments.validation else split.test)
+        found = measured(spec, log, learnt, asked, TRIED if arguments.validation else PEERS, Path(scratch))
+    lines = [line for metric in ("recall", "ndcg_at_10") for line in _lines(found, metric)]
+    show(f"Candidates of {len(found[PEER].items)} users", lines)
+    if not arguments.validation:
+        record(lines)
+
+
+def validated(spec: Spec, data: Path, scratch: Path) -> DayTable:
+    """Return the validated log."""
+    raw, valid, quarantine = (scratch / name for name in ("raw", "valid", "quarantine"))
+    ingest(spec.data, data, raw, spec.runtime)
+    return validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
+
+
+def measured(
+    spec: Spec, log: DayTable, learnt: frozenset[date], asked: frozenset[date], peers: Mapping[str, Any], scratch: Path
+) -> dict[str, ListMetrics]:
+    """Return the metrics of every list, by its name.
+
+    Args:
+        spec: The declaration.
+        log: The validated log.
+        learnt: Days to fit on.
+        asked: Days whose users are asked for.
+        peers: Settings by name.
+        scratch: A folder.
+    """
+    section = Retrieval.model_validate({"candidates": MOST + MOST_TAKEN, "sources": SOURCES})
+    section.check(spec.data)
+    fit_retrieval(section, spec.data, log, learnt, scratch / "release", spec.runtime.seed)
+    retriever = Retriever.open(scratch / "release")
+    users = read_test_users(retriever, spec.data, log, asked, spec.runtime.seed)
+    taken = Taken.of(spec, log, learnt, retriever, users)
+    lists = {name: taken.without(rows) for name, rows in _lists(retriever, users).items()}
+    lists |= _of_peers(taken, peers, scratch)
+    popular, popularity = lists[PEER], popularity_of(retriever)
+    return {name: list_metrics(filled(own, popular), users.relevant, popularity) for name, own in lists.items()}
+
+
+class Taken(NamedTuple):
+    """Positive rows, and what users watched or liked before the log begins; users and items are numbers."""
+
+    user: NDArray[np.int64]
+    item: NDArray[np.int64]
+    of_log: NDArray[np.bool_]
+    asked: NDArray[np.int64]
+    """The users who are asked for."""
+    items: int
+    """Of the catalogue."""
+
+    @classmethod
+    def of(cls, spec: Spec, log: DayTable, days: frozenset[date], retriever: Retriever, users: TestUsers) -> Taken:
+        """Return what users took before some days' end."""
+        user, item = spec.data.user or "", spec.data.item or ""
+        rows = log.scan(days).filter(pl.col(Columns.LABEL) == 1).select(user, item).collect()
+        tables = users_of(log.folder, spec.data)
+        earlier = [tables.select(user, pl.col(name).alias(item)).explode(item).drop_nulls() for name in HISTORIES]
+        every = pl.concat([rows, *(one.cast(dict(rows.schema)) for one in earlier)])
+        wanted = users.queries.users.cast(every.schema[user])
+        known = pl.concat([every[user], wanted]).unique().sort()
+        found = retriever.catalogue.rows_of(every[item]).astype(np.int64)
+        there, numbers = found >= 0, known.search_sorted(every[user]).to_numpy().astype(np.int64)
+        of_log = np.arange(len(found)) < rows.height
+        asked = known.search_sorted(wanted).to_numpy().astype(np.int64)
+        return cls(numbers[there], found[there], of_log[there], asked, retriever.catalogue.size)
+
+    def without(self, lists: Rows) -> Rows:
+        """Return the first 500 of the asked users' lists that they did not take before."""
+        keys = self.asked[:, None] * self.items + lists
+        kept = (lists >= 0) & ~np.isin(keys, self.user * self.items + self.item)
+        order = np.argsort(~kept, axis=1, kind="stable")[:, :MOST]
+        rows: Rows = np.where(np.take_along_axis(kept, order, 1), np.take_along_axis(lists, order, 1), -1)
+        return rows
+
+
+def filled(lists: Rows, popular: Rows) -> Rows:
+    """Return lists in which popular items follow the own ones, each item once, as long as those of the popular items.
+
+    >>> filled(np.array([[4, -1, -1]], np.int32), np.array([[4, 7, 1]], np.int32)).tolist()
+    [[4, 7, 1]]
+    """
+    found = np.full_like(popular, -1)
+    for line, (own, rest) in enumerate(zip(lists, popular, strict=True)):
+        kept = own[own >= 0]
+        every = np.concatenate([kept, rest[~np.isin(rest, kept)]])[: popular.shape[1]]
+        found[line, : len(every)] = every
+    return found
+
+
+def _lists(retriever: Retriever, users: TestUsers) -> dict[str, Rows]:
+    parts: dict[str, list[Rows]] = {}
+    for first in range(0, users.queries.size, _AT_ONCE):
+        lists = dict(retriever.lists(users.queries.slice(first, first + _AT_ONCE)))
+        for name, ranked in lists.items():
+            parts.setdefault(name, []).append(ranked.items)
+        for name, several in TOGETHER.items():
+            parts.setdefault(name, []).append(united([(one, lists[one]) for one in several], MOST + MOST_TAKEN).items)
+    return {name: np.concatenate(rows) for name, rows in parts.items()}
+
+
+def _of_peers(taken: Taken, peers: Mapping[str, Any], scratch: Path) -> dict[str, Rows]:
+    """Return the lists of models that learnt from the same rows."""
+    np.savez(scratch / "given.npz", models=json.dumps(dict(peers)), **taken._asdict())
+    program = [str(ROOT / ".venv-peers-recommend/bin/python"), str(ROOT / "benchmarks/peers/recommenders.py")]
+    subprocess.run([*program, str(scratch / "given.npz"), str(scratch / "lists.npz")], check=True)  # noqa: S603 - our own program
+    found = np.load(scratch / "lists.npz")
+    return {name: taken.without(found[name]) for name in found.files}
+
+
+def _lines(found: Mapping[str, ListMetrics], metric: str) -> list[Line]:
+    theirs = getattr(found[PEER], metric)
     lines = []
-    peer = per_user.filter(pl.col("list") == PEER)
-    for name in per_user["list"].unique(maintain_order=True):
-        rows = per_user.filter(pl.col("list") == name)
-        for metric in ("recall", "ndcg_at_10"):
-            ours, theirs = rows[metric].to_numpy(), peer[metric].to_numpy()
-            gap = bootstrap_mean(ours - theirs, 0.95, 500, 1)
-            text = "" if name == PEER else f"{PEER}: {gap.value:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
-            ratio = None if name == PEER else float(ours.mean() / theirs.mean())
-            lines.append(Line("candidates", f"kuairand, {name}, {metric}", float(ours.mean()), "", text, ratio))
-    show(f"Candidates of {len(peer)} users", lines)
-    record(lines)
+    for name, metrics in found.items():
+        own = getattr(metrics, metric)
+        gap = bootstrap_mean(own - theirs, 0.95, 500, 1)
+        text = "" if name == PEER else f"{PEER}: {gap.value:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
+        ratio = None if name == PEER else float(own.mean() / theirs.mean())
+        lines.append(Line("candidates", f"kuairand, {name}, {metric}", float(own.mean()), "", text, ratio))
+    return lines
 
 
 if __name__ == "__main__":

@@ -29,6 +29,18 @@ ORDERING: Final = "ordering"
 STAGES: Final = (FILTERING, SCORING, ORDERING)
 
 
+class SimulatedRequests(Record):
+    """Random requests to the stages of a release."""
+
+    requests: int = Field(ge=1)
+    empty: int = Field(ge=0)
+    """Requests that filters left no item for; a server refuses them."""
+    broken: int = Field(ge=0)
+    """Slates that break a rule of the spec, or are not as likely as their propensities say."""
+    examples: tuple[str, ...] = ()
+    """What is wrong, of the first of them; with what is wrong with all together, if anything."""
+
+
 class SlatesEvaluation(Record):
     """What was found about the slates of one model; the users' numbers are in `PER_USER`."""
 
@@ -46,6 +58,8 @@ class SlatesEvaluation(Record):
     """Slates that break a rule of the spec."""
     examples: tuple[str, ...] = ()
     """What the first of them break."""
+    simulated: SimulatedRequests | None = None
+    """Of random users; None where none were made, as for a champion."""
     lists: tuple[EvaluatedList, ...]
 
 
@@ -73,7 +87,8 @@ class SlateLimits(Section):
 
     min_ndcg_lead: float | None = Field(default=None, ge=-1.0, le=1.0)
     """nDCG@10 of the slates minus that of every single source, and of recent popularity: the lower bound must be above
-    it. 0: slates must be shown to be better; null: it is not asked."""
+    it. 0: slates must be shown to be better; -1: it is not asked; null: slates must not be shown to be worse, which is
+    when the upper bound is below 0."""
     max_ndcg_drop: float = Field(default=0.01, ge=0.0, le=1.0)
     """nDCG@10 of the champion's slates minus that of the candidate's may be at most this, by its upper bound."""
     max_short: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -131,6 +146,7 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: C
     found, failures = measures.evaluation, []
     if found.broken:
         failures.append(f"{found.broken} of {found.users} slates break a rule, such as: {'; '.join(found.examples)}")
+    failures += _simulated(found.simulated)
     if found.short > limits.max_short * found.users:
         failures.append(
             f"{found.short} of {found.users} slates hold fewer than {found.places} items > {limits.max_short:.2%}"
@@ -148,7 +164,8 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: C
             f"nDCG@10 {measures.champion.low:+.4f} < {-limits.max_ndcg_drop:.4f} against the champion's slates"
             " (max_ndcg_drop; lower bound)"
         )
-    passes = f"nDCG@10 {ndcg.value if ndcg else 0:.4f} of {found.users} slates, none breaks a rule"
+    simulated = f" and {found.simulated.requests} simulated requests" if found.simulated else ""
+    passes = f"nDCG@10 {ndcg.value if ndcg else 0:.4f} of {found.users} slates; none of them{simulated} breaks a rule"
     numbers = {
         "ndcg_at_10": ndcg.model_dump() if ndcg else None,
         "leads": {name: one.model_dump() for name, one in measures.leads.items()},
@@ -157,10 +174,24 @@ def slates_gate(measures: SlateMeasures | None, limits: SlateLimits, champion: C
     return GateResult.of("slates", failures, passes, **numbers, **limits.model_dump())
 
 
+def _simulated(found: SimulatedRequests | None) -> list[str]:
+    if found is None:
+        return ["no requests were simulated, so it is not known whether slates of other users break a rule"]
+    if found.empty == found.requests:
+        return [f"filters leave no item for any of {found.requests} simulated requests"]
+    how_many = f"{found.broken} of {found.requests} simulated requests break a rule, such as: " if found.broken else ""
+    return [how_many + "; ".join(found.examples)] if found.examples else []
+
+
 def _not_ahead(measures: SlateMeasures, limits: SlateLimits) -> list[str]:
     asked = limits.min_ndcg_lead
     if asked is None:
-        return []
+        return [
+            f"nDCG@10 {lead.high:+.4f} < 0 against {name.replace('_', ' ')} alone (upper bound): slates are shown to be"
+            " worse; change ordering.value, or declare min_ndcg_lead"
+            for name, lead in measures.leads.items()
+            if lead.high < 0
+        ]
     return [
         f"nDCG@10 {lead.low:+.4f} <= {asked:.4f} against {name.replace('_', ' ')} alone (min_ndcg_lead; lower bound)"
         for name, lead in measures.leads.items()

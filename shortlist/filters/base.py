@@ -86,3 +86,7 @@ class Filter(Section):
     @abstractmethod
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return bool, shape (n_candidates,): which of them may be shown."""
+
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Return how many of the shown items it should have removed; a kind counts in another way than `keeps` does."""
+        return int((~self.keeps(shown, request)).sum())

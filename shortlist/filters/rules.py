@@ -44,6 +44,10 @@ class Where(Filter):
         """Return where the condition is true."""
         return checked(self.keep).holds(candidates)
 
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count by the filter of the table's own library, which leaves out what is null."""
+        return shown.height - shown.filter(pl.sql_expr(self.keep)).height
+
 
 class Seen(Filter):
     """Remove what the user was shown, or took, within a window."""
@@ -77,6 +81,16 @@ class Seen(Filter):
         if self.of == "positive":
             items = items.filter(past.positive[first:])
         return ~_among(candidates[Columns.ITEM], items)
+
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count event by event."""
+        past = request.history
+        if past is None:
+            return 0
+        first, every = request.now - length_of(self.window), self.of == "shown"
+        events = zip(past.items, past.times, past.positive, strict=True)
+        remembered = {item for item, time, positive in events if time >= first and (every or positive)}
+        return sum(item in remembered for item in shown[Columns.ITEM])
 
 
 class _ItemList(Filter):
@@ -133,6 +147,10 @@ class Allow(_ItemList):
         """Return where an item is listed."""
         return self._listed(candidates, request)
 
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count item by item."""
+        return len(set(shown[Columns.ITEM]) - set(request.lists[self.name]))
+
 
 class Deny(_ItemList):
     """Remove the items of a list."""
@@ -145,6 +163,10 @@ class Deny(_ItemList):
     def keeps(self, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
         """Return where an item is not listed."""
         return ~self._listed(candidates, request)
+
+    def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
+        """Count item by item."""
+        return len(set(shown[Columns.ITEM]) & set(request.lists[self.name]))
 
 
 def _among(items: pl.Series, wanted: pl.Series) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,21 @@ class PlaceLimit(Protocol):
     def add(self, row: int, place: int) -> None:
         """Count a candidate that was placed."""
         ...
+
+
+class ShownSlate(NamedTuple):
+    """A slate that was made, as rules look at it afterwards."""
+
+    candidates: pl.DataFrame
+    """One row for each that might have been shown and has a value."""
+    rows: Sequence[int]
+    """Those that are shown, in order."""
+    pinned: Mapping[int, int]
+    """Declared place by row, of all pinned candidates that are shown."""
+    k: int
+    """Places that were asked for."""
+    limited: bool
+    """Whether a rule limits who may be shown. Where that leaves nobody, pinned items of later places move up."""
 
 
 class OrderingRule(Section):
@@ -52,6 +67,19 @@ class OrderingRule(Section):
 
     def limit(self, candidates: pl.DataFrame) -> PlaceLimit | None:
         """Return a limit to who may take which place; None: this rule has none."""
+        return None
+
+    def broken(self, shown: ShownSlate) -> str | None:
+        """Return what a slate breaks, as a sentence; None: nothing. A kind looks in another way than slates are made.
+
+        Pinned items keep their places beyond a limit, and count for it.
+        """
+        limit = self.limit(shown.candidates)
+        for place, row in enumerate(shown.rows if limit is not None else (), start=1):
+            assert limit is not None
+            if row not in shown.pinned and not limit.allowed(place)[row]:
+                return f"place {place} goes beyond a {getattr(self, 'kind', 'rule')}"
+            limit.add(row, place)
         return None
 
 

@@ -67,6 +67,12 @@ def columns_read(ordering: Ordering) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain(formula, *(rule.reads for rule in ordering.rules), diversity)))
 
 
+def values_of(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
+    """Return what candidates are worth by the formula and the boosts, float64, shape (n_candidates,); NaN for null."""
+    formula = checked(ordering.value).numbers(candidates)
+    return reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
+
+
 def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) -> OrderedSlate:
     """Return the slate of a request; the same request and candidates give the same slate, bit by bit.
 
@@ -78,8 +84,7 @@ def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) ->
         k: Places.
         request: Identity of the request; the draws follow from it.
     """
-    formula = checked(ordering.value).numbers(candidates)
-    values = reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
+    values = values_of(candidates, ordering)
     usable = np.isfinite(values)
     without_value = int(len(values) - usable.sum())
     if without_value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
 
@@ -10,7 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
-from shortlist.ordering.base import OrderingRule, PlaceLimit, codes_of, require_columns
+from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, codes_of, require_columns
 from shortlist.system.row_expressions import ExpressionError, checked, parse_expression
 
 
@@ -74,6 +75,17 @@ class Pin(OrderingRule):
         found = np.flatnonzero((candidates[Columns.ITEM] == self.item).to_numpy())
         return {self.place: int(found[0])} if len(found) else {}
 
+    def broken(self, shown: ShownSlate) -> str | None:
+        """Look for the item at its place, or above it where it may have moved up."""
+        items = [shown.candidates[Columns.ITEM][row] for row in shown.rows]
+        most = min(shown.k, shown.candidates.height)
+        if self.place > most or self.item not in shown.candidates[Columns.ITEM]:
+            return None
+        found = items.index(self.item) + 1 if self.item in items else 0
+        if found == self.place or (shown.limited and 0 < found < self.place):
+            return None
+        return f"the item that is pinned to place {self.place} is not there"
+
 
 class Cap(OrderingRule):
     """Limit how many candidates with the same value of a column are among the first places."""
@@ -110,6 +122,16 @@ class Cap(OrderingRule):
     def limit(self, candidates: pl.DataFrame) -> PlaceLimit:
         """Return the count of each value so far."""
         return _Count(self, candidates[self.column])
+
+    def broken(self, shown: ShownSlate) -> str | None:
+        """Count the values of the first places; a pinned item counts for its declared place."""
+        values = shown.candidates[self.column]
+        placed = [(shown.pinned.get(row, place), values[row], row) for place, row in enumerate(shown.rows, start=1)]
+        first = [(value, row) for place, value, row in placed if place <= self.places and value is not None]
+        counts = Counter(value for value, _ in first)
+        chosen = {value for value, row in first if row not in shown.pinned}
+        over = [f"{counts[value]} of {value}" for value in chosen if counts[value] > self.most]
+        return f"a cap of {self.most} by {self.column} is exceeded: {min(over)}" if over else None
 
 
 class _Count:

@@ -2,69 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.filters.apply import apply_filters
 from shortlist.filters.base import FilterRequest
-from shortlist.ordering.base import OrderingRule
+from shortlist.ordering.base import ShownSlate
+from shortlist.ordering.order import values_of
+from shortlist.recommending.chances import Chances, chances_of
 from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest
+
+Scores = Mapping[str, np.ndarray]
+"""By column, `score` among them; each of shape (n_candidates,)."""
+
+
+class Checked(NamedTuple):
+    """What is wrong with a slate, and how likely it was."""
+
+    broken: tuple[str, ...]
+    """Each as a sentence; empty: nothing."""
+    chances: Chances | None
+    """None for a slate of which more is wrong than its probabilities, and for an empty one."""
 
 
 def broken_rules(
-    stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate
-) -> tuple[str, ...]:  # fmt: skip
-    """Return what is wrong with a slate, each as a sentence; empty: nothing.
+    stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate, scores: Scores
+) -> Checked:
+    """Return what is wrong with a slate.
 
     Args:
         stages: That made it.
         request: That was answered.
         found: Its candidates.
         slate: The answer.
+        scores: Of the candidates.
     """
-    return tuple(_broken(stages, request, found, slate))
+    every = found.rows.with_columns(pl.Series(name, own, pl.Float64) for name, own in scores.items())
+    values = values_of(every, stages.ordering)
+    usable = np.isfinite(values)
+    candidates = every.filter(usable)
+    broken = tuple(_broken(stages, request, candidates, slate))
+    if broken or not len(slate.items):
+        return Checked(broken, None)
+    shown = _shown(stages, request, candidates, slate)
+    chances = chances_of(candidates, values[usable], stages.ordering, shown.rows, shown.pinned)
+    return Checked(tuple(_wrong_propensity(slate.propensities, chances)), chances)
 
 
-def _broken(stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate) -> Iterator[str]:
+def _broken(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> Iterator[str]:
     items = slate.items
     if items.n_unique() != len(items):
         yield "an item is shown twice"
-    rows = [place for item in items if (place := found.rows[Columns.ITEM].index_of(item)) is not None]
-    if len(rows) != len(items):
+    if not items.is_in(candidates[Columns.ITEM].implode()).all():
         yield "an item is shown that is no candidate"
         return
-    shown = found.rows[rows]
+    shown = _shown(stages, request, candidates, slate)
     known = FilterRequest(request.now, request.history, stages.lists)
-    yield from (
-        f"{count} items are shown that filter '{name}' removes"
-        for name, count in apply_filters(shown, stages.filters.rules, known).counts.items()
-        if count
-    )
+    for declared in stages.filters.rules:
+        if count := declared.broken(candidates[list(shown.rows)], known):
+            yield f"{count} items are shown that filter '{declared.name}' removes"
     if len(items) > request.k:
         yield f"{len(items)} items are shown; {request.k} were asked for"
-    pinned = {row for rule in stages.ordering.rules for row in rule.pinned(found.rows).values()}
-    for rule in stages.ordering.rules:
-        yield from _broken_rule(rule, found.rows, rows, pinned, full=len(rows) == request.k)
-    chances = slate.propensities
-    if len(chances) and not bool(np.all((chances > 0) & (chances <= 1 + 1e-9))):
+    yield from (problem for rule in stages.ordering.rules if (problem := rule.broken(shown)) is not None)
+    if not bool(np.all((slate.propensities > 0) & (slate.propensities <= 1 + 1e-9))):
         yield "a propensity is not between 0 and 1"
 
 
-def _broken_rule(
-    rule: OrderingRule, candidates: pl.DataFrame, rows: list[int], pinned: set[int], *, full: bool
-) -> Iterator[str]:
-    for place, row in rule.pinned(candidates).items():
-        # In a short slate pinned items of later places move up.
-        if full and place <= len(rows) and rows[place - 1] != row:
-            yield f"the item that is pinned to place {place} is not there"
-    limit = rule.limit(candidates)
-    if limit is None:
-        return
-    for place, row in enumerate(rows, start=1):
-        if row not in pinned and not limit.allowed(place)[row]:
-            yield f"place {place} goes beyond a {getattr(rule, 'kind', 'rule')}"
-            return
-        limit.add(row, place)
+def _shown(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> ShownSlate:
+    places = dict(zip(candidates[Columns.ITEM], range(candidates.height), strict=True))
+    rows = [places[item] for item in slate.items]
+    pins = {row: place for rule in stages.ordering.rules for place, row in rule.pinned(candidates).items()}
+    most = min(request.k, candidates.height)
+    pinned = {row: place for row, place in pins.items() if place <= most and row in rows}
+    limited = any(rule.limit(candidates) is not None for rule in stages.ordering.rules)
+    return ShownSlate(candidates, rows, pinned, request.k, limited)
+
+
+def _wrong_propensity(logged: np.ndarray, chances: Chances) -> Iterator[str]:
+    right = np.isclose(np.cumprod(logged), chances.of_slate, rtol=1e-6, atol=0.0)
+    if not right.all():
+        yield f"the propensity of place {int(np.argmin(right)) + 1} is not the probability with which it was filled"

@@ -208,6 +208,11 @@ class Recommender:
         return tuple(dict.fromkeys((*self._of_request, *of_sources)))
 
     @property
+    def scores_read(self) -> tuple[str, ...]:
+        """Columns of further labels' scores that ordering reads."""
+        return tuple(self._scores_read)
+
+    @property
     def item_type(self) -> pl.DataType:
         """Of the ids of items."""
         return self._retriever.catalogue.ids.dtype

@@ -79,7 +79,7 @@ def released_retrieval(folder: Path) -> Retrieval:
     Raises:
         IntegrityError: There is none.
     """
-    return Retrieval.model_validate(read_json(folder / _SOURCES / RETRIEVAL)["section"])
+    return Retrieval.model_validate(read_json(folder / SOURCES / RETRIEVAL)["section"])
 
 
 def open_release(folder: Path, data: Data) -> Recommender:

@@ -87,6 +87,9 @@ class Retrieval(Section):
     context: Names = ()
     """Columns of the log that a request tells once for all its items, such as a surface. Slates are evaluated with
     those of a user's first row; what else a row has, such as its place, is null for a candidate."""
+    simulated_requests: int = Field(default=100, ge=1, le=10_000_000)
+    """Random requests of known, new and anonymous users that every run makes slates for; the gate `slates` holds if one
+    breaks a filter, a rule of the order, or was not as likely as its propensities say."""
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:

@@ -96,4 +96,6 @@ def _score(
         scores = score(load_ranker(model), table, Path(scratch) / "scores")
         scores.rename(out / Files.SCORES)
         if release is not None:
-            evaluate_candidates(release, declared.data, {SLATES: model}, log, counted, out, runtime.seed)
+            evaluate_candidates(
+                release, declared.data, {SLATES: model}, log, counted, out, runtime.seed, simulate=False
+            )

@@ -70,6 +70,7 @@ def small_demo() -> dict[str, Any]:
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
     spec["gates"]["infra"] = {"seconds": 0.5}
+    spec["gates"]["custom"] = {"slates": {"min_ndcg_lead": -0.2}}  # few users, and a model that is hardly trained
     sources = {"recent": {"kind": "popular", "keys": ["surface"]}, "together": {"kind": "co_visitation"}}
     spec["retrieval"] = {"candidates": 100, "sources": sources, "context": ["surface"]}
     spec["filters"]["fallback"] = ["recent"]

@@ -14,18 +14,28 @@ import polars as pl
 
 from shortlist.contracts import Columns, Files
 from shortlist.data.best_candidates import best_candidates
-from shortlist.evaluation.list_metrics import Relevant, list_metrics
+from shortlist.evaluation.list_metrics import Relevant, coverage, list_metrics
 from shortlist.evaluation.ranking import NDCG_AT
 from shortlist.evaluation.retrieval import ALL, BEST, PER_USER, EvaluatedList
-from shortlist.evaluation.slates import FILTERING, ORDERING, POPULARITY, SCORING, SLATES_FILE, USER, SlatesEvaluation
+from shortlist.evaluation.slates import (
+    FILTERING,
+    ORDERING,
+    POPULARITY,
+    SCORING,
+    SLATES_FILE,
+    USER,
+    SimulatedRequests,
+    SlatesEvaluation,
+)
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.split import split_days
 from shortlist.features.view_index import ViewIndex
 from shortlist.filters.base import UserHistory
-from shortlist.ordering.likeness import likeness_by
+from shortlist.ordering.likeness import intra_list_diversity
 from shortlist.recommending.broken_rules import broken_rules
 from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest
 from shortlist.recommending.release import open_release
+from shortlist.recommending.simulation import simulate_requests
 from shortlist.retrieval.catalogue import Rows
 from shortlist.retrieval.evaluate import in_world, popularity_of, read_test_users
 from shortlist.serving.export.onnx_session import session
@@ -70,8 +80,9 @@ class _Made(NamedTuple):
 
 
 def evaluate_candidates(
-    release: Path, data: Data, models: Mapping[str, Path], valid_log: Path, fitted: Path, out: Path, seed: int
-) -> int:
+    release: Path, data: Data, models: Mapping[str, Path], valid_log: Path, fitted: Path, out: Path, seed: int,
+    *, simulate: bool = True,
+) -> int:  # fmt: skip
     """Write a folder for every model, by its name, with the numbers of its slates; return the scored pairs.
 
     Args:
@@ -82,6 +93,7 @@ def evaluate_candidates(
         fitted: What features were fitted to.
         out: Where to write.
         seed: Of the draw of users.
+        simulate: Whether to make `retrieval.simulated_requests` random requests, too.
     """
     stages = open_release(release, data)
     log = DayTable.open(valid_log, Files.LOG)
@@ -89,8 +101,12 @@ def evaluate_candidates(
     asked = read_requests(stages, data, log, test, seed)
     found = [stages.find(one) for one in asked.requests]
     views = ViewIndex.read(fitted / "views")
+    simulated = None
+    if simulate and asked.requests:
+        count = stages.retriever.section.simulated_requests
+        simulated = simulate_requests(stages, asked.requests, count, seed)
     return sum(
-        evaluate_slates(stages, asked, found, model, views, out / name)
+        evaluate_slates(stages, asked, found, model, views, out / name, simulated)
         for name, model in models.items()
         if (model / FOLDER).is_dir()
     )
@@ -127,7 +143,8 @@ def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozense
 
 
 def evaluate_slates(
-    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates], model: Path, views: ViewIndex, out: Path
+    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates], model: Path, views: ViewIndex,
+    out: Path, simulated: SimulatedRequests | None,
 ) -> int:  # fmt: skip
     """Score and order candidates with a model, and write how good every stage's list is; return the scored pairs.
 
@@ -141,12 +158,14 @@ def evaluate_slates(
         model: Folder of the exported model.
         views: The statistics.
         out: Where to write, all or nothing.
+        simulated: What random requests to the stages came to.
     """
     scorer = _PairScorer(model, views)
-    slates, scored = [], []
+    slates: list[Slate] = []
+    scored: list[Mapping[str, np.ndarray]] = []
     for request, candidates in zip(asked.requests, found, strict=True):
         scores, further = scorer.score(request, candidates)
-        scored.append(scores)
+        scored.append({SCORE: scores, **further})
         slates.append(stages.slate(request, candidates, scores, further))
     made = _made(stages, asked, found, scored, slates)
     size = stages.retriever.catalogue.size
@@ -158,7 +177,7 @@ def evaluate_slates(
         numbers = list_metrics(rows, asked.relevant, popularity)._asdict()
         spread = diversity.of(rows) if name in {ALL, *made.lists} else np.full(len(rows), np.nan)
         lines.append(pl.DataFrame({USER: users, "list": [name] * len(rows), **numbers, "diversity": spread}))
-        evaluated.append(EvaluatedList(name=name, coverage=len(np.unique(rows[rows >= 0])) / size))
+        evaluated.append(EvaluatedList(name=name, coverage=coverage(rows, size)))
     count = len(asked.requests)
     evaluation = SlatesEvaluation(
         users=count,
@@ -168,24 +187,25 @@ def evaluate_slates(
         removed={rule.name: made.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
         broken=made.broken_slates,
         examples=made.broken[:_EXAMPLES],
+        simulated=simulated,
         lists=tuple(evaluated),
     )
     with atomic_folder(out) as staging:
         pl.concat(lines).write_parquet(staging / PER_USER)
         write_json(staging / SLATES_FILE, evaluation.model_dump(mode="json"))
-    return sum(len(one) for one in scored)
+    return sum(len(one[SCORE]) for one in scored)
 
 
 def _made(
-    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates], scored: Sequence[np.ndarray],
-    slates: Sequence[Slate],
+    stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates],
+    scored: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
 ) -> _Made:  # fmt: skip
     rows_of = stages.retriever.catalogue.rows_of
     kept = [rows_of(one.rows[Columns.ITEM]) for one in found]
-    by_score = [rows[np.argsort(-scores, kind="stable")] for rows, scores in zip(kept, scored, strict=True)]
+    by_score = [rows[np.argsort(-scores[SCORE], kind="stable")] for rows, scores in zip(kept, scored, strict=True)]
     broken = [
-        broken_rules(stages, request, candidates, slate)
-        for request, candidates, slate in zip(asked.requests, found, slates, strict=True)
+        broken_rules(stages, request, candidates, slate, scores).broken
+        for request, candidates, slate, scores in zip(asked.requests, found, slates, scored, strict=True)
     ]
     return _Made(
         lists={
@@ -262,11 +282,7 @@ class _Diversity:
         return found
 
     def _one(self, rows: Rows) -> float:
-        if self._column is None or len(rows) < 2:
-            return float("nan")
-        likeness = likeness_by(self._column.gather(rows))
-        alike = sum(float(likeness.to(row).sum()) - 1.0 for row in range(len(rows)))
-        return 1.0 - alike / (len(rows) * (len(rows) - 1))
+        return float("nan") if self._column is None else intra_list_diversity(self._column.gather(rows))
 
 
 def _histories(data: Data, log: DayTable, test: frozenset[date], users: pl.Series) -> dict[Any, UserHistory]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from shortlist.data.best_candidates import best_candidates
 from shortlist.data.click_model import ClickModel
 from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
 from shortlist.data.synthetic_world import build_world
+from shortlist.data.traffic import Impressions, Part, draw_impressions
 from shortlist.evaluation.intervals import bootstrap_mean
 from shortlist.evaluation.retrieval import (
     EVALUATION,
@@ -224,6 +226,29 @@ def test_no_list_is_better_than_that_of_the_world_itself(tmp_path: Path) -> None
         hits["best"] += len(taken & set(line.tolist()))
         hits["popular"] += len(taken & set(often))
     assert hits["best"] > 1.05 * hits["popular"]
+
+
+def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
+    # What is shown is counted in drawn traffic, and every item is put in place of what was shown in its contexts.
+    world, day = build_world(WORLD), 5
+    truth = ClickModel.of(WORLD, world)
+    drawn = draw_impressions(WORLD, world, Part(day, (0.0, 1.0), 200_000, 0))
+    shown = np.bincount(drawn.item, minlength=200) / 200_000
+    moments = np.random.default_rng(1).choice(200_000, 150, replace=False)
+    for user in (3, 50, 200):
+        names = ("time_us", "surface", "device", "position")
+        contexts = {name: np.tile(getattr(drawn, name)[moments], 200) for name in names}
+        asked = Impressions(user=np.full(200 * 150, user), item=np.repeat(np.arange(200), 150), **contexts)
+        clicks = shown * truth.probability(asked, day).reshape(200, 150).mean(axis=1)
+        (found,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
+        own = np.argsort(-clicks, kind="stable")[:20]
+        discounts = 1 / np.log2(np.arange(20) + 2)
+        # By this count the world's list is as good as the best one, but for what counting leaves to chance.
+        assert clicks[found - FIRST_ITEM] @ discounts >= 0.99 * clicks[own] @ discounts
+        assert len(set(found - FIRST_ITEM) & set(own)) >= 18
+        # A list in the order of what is shown most, or of what is liked most, is not.
+        for other in (np.argsort(-shown), np.argsort(-clicks / np.maximum(shown, 1e-9))):
+            assert clicks[other[:20]] @ discounts < 0.99 * clicks[own] @ discounts
 
 
 class Newest(SourceKind):

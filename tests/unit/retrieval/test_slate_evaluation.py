@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from retrieval_log import Log, declared
 
 from shortlist.contracts import ShortlistError
@@ -82,7 +83,7 @@ RULES = {"rules": [{"kind": "cap", "column": "topic", "most": 1, "places": 3}, {
         ([10, 30, 40], "1 items are shown that filter 'deny' removes"),
         ([40, 30, 50, 20], "4 items are shown; 3 were asked for"),
         ([20, 40, 30], "the item that is pinned to place 2 is not there"),
-        ([40, 30, 50], "place 3 goes beyond a cap"),
+        ([40, 30, 50], "a cap of 1 by topic is exceeded: 2 of y"),
     ],
 )
 def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: list[int], message: str) -> None:
@@ -90,11 +91,23 @@ def test_a_slate_that_breaks_a_promise_is_found(retriever: Retriever, shown: lis
     every = keeping.retriever.catalogue.ids
     found = stages(retriever, **RULES).find(asked(5))  # without the filter: 10 is among the candidates
     assert sorted(found.rows["item"]) == every.to_list()
-    assert message in broken_rules(keeping, asked(), found, slate(shown))
-    for chance in (0.0, 1.5, float("nan")):
-        assert broken_rules(stages(retriever), asked(1), found, slate([20], [chance])) == (
-            "a propensity is not between 0 and 1",
-        )
+    assert message in broken_rules(keeping, asked(), found, slate(shown), {"score": np.ones(5)}).broken
+
+
+@pytest.mark.parametrize(
+    ("chance", "message"),
+    [
+        *((chance, "a propensity is not between 0 and 1") for chance in (0.0, 1.5, float("nan"))),
+        (0.9, "the propensity of place 1 is not the probability with which it was filled"),
+        (0.6, None),  # 0.5 for the best candidate, and a fifth of the other half
+    ],
+)
+def test_a_propensity_is_worked_out_again(retriever: Retriever, chance: float, message: str | None) -> None:
+    drawing = stages(retriever, explore={"kind": "epsilon", "epsilon": 0.5})
+    found = drawing.find(asked(1))
+    scores = {"score": (found.rows["item"] == 20).cast(float).to_numpy()}
+    checked = broken_rules(drawing, asked(1), found, slate([20], [chance]), scores)
+    assert checked.broken == ((message,) if message else ())
 
 
 def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> None:
@@ -109,8 +122,9 @@ def test_slates_of_the_stages_themselves_break_nothing(retriever: Retriever) -> 
     for number in range(200):
         request = SlateRequest(f"r{number}", int(random.integers(6)), int(random.integers(1, 6)), NOW)
         found = keeping.find(request)
-        made = keeping.slate(request, found, random.random(found.rows.height))
-        assert broken_rules(keeping, request, found, made) == ()
+        scores = random.random(found.rows.height)
+        made = keeping.slate(request, found, scores)
+        assert broken_rules(keeping, request, found, made, {"score": scores}).broken == ()
 
 
 def test_a_formula_reads_the_ranks_of_sources(retriever: Retriever) -> None:
@@ -158,6 +172,7 @@ def write_evaluation(folder: Path, final: np.ndarray, *, broken: int = 0, short:
     pl.concat(frames).write_parquet(folder / PER_USER)
     facts = {"users": users, "places": 10, "short": short, "fallbacks": 0, "removed": {}, "broken": broken,
              "examples": ["an item is shown twice"] if broken else [],
+             "simulated": {"requests": 200, "empty": 3, "broken": 0},
              "lists": [{"name": name, "coverage": 0.1} for name in lists]}  # fmt: skip
     write_json(folder / SLATES_FILE, facts)
     return folder
@@ -184,7 +199,9 @@ def test_stages_and_leads_are_measured_by_user(tmp_path: Path) -> None:
     ("mean", "facts", "limits", "holds"),
     [
         (0.6, {}, {"min_ndcg_lead": 0}, ""),
-        (0.5, {}, {}, ""),  # how good slates have to be is declared
+        (0.5, {}, {}, ""),  # not shown to be worse
+        (0.47, {}, {}, "< 0 against popular alone (upper bound): slates are shown to be worse"),
+        (0.47, {}, {"min_ndcg_lead": -0.1}, ""),  # whoever declares a lead decides
         (0.5, {}, {"min_ndcg_lead": 0}, "<= 0.0000 against popular alone (min_ndcg_lead; lower bound)"),
         (0.6, {"broken": 2}, {}, "2 of 200 slates break a rule, such as: an item is shown twice"),
         (0.6, {"short": 3}, {}, "3 of 200 slates hold fewer than 10 items"),
@@ -198,6 +215,31 @@ def test_the_gate_of_slates_holds(
     found = slates_gate(measured(tmp_path, mean, **facts), SlateLimits.model_validate(limits))
     assert found.passed == (not holds)
     assert holds in found.reason
+
+
+def test_the_demos_own_gate_holds_slates_that_a_source_beats(tmp_path: Path) -> None:
+    demo = yaml.safe_load((Path(__file__).parents[3] / "pipelines/specs/demo.yaml").read_text())
+    limits = SlateLimits.model_validate(demo["gates"]["custom"]["slates"])
+    assert slates_gate(measured(tmp_path / "level", 0.53), limits).passed
+    assert "against popular alone" in slates_gate(measured(tmp_path / "behind", 0.47), limits).reason
+
+
+@pytest.mark.parametrize(
+    ("simulated", "holds"),
+    [
+        (None, "no requests were simulated"),
+        ({"requests": 200, "empty": 200, "broken": 0}, "filters leave no item for any of 200 simulated requests"),
+        (
+            {"requests": 200, "empty": 0, "broken": 1, "examples": ["an item is shown twice"]},
+            "1 of 200 simulated requests break a rule, such as: an item is shown twice",
+        ),
+    ],
+)
+def test_simulated_requests_that_break_a_rule_hold(tmp_path: Path, simulated: Any, holds: str) -> None:
+    found = measured(tmp_path, 0.6)
+    assert slates_gate(found, SlateLimits()).passed
+    evaluation = found.evaluation.model_validate({**found.evaluation.model_dump(), "simulated": simulated})
+    assert holds in slates_gate(found.model_copy(update={"evaluation": evaluation}), SlateLimits()).reason
 
 
 def test_a_champion_that_could_not_be_scored_is_not_taken_for_none(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""Random requests to the stages of a spec, `make simulate-slates [SPEC=demo] [REQUESTS=100000] [DATA=path]`.
+
+The sources are fitted as a run fits them, and slates are made by the classes that a server uses, with random scores in
+place of a model's. Every run makes `retrieval.simulated_requests` of these; this makes as many as are wanted. Ends with
+status 1 if a slate breaks a filter or a rule of the order, or was not as likely as its propensities say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.bench import Line, record, show
+from shortlist.contracts import Files
+from shortlist.data.ingest import ingest
+from shortlist.data.validate import validate
+from shortlist.evaluation.slates import SimulatedRequests
+from shortlist.features.split import split_days
+from shortlist.recommending import step as releasing
+from shortlist.recommending.release import open_release
+from shortlist.recommending.simulation import simulate_requests
+from shortlist.retrieval import step as retrieving
+from shortlist.serving.validation.slates import read_requests
+from shortlist.spec.filters import Filters
+from shortlist.spec.load import load_spec
+from shortlist.spec.ordering import Ordering
+from shortlist.storage.tables import DayTable
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    """Build the stages, make the requests, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("spec", help="name of a shipped spec")
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--data", type=Path, help="the user's files; none for a generated log")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as scratch:
+        found, cpu_s = simulated(arguments.spec, arguments.data, arguments.requests, Path(scratch))
+    lines = [
+        Line("simulation", f"{arguments.spec}, requests", found.requests, ""),
+        Line("simulation", f"{arguments.spec}, without an item", found.empty, ""),
+        Line("simulation", f"{arguments.spec}, broken", found.broken, ""),
+        Line("simulation", f"{arguments.spec}, a request", 1_000 * cpu_s / found.requests, "cpu-ms"),
+    ]
+    show("Simulated requests", lines)
+    record(lines)
+    sys.exit("; ".join(found.examples) or 0)
+
+
+def simulated(name: str, data: Path | None, requests: int, scratch: Path) -> tuple[SimulatedRequests, float]:
+    """Return what became of random requests to a spec's stages, and the processor seconds that they took."""
+    spec = load_spec(ROOT / f"pipelines/specs/{name}.yaml")
+    if spec.retrieval is None:
+        sys.exit(f"{name} declares no retrieval; there are no slates to simulate")
+    raw, valid, quarantine, sources, out = (scratch / part for part in ("raw", "valid", "quarantine", "sources", "out"))
+    ingest(spec.data, data, raw, spec.runtime)
+    validate(spec.data, raw, valid, quarantine, spec.runtime, datetime.now(UTC))
+    retrieving.build_retrieval(spec.retrieval, spec.data, valid, sources, spec.runtime.seed)
+    stages = spec.filters or Filters(), spec.ordering or Ordering()
+    where = str(data) if data else ""
+    releasing.build_release(sources / retrieving.RELEASE, spec.data, *stages, valid, where, out)
+    recommender = open_release(out / releasing.RELEASE, spec.data)
+    log = DayTable.open(valid, Files.LOG)
+    test = frozenset(split_days([part.day for part in log.days], spec.data.split).test)
+    asked = read_requests(recommender, spec.data, log, test, spec.runtime.seed)
+    began = time.process_time()
+    found = simulate_requests(recommender, asked.requests, requests, spec.runtime.seed)
+    return found, time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

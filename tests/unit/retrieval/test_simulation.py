@@ -1,0 +1,155 @@
+"""Simulated requests find what a release would break, whichever stage breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from retrieval_log import Log, declared
+
+from shortlist.evaluation.slates import SimulatedRequests
+from shortlist.filters.apply import Filtered, apply_filters
+from shortlist.filters.base import FilterRequest
+from shortlist.filters.rules import Deny, Seen, Where
+from shortlist.ordering import order as ordering_loop
+from shortlist.ordering.order import OrderedSlate
+from shortlist.ordering.rules import Pin, _Count
+from shortlist.recommending import recommender as recommending
+from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest
+from shortlist.recommending.simulation import simulate_requests
+from shortlist.retrieval.retriever import Retriever, fit_retrieval
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
+
+NOW = datetime(2026, 3, 4, tzinfo=UTC)
+ITEMS = range(10, 34)
+SECTION = Retrieval.model_validate(
+    {"candidates": 20, "sources": {"popular": {"kind": "popular"}, "together": {"kind": "co_visitation"}}}
+)
+FILTERS = {
+    "rules": [
+        {"kind": "deny", "path": "denied.txt"},
+        {"kind": "seen", "window": "2d"},
+        {"kind": "where", "keep": "price < 20"},
+    ],
+    "fallback": ["popular"],
+}
+ORDERING = {
+    "rules": [{"kind": "cap", "column": "topic", "most": 2, "places": 6}, {"kind": "pin", "item": 12, "place": 3}],
+    "diversity": {"kind": "mmr", "by": "tags"},
+    "explore": {"kind": "gumbel", "temperature": 0.05, "share": 0.9},
+}
+LIKE = [SlateRequest("r", 1, 5, NOW + timedelta(hours=hour), {"surface": name}) for hour, name in enumerate("ab")]
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+    folder, random = tmp_path_factory.mktemp("simulation"), np.random.default_rng(2)
+    rows = [(user, int(item), 0, "home", 1) for user in range(30) for item in random.choice(ITEMS, 6)]
+    items = {
+        "item_id": list(ITEMS),
+        "topic": [str(item % 4) for item in ITEMS],
+        "tags": [[str(item % 3), str(item % 5)] for item in ITEMS],
+        "price": [float(item) if item % 2 else 1.0 for item in ITEMS],
+        "content": [None] * len(ITEMS),
+    }
+    table = Log(folder / "valid_log").write(rows, items=items)
+    fit_retrieval(SECTION, declared(), table, frozenset([table.days[0].day]), folder / "release", 1)
+    sections = Filters.model_validate(FILTERS), Ordering.model_validate(ORDERING)
+    return Recommender(Retriever.open(folder / "release"), *sections, lists={"deny": pl.Series([13, 14])})
+
+
+def simulated(stages: Recommender, count: int = 120) -> SimulatedRequests:
+    return simulate_requests(stages, LIKE, count, 1)
+
+
+def test_no_simulated_request_breaks_a_rule(stages: Recommender) -> None:
+    found = simulated(stages)
+    assert (found.requests, found.broken, found.examples) == (120, 0, ())
+    assert found.empty < 12
+
+
+def test_every_rule_has_something_to_do_in_the_simulation(stages: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[tuple[SlateRequest, FoundCandidates]] = []
+    find = Recommender.find
+
+    def noted(own: Recommender, asked: SlateRequest) -> FoundCandidates:
+        requests.append((asked, find(own, asked)))
+        return requests[-1][1]
+
+    monkeypatch.setattr(Recommender, "find", noted)
+    simulated(stages)
+    known = set(stages.retriever.recent["user"])
+    users = [asked.user for asked, _ in requests]
+    assert sum(user is None for user in users) > 15
+    assert sum(user in known for user in users) > 30
+    assert sum(user is not None and user not in known for user in users) > 15
+    assert {1, 20} <= {asked.k for asked, _ in requests} <= set(range(1, 21))
+    assert {asked.context["surface"] for asked, _ in requests} == {"a", "b", None}
+    removed = [name for _, found in requests for name in found.removed.filters]
+    assert {"deny", "seen", "where"} <= set(removed)
+    assert any(found.fallback for _, found in requests)
+
+
+def changed_slates(change: Callable[[OrderedSlate], OrderedSlate]) -> Callable[..., OrderedSlate]:
+    return lambda *given: change(ordering_loop.order(*given))
+
+
+def twice(slate: OrderedSlate) -> OrderedSlate:
+    return replace(slate, rows=np.append(slate.rows[:-1], slate.rows[:1]))
+
+
+def certain(slate: OrderedSlate) -> OrderedSlate:
+    return replace(slate, propensities=np.ones(len(slate.rows)))
+
+
+def allowed_once_more(own: Any, place: int) -> np.ndarray:
+    return (own._placed <= own._rule.most)[own._codes] | (place > own._rule.places)
+
+
+def keeps_all(own: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+    return np.ones(len(candidates), np.bool_)
+
+
+def keeps_after_half_the_window(own: Any, candidates: pl.DataFrame, request: FilterRequest) -> np.ndarray:
+    return SEEN(own.model_copy(update={"window": "1d"}), candidates, request)
+
+
+def all_but_the_first(candidates: pl.DataFrame, rules: Any, request: FilterRequest) -> Filtered:
+    return apply_filters(candidates, rules[1:], request)
+
+
+def pinned_one_lower(own: Any, candidates: pl.DataFrame) -> dict[int, int]:
+    return {place + 1: row for place, row in PINNED(own, candidates).items()}
+
+
+def any_of_them(probabilities: np.ndarray, draws: np.random.Generator) -> int:
+    return int(draws.integers(len(probabilities)))
+
+
+SEEN, PINNED = Seen.keeps, Pin.pinned
+BUGS: dict[str, tuple[Any, str, Any, str]] = {
+    "a cap that is off by one": (_Count, "allowed", allowed_once_more, "a cap of 2 by topic is exceeded: 3 of"),
+    "a list that is not read": (Deny, "keeps", keeps_all, "filter 'deny' removes"),
+    "a condition that is not asked": (Where, "keeps", keeps_all, "filter 'where' removes"),
+    "a window of half the length": (Seen, "keeps", keeps_after_half_the_window, "filter 'seen' removes"),
+    "a filter that is left out": (recommending, "apply_filters", all_but_the_first, "filter 'deny' removes"),
+    "a pin one place too low": (Pin, "pinned", pinned_one_lower, "pinned to place 3 is not there"),
+    "an item that is shown twice": (recommending, "order", changed_slates(twice), "shown twice"),
+    "propensities of 1": (recommending, "order", changed_slates(certain), "is not the probability"),
+    "draws that ignore the probabilities": (ordering_loop, "_draw", any_of_them, "by the propensities"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(stages: Recommender, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    where, name, instead, message = BUGS[bug]
+    monkeypatch.setattr(where, name, instead)
+    found = simulated(stages)
+    assert any(message in example for example in found.examples), found
