@@ -33,6 +33,7 @@ SECTION: Final[dict[str, Any]] = {
         "popular_by_tab": {"kind": "popular", "window_days": 3, "keys": ["tab"]},
         "co_visitation": {"kind": "co_visitation", "nearby": 10},
         "two_tower": {"kind": "two_tower", "item_columns": ["author_id", "tag", "music_id"]},
+        "sequence": {"kind": "sequence", "item_columns": ["author_id", "tag", "music_id"], "epochs": 5},
     },
 }
 
