@@ -58,7 +58,8 @@ def main() -> None:
             gap = bootstrap_mean(ours - theirs, 0.95, 500, 1)
             text = "" if name == PEER else f"{PEER}: {gap.value:+.4f} ({gap.low:+.4f} to {gap.high:+.4f})"
             ratio = None if name == PEER else float(ours.mean() / theirs.mean())
-            lines.append(Line("candidates", f"kuairand, {name}, {metric}", float(ours.mean()), "", text, ratio))
+            work = "sequences" if name == "sequence" else "candidates"
+            lines.append(Line(work, f"kuairand, {name}, {metric}", float(ours.mean()), "", text, ratio))
     show(f"Candidates of {len(peer)} users", lines)
     record(lines)
 
