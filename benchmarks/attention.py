@@ -39,7 +39,7 @@ from shortlist.training.train import train
 
 CANDIDATES: Final = 500
 PAST: Final = 50
-ROUNDS: Final = 400
+ROUNDS: Final = 1_000
 MOST: Final = 1.5
 """Times the request without the sequence, at the 99th percentile."""
 _USERS, _ITEMS, _ROWS, _DAYS = 300, 5_000, 20_000, 4

@@ -70,11 +70,7 @@ def main() -> None:
         users = read(Path(arguments.folder) / FILES[name])
         ours = trained(users, SETTINGS, arguments.seconds)
         peer = peer_figures(users, arguments.peer_seconds) if arguments.peer_seconds else None
-        for metric in _METRICS:
-            theirs = None if peer is None else peer[metric]
-            ratio = None if theirs is None else ours.test[metric] / theirs
-            text = PEER if theirs is None else f"{PEER}: {theirs:.4f}"
-            lines.append(Line("sequences", f"{name}, {metric}", ours.test[metric], "", text if peer else "", ratio))
+        lines += [_against(name, metric, ours.test[metric], peer) for metric in _METRICS]
         lines.append(Line("sequences", f"{name}, training", ours.cpu_s, "cpu-s"))
         for option, changed in VARIANTS.items() if arguments.options else ():
             other = trained(users, SETTINGS | changed, arguments.seconds).test["ndcg_at_10"]
@@ -84,6 +80,15 @@ def main() -> None:
             )
     show("Next items, all items ranked", lines)
     record(lines)
+
+
+def _against(data: str, metric: str, value: float, peer: dict[str, float] | None) -> Line:
+    """Return a line with the peer's figure; a peer that was stopped by the clock gives no ratio."""
+    if peer is None:
+        return Line("sequences", f"{data}, {metric}", value, "")
+    if not peer["ended"]:
+        return Line("sequences", f"{data}, {metric}", value, "", f"{PEER}: not trained to its end")
+    return Line("sequences", f"{data}, {metric}", value, "", f"{PEER}: {peer[metric]:.4f}", value / peer[metric])
 
 
 def read(path: Path) -> list[Items]:

@@ -76,7 +76,10 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
         """Return what the item finds in the past ones, R x 1 x D."""
         add, network, width = self._add, self._network.attention, self._width
         past_RLE = add("Gather", self._past(rows_UL), run_R, axis=0)
-        there_RL = add("Gather", add("Not", add("Equal", rows_UL, self._no_row)), run_R, axis=0)
+        recency_L = network.recency_L.detach().numpy()
+        is_padding_UL = add("Equal", rows_UL, self._no_row)
+        # Padding has no weight; where there is no event at all, every place is the row of zeros.
+        bias_UL = add("Where", is_padding_UL, np.array(NOT_THERE, np.float32), recency_L)
         item_RD = add("Gather", ids_RSD, np.array(self._layout.target), axis=1)
         first, *others = network.score.children()
         assert isinstance(first, nn.Linear)
@@ -88,10 +91,9 @@ class InterestGraph(NetworkGraph[InterestNetwork]):
             else:
                 outputs = add("Relu", outputs)
         # The bias of the only output is the same in all places: it changes no weight.
-        logits_RL = add("Add", add("Squeeze", outputs, np.array([2])), network.recency_L.detach().numpy())
-        logits_RL = add("Where", there_RL, logits_RL, np.array(NOT_THERE, np.float32))
-        weights_RL = add("Where", there_RL, add("Softmax", logits_RL, axis=1), np.zeros(1, np.float32))
-        found_R1E = add("MatMul", add("Unsqueeze", weights_RL, np.array([1])), past_RLE)
+        logits_RL = add("Add", add("Squeeze", outputs, np.array([2])), add("Gather", bias_UL, run_R, axis=0))
+        weights_R1L = add("Unsqueeze", add("Softmax", logits_RL, axis=1), np.array([1]))
+        found_R1E = add("MatMul", weights_R1L, past_RLE)
         return add("Slice", found_R1E, np.array([0]), np.array([width]), np.array([2]))
 
     def _past(self, rows_UL: str) -> str:

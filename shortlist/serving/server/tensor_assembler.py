@@ -65,10 +65,8 @@ class TensorAssembler:
             rows: Number of rows.
             slates: Number of every row's slate; None: all rows are one, as in a request.
         """
-        empty: dict[str, Column] = {
-            **dict.fromkeys(self.needs.counted, _NONE),
-            **dict.fromkeys(self._open_lists, _EMPTY),
-        }
+        empty: dict[str, Column] = dict.fromkeys(self.needs.counted, _NONE)
+        empty |= dict.fromkeys(self._open_lists, _EMPTY)
         found = _Found({**empty, **columns}, self._zone)
         for step in self.steps:
             found.look_up(step, tables[step.name])

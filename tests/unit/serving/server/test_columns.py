@@ -61,6 +61,18 @@ def test_a_padded_matrix_holds_the_first_values(lists: list[list[int]], longest:
     assert rows(Ragged.of_rows(matrix)) == [each[:longest] for each in lists]
 
 
+@given(LISTS.filter(bool), st.data(), st.integers(1, 6))
+def test_lists_follow_each_other_up_to_a_number(lists: list[list[int]], data: st.DataObject, most: int) -> None:
+    one = st.lists(st.integers(-3, 3), max_size=4)
+    others = data.draw(st.lists(one, min_size=len(lists), max_size=len(lists)))
+    expected = [[*first, *second][:most] for first, second in zip(lists, others, strict=True)]
+    assert rows(ragged(lists).followed_by(ragged(others), most)) == expected
+    for_all = [[*first, *others[0]][:most] for first in lists]
+    assert rows(ragged(lists).followed_by(ragged(others[:1]), most)) == for_all
+    of_all = [[*lists[0], *second][:most] for second in others]
+    assert rows(ragged(lists[:1]).followed_by(ragged(others), most)) == of_all
+
+
 def test_a_null_list_is_empty() -> None:
     assert rows(Ragged.of(pl.Series([[1], None, []], dtype=pl.List(pl.Int64)))) == [[1], [], []]
 

@@ -17,11 +17,14 @@ import pytest
 
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeatures
+from monitoring.served_features.sample import without_streamed
 from monitoring.served_features.served_features import PublishedViews, compare_served
 from monitoring.windows.answered import answered
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, Signature
+from shortlist.features.open_events import OpenList, StreamingPlan
+from shortlist.features.tiles import Tiles
+from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
 from shortlist.serving.server.day_assembler import DayAssembler
@@ -239,3 +242,17 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
     )
     none = logged(0.0)
     assert none.height == 100 and all(none[name].null_count() == 100 for name in FEATURE_COLUMNS)
+
+
+def test_what_servers_count_and_list_as_it_arrives_is_not_compared() -> None:
+    lists = (OpenList("newest_3", "user_id", "item_id", 3),)
+    streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=lists)
+    places = ("live_newest_3:newest_values", "newest_3:newest_times")
+    signature = Signature(
+        model="shop", kind="all", numbers=("price", "open_user_id:rows", "open_user_id:positives"),
+        lists=tuple(ListInput(tensor=f"list_{number}", place=place, longest=3) for number, place in enumerate(places)),
+    )  # fmt: skip
+    left = without_streamed(signature, streaming)
+    assert left.numbers == ("price",)
+    assert [(each.tensor, each.place) for each in left.lists] == [("list_1", "newest_3:newest_times")]
+    assert without_streamed(signature, None) == signature
