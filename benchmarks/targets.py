@@ -137,6 +137,9 @@ ASKED: Final = (
         "<=",
         1.3,
     ),
+    Target(
+        "a search from bad settings, to the best possible", "tuning", "tuning", "below the best*", "value", "<=", 0.003
+    ),
     Target("a refresh of one day, time", "tile_costs", "freshness", "refresh of 1 day, time", "ratio", "<=", 0.9),
 )
 
