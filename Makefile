@@ -262,6 +262,9 @@ bench-event-restart: $(READY) ## start of a server with a million open events, w
 bench-retrain: $(READY_TEST) ## continued training against training from scratch: seconds and AUC
 	@$(BIN)/python -m benchmarks.retrain
 
+bench-tuning: $(READY_TEST) ## a search of 20 minutes from bad settings, against the best possible score [MINUTES=20|TRIALS=50]
+	@$(BIN)/python -m benchmarks.tuning $(if $(MINUTES),--minutes $(MINUTES)) $(if $(TRIALS),--trials $(TRIALS))
+
 fuzz-specs: $(READY_TEST) ## 10 000 random specs: each is read, or refused with a message [CASES=10000]
 	@$(BIN)/python -m benchmarks.fuzz_specs --cases $(CASES)
 
@@ -348,4 +351,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention setup clean lock

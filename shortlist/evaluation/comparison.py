@@ -73,7 +73,7 @@ class ModelComparison(Record):
     models: dict[str, ComparedModel]
     """Best first."""
     notice: str = ""
-    """That no candidate is better than a baseline; empty when one is."""
+    """Which candidates are not better than the best baseline, beyond chance; empty when all are."""
 
 
 def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates, seed: int) -> ModelComparison:
@@ -142,24 +142,29 @@ def _costs_no_more(one: ComparedModel, other: ComparedModel) -> bool:
 
 
 def _notice(ranked: Sequence[str], scored: Mapping[str, Scored], metric: Metric, limits: Gates) -> str:
-    def of(role: Role) -> Scored | None:
-        return next((scored[name] for name in ranked if scored[name].measures.role == role), None)
-
-    candidate, baseline = of("candidate"), of("baseline")
-    if candidate is None or baseline is None:
-        return ""
-    lead = compare(candidate, baseline, limits).differences.get(metric)
-    if lead is None or _gap(lead).low > 0:
-        return ""
-    numbers = (
-        f"{TITLES[metric]} {lead.candidate:.4f} of '{candidate.measures.model}', the best candidate, against"
-        f" {lead.reference:.4f} of '{baseline.measures.model}' on the same test rows"
+    candidates, baselines = (
+        [scored[name] for name in ranked if scored[name].measures.role == role] for role in ("candidate", "baseline")
     )
+    if not candidates or not baselines:
+        return ""
+    baseline, name = baselines[0], baselines[0].measures.model
+    leads = {one.measures.model: compare(one, baseline, limits).differences.get(metric) for one in candidates}
+    behind = {model: lead for model, lead in leads.items() if lead is not None and _gap(lead).low <= 0}
+    best = candidates[0].measures.model
+    if best not in behind:
+        return " ".join(_not_beaten(f"Candidate '{model}' does not beat", name, metric, lead, f"of '{model}'")
+                        for model, lead in behind.items())  # fmt: skip
+    return _not_beaten("No candidate beats", name, metric, behind[best], f"of '{best}', the best candidate,")
+
+
+def _not_beaten(subject: str, baseline: str, metric: Metric, lead: Difference, whose: str) -> str:
+    """Return the sentence that says by how much a candidate is behind a baseline, or not clearly before it."""
     gap = _gap(lead)
-    interval = f"{gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-    if lead.value <= 0:
-        return f"No candidate beats the baseline '{baseline.measures.model}': {numbers} ({interval})."
-    return f"No candidate beats the baseline '{baseline.measures.model}' by more than chance: {numbers} ({interval})."
+    return (
+        f"{subject} the baseline '{baseline}'{'' if lead.value <= 0 else ' by more than chance'}:"
+        f" {TITLES[metric]} {lead.candidate:.4f} {whose} against {lead.reference:.4f} of '{baseline}' on the same test"
+        f" rows ({gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}])."
+    )
 
 
 def _gap(one: Difference) -> Gap:

@@ -35,7 +35,7 @@ class RunPage(Record):
     """Of the whole run."""
     steps: tuple[PageStep, ...] = ()
     notice: str = ""
-    """What a reader must know first: that no candidate is better than a baseline. Usually empty."""
+    """What a reader must know first: which candidates are no better than a baseline. Empty when all are."""
     failure: Failure | None = None
     """Where and why the run stopped."""
     valid_log: Path | None = None

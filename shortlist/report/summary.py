@@ -187,7 +187,8 @@ class Summary(Record):
     metric: Metric | None = None
     """What decides; null for a run that stopped before the gates."""
     notice: str = ""
-    """What a reader must know before the figures: that no candidate is better than a baseline. Usually empty."""
+    """What a reader must know before the figures: which candidates are no better than a baseline. Empty when all
+    are."""
     gates: tuple[GateLine, ...]
     blessed: BlessedVersion | None
     reasons: dict[str, tuple[str, ...]] = Field(default_factory=dict)

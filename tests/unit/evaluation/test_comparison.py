@@ -83,6 +83,18 @@ def test_a_baseline_that_no_candidate_beats_is_the_first_thing_said(models: Mode
     assert words in models.compared().notice
 
 
+def test_every_candidate_that_the_baseline_equals_is_named_even_where_the_best_one_is_better(models: Models) -> None:
+    models.add("linear", "baseline", noise=0.3, seconds=1.0)
+    models.add("trees", "candidate", noise=0.0, seconds=1.0)
+    models.add("network", "candidate", noise=0.6, seconds=1.0)
+    models.add("twin", "candidate", noise=0.3, seconds=1.0)
+    found = models.compared()
+    assert found.best == "trees" and "'trees'" not in found.notice
+    assert "Candidate 'network' does not beat the baseline 'linear': GAUC 0." in found.notice
+    assert "Candidate 'twin' does not beat the baseline 'linear': GAUC 0." in found.notice
+    assert "(+0.0000 [+0.0000, +0.0000])" in found.notice
+
+
 def test_a_model_without_scores_is_listed_with_the_reason(models: Models) -> None:
     models.add("good", "candidate", noise=0.0, seconds=1.0)
     models.add("lost", "candidate", noise=0.0, seconds=1.0)
