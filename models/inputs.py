@@ -44,6 +44,8 @@ class FeatureColumn(BaseModel):
     events: int | None = Field(default=None, ge=1)
     """Most ids of a list in order of time, the newest first; null for other lists. Vectors of the same feature are as
     wide, and number k belongs to id k."""
+    served: float | None = None
+    """What stands in its place wherever scores are given (kind `training_only`); null: its own value."""
     history: bool = True
     """Whether it looks up what the days before left, which is still little on the warm-up days."""
 

@@ -210,6 +210,24 @@ class Ranker(ABC, Generic[SectionT]):
             DivergedError: The model gives NaN.
         """
         check_columns(frame, self.record.features)
+        return self._scored(self.as_served(frame))
+
+    def predict_as_shown(self, frame: pl.DataFrame, **instead: float) -> np.ndarray:
+        """Return what `predict` would with the rows' own values of features that serving fixes, or with given ones.
+
+        Args:
+            frame: Rows with the model's features.
+            instead: Values by feature; the others have those of the rows.
+        """
+        given = [pl.lit(value, pl.Float32).alias(name) for name, value in instead.items()]
+        return self._scored(frame.with_columns(given))
+
+    def as_served(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return rows with the values that serving has in the place of those that only training knows."""
+        fixed = [pl.lit(one.served, pl.Float32).alias(one.name) for one in self.features if one.served is not None]
+        return frame.with_columns(fixed) if fixed else frame
+
+    def _scored(self, frame: pl.DataFrame) -> np.ndarray:
         if not frame.height:
             return np.empty(0, np.float32)
         scores = self._probabilities_of(frame)
@@ -223,12 +241,13 @@ class Ranker(ABC, Generic[SectionT]):
     def _probabilities_of(self, frame: pl.DataFrame) -> np.ndarray:
         if self._calibration is None:
             return np.asarray(self._predict(frame), np.float32)
-        return probabilities(self.log_odds(frame))
+        return probabilities(self._calibration.applied(self._log_odds(frame)))
 
     def _held_out(self, learning: LearningTable) -> np.ndarray:
         """Calibrate, and return the scores of the validation rows in the order of the table, before they are learnt."""
         self._calibrate(learning)
-        return np.concatenate([self._probabilities_of(frame) for frame in learning.frames("validation")])
+        frames = map(self.as_served, learning.frames("validation"))
+        return np.concatenate([self._probabilities_of(frame) for frame in frames])
 
     def predict_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
         """Return the probabilities of the further labels by name, as `predict` gives that of the label.
@@ -240,7 +259,7 @@ class Ranker(ABC, Generic[SectionT]):
         if self.heads or not frame.height:
             return {name: self.heads[name].predict(frame) if frame.height else np.empty(0, np.float32)
                     for name in self.record.labels}  # fmt: skip
-        found = self._further_log_odds(frame)
+        found = self._further_log_odds(self.as_served(frame))
         for name, log_odds in found.items():
             if np.isnan(log_odds).any():
                 raise DivergedError(f"the {self.kind} model gives NaN for label '{name}'")
@@ -252,7 +271,7 @@ class Ranker(ABC, Generic[SectionT]):
 
     def log_odds(self, frame: pl.DataFrame) -> np.ndarray:
         """Return what `predict` gives the probabilities of, calibrated where that is declared, shape (rows,)."""
-        raw = self._log_odds(frame)
+        raw = self._log_odds(self.as_served(frame))
         return raw if self._calibration is None else self._calibration.applied(raw)
 
     def save(self, folder: Path) -> None:
@@ -295,14 +314,17 @@ class Ranker(ABC, Generic[SectionT]):
         how = self.section.calibration
         if how == "none" or self._calibration is not None:
             return
-        frames = [(frame[Columns.LABEL].to_numpy(), self._log_odds(frame)) for frame in learning.frames("validation")]
+        frames = [
+            (frame[Columns.LABEL].to_numpy(), self._log_odds(frame))
+            for frame in map(self.as_served, learning.frames("validation"))
+        ]
         labels, log_odds = (np.concatenate(part) for part in zip(*frames, strict=True))
         self._calibration = self._fitted_calibration(how, log_odds, labels, f"models.{self.name}")
         if self.shares_body:
             for name in self.section.labels:
                 parts = [
                     (frame[label_column(name)].to_numpy(), self._further_log_odds(frame)[name])
-                    for frame in learning.frames("validation")
+                    for frame in map(self.as_served, learning.frames("validation"))
                 ]
                 labels, log_odds = (np.concatenate(part) for part in zip(*parts, strict=True))
                 where = f"models.{self.name}: label '{name}'"

@@ -13,7 +13,7 @@ import polars as pl
 from monitoring.drift.sampling import clusters_of
 from monitoring.kpi import ROUNDS, SCORE, measure_rates
 from monitoring.records import Measure, Quality
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, label_column, score_column
 from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.intervals import bootstrap
 from shortlist.evaluation.metrics import UnmeasurableError, check_classes, check_scores
@@ -58,7 +58,8 @@ def measure_quality(
         seed: Of the resamples.
 
     Returns:
-        By version: all rows, then the slices by column and number of rows. What cannot be measured has a problem and no
+        By version: all rows, then the slices by column and number of rows, then `label <name>` for each further label
+        that it gives scores of, shown like a slice. What cannot be measured has a problem and no
         measures, so it is neither a breach nor a sign of health.
     """
     look = _Look(limits, min_rows, seed)
@@ -74,6 +75,7 @@ def measure_quality(
         if whole.measures:
             parts = _slices(rows, slices, min_rows)
             found += [look.quality(version, name, part, _absolute(limits)) for name, part in parts]
+        found += [look.of_label(version, name, rows) for name in _further_labels(rows)]
     return tuple(found)
 
 
@@ -141,6 +143,23 @@ class _Look:
             return _unmeasured(version, name, rows, str(problem))
         measures = tuple(_held(name, interval, *scale.get(name, (None, None))) for name, interval in intervals.items())
         return Quality(version=version, slice=name, rows=rows.height, users=_users(rows), measures=measures)
+
+    def of_label(self, version: int, label: str, rows: pl.DataFrame) -> Quality:
+        """Return how good the scores of a further label are; the rate error has a limit, as in a slice."""
+        own, name = {label_column(label): Columns.LABEL, score_column(label): SCORE}, f"label {label}"
+        known = rows.drop(*own.values()).rename(own).filter(pl.col(SCORE).is_not_null())
+        if known.height and known[Columns.LABEL].null_count() == known.height:
+            return _unmeasured(version, name, known, "no outcome was sent with the column of this label")
+        return self.quality(
+            version, name, known.with_columns(pl.col(Columns.LABEL).fill_null(0)), _absolute(self.limits)
+        )
+
+
+def _further_labels(rows: pl.DataFrame) -> list[str]:
+    """Return the further labels of which there are scores in rows of one version."""
+    names = [name.removeprefix(score_column("")) for name in rows.columns if name.startswith(score_column(""))]
+    there = (name for name in names if label_column(name) in rows.columns)
+    return [name for name in there if rows[score_column(name)].null_count() < rows.height]
 
 
 def _scale(usual: ModelReference, limits: QualityLimits) -> _Scale:

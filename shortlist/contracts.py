@@ -88,6 +88,8 @@ class Files:
     MANIFEST: Final = "manifest.json"
     MODEL: Final = "model.json"
     SCORES: Final = "scores.parquet"
+    TRAINING_ONLY: Final = "training_only.json"
+    """Beside the scores: what features that serving fixes do to them; only of a model that reads one."""
     PROBLEM: Final = "problem.json"
     """In place of the scores: why there are none."""
     SKEW: Final = "skew.json"

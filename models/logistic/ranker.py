@@ -68,6 +68,8 @@ class LogisticRanker(Ranker[LogisticModel]):
         bins, l2, self._coefficients, self._intercept = best
         self._one_hot = rows[bins].one_hot
         if self.section.refit:
+            if any(one.served is not None for one in learning.features):
+                held_out = self._held_out(learning)
             self._refit(_descent(l2, runtime.seed), rows[bins], stopping.best_epoch)
         passes = len(history) + (stopping.best_epoch if self.section.refit else 0)
         return Outcome(

@@ -10,7 +10,7 @@ import polars as pl
 
 from monitoring.windows.answered import REQUEST, ROWS, weight
 from monitoring.windows.known_columns import SLATE_SIZE, log_columns, type_of
-from shortlist.contracts import Columns
+from shortlist.contracts import Columns, label_column, score_column
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data
 
@@ -35,26 +35,31 @@ class RowExploder:
 
         Args:
             requests: Columns of the prediction log, and request and rows; each request once.
-            shown: request, row, label.
+            shown: request, row, label, and the further labels that are declared.
         """
         picked = requests.select(REQUEST, ROWS).with_row_index("place").join(shown, on=REQUEST).sort("place", "row")
         places = picked["place"].cast(pl.Int64).to_numpy()
         unfold = Unfold(places, picked["row"].cast(pl.Int64).to_numpy(), picked[ROWS].to_numpy())
         own = requests.select("request_id", "user", "version", "track", "time", weight(self._sampling))[places]
         said = dict(self._said(requests, unfold))
+        scores = (unfold(requests[name]).alias(name) for name in map(score_column, self._data.labels))
+        further = [*(picked[name] for name in map(label_column, self._data.labels)), *scores]
         rows = own.with_columns(
             picked["row"].cast(pl.Int32),
             unfold(requests["scores"]).alias("score"),
             picked[Columns.LABEL].cast(pl.Int8),
             unfold(requests[Columns.TIME]).fill_null(own["time"]).alias(Columns.TIME),
             *(values.alias(name) for name, values in said.items()),
+            *further,
         )
         user = said.get(self._data.user or "")
         if user is not None:  # of a header, or where every row has one of its own, as an input
             rows = rows.with_columns(pl.coalesce(Columns.USER, user.cast(pl.String)).alias(Columns.USER))
         of_row = ("request_id", "row", Columns.USER, "version", "track", "score", Columns.LABEL)
         first = (*of_row, Columns.TIME, Columns.WEIGHT)
-        return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(*first, *said)
+        return rows.filter(pl.col(Columns.TIME) <= pl.col("time") + self._skew).select(
+            *first, *said, *(one.name for one in further)
+        )
 
     def _said(self, requests: pl.DataFrame, unfold: Unfold) -> Iterator[tuple[str, pl.Series]]:
         """Yield the declared columns, and how many candidates were ranked where slates are declared."""

@@ -23,7 +23,9 @@ class LiveWindow:
     label (Int8), event_time (Datetime us UTC), impression_weight (Float32), and every declared column known before the
     impression but vectors, with the types of the valid log: the log's own as sent, null where they were not, and the
     side tables' by their key. A declared column that has the name of one of the first seven is left out. Where slates
-    are declared, `slate size` (Float64) is the number of candidates of the request, shown or not.
+    are declared, `slate size` (Float64) is the number of candidates of the request, shown or not. Of every further
+    label: `label_<name>` (Int8, null where the outcome was sent without its column) and `score_<name>` (Float32, null
+    where the model gives none).
     """
     coverage: float
     """Share of the answered requests with an outcome; requests without rows do not count. 0 without requests."""

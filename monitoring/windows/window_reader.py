@@ -51,11 +51,12 @@ class WindowReader:
         """
         requests, future = self._requests(span)
         mature = span.end + timedelta(hours=self.settings.window.maturity_hours)
-        joined = LiveOutcomes(requests, mature, self.settings.window.max_rows)
+        joined = LiveOutcomes(requests, mature, self.settings.window.max_rows, self.data.labels)
         began, ended = requests["time"].min(), requests["time"].max()
         orphans = 0
         if isinstance(began, datetime) and isinstance(ended, datetime):
-            for piece in self.outcomes.read(self.outcomes.written(began - _BEFORE), live_outcomes.READ):
+            wanted = live_outcomes.read_columns(self.data)
+            for piece in self.outcomes.read(self.outcomes.written(began - _BEFORE), wanted):
                 joined.add(piece)
             before = max(_LONGEST, mature - span.start)
             orphans = joined.out_of_range_outcomes + self._orphans(

@@ -20,7 +20,7 @@ from monitoring.windows.spans import Span, span_of
 from monitoring.windows.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
 from shortlist.features.columns import DeclaredColumns
-from shortlist.serving.log.logs import item_type, outcome_schema, prediction_schema
+from shortlist.serving.log.logs import item_type, outcome_columns, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
 from shortlist.spec.monitoring import Monitoring
@@ -116,7 +116,9 @@ class Windows:
 
     @cached_property
     def _outcomes(self) -> PartIndex:
-        schema, summary = outcome_schema(item_type(self._data)), answered.summary_of_outcomes
+        known = outcome_columns(self._data)
+        further = {label.column: known[label.column] for label in self._data.labels.values()}
+        schema, summary = outcome_schema(item_type(self._data), further), answered.summary_of_outcomes
         kept = self._places.root / _INDEX / "outcomes-1.parquet"
         return PartIndex(self._places.outcomes, schema, live_outcomes.READ, summary, kept).refreshed()
 

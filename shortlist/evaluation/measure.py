@@ -15,9 +15,10 @@ from shortlist.evaluation.calibration import calibration_bins, calibration_error
 from shortlist.evaluation.intervals import Resampled, differences, resample
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss, roc_points, score_histogram
 from shortlist.evaluation.ranking import auc_per_group, gauc
-from shortlist.evaluation.records import Comparison, Curves, Measures, Metric, Role, Scores
+from shortlist.evaluation.records import Comparison, Curves, Measures, Metric, Role, Scores, TrainingOnlyEffect
 from shortlist.evaluation.scores import ScoredRows, check_same_rows, further_labels, read_scores
 from shortlist.spec.gates import Gates
+from shortlist.storage.artefacts import read_json
 
 
 def scores_file(scores: Path) -> Path:
@@ -87,9 +88,15 @@ def measure(model: str, role: Role, scores: Path, limits: Gates, seed: int) -> S
               for name in further_labels(scores_file(scores))}  # fmt: skip
     measured = {
         "validation_gauc": validation_gauc(scores),
+        "training_only": _effects(scores_file(scores).with_name(Files.TRAINING_ONLY)),
         "labels": {name: one.measures.model_copy(update={"curves": None}) for name, one in labels.items()},
     }
     return replace(found, measures=found.measures.model_copy(update=measured), labels=labels)
+
+
+def _effects(path: Path) -> tuple[TrainingOnlyEffect, ...]:
+    effects = read_json(path)["effects"] if path.is_file() else ()
+    return tuple(TrainingOnlyEffect.model_validate(one) for one in effects)
 
 
 def _measure_label(model: str, role: Role, scores: Path, label: str, limits: Gates, seed: int) -> Scored:

@@ -61,6 +61,21 @@ class Curves(Record):
     histogram_shares: tuple[float, ...]
 
 
+class TrainingOnlyEffect(Record):
+    """What a feature that serving fixes does to the scores of a model, on test rows."""
+
+    feature: str
+    served: float
+    """The value in serving."""
+    rows: int
+    mean_scores: tuple[tuple[float, float], ...]
+    """(value, mean score of the rows had all of them this value)."""
+    auc_as_served: float | None
+    """With the value of serving, as all other numbers of the model."""
+    auc_as_shown: float | None
+    """With the rows' own values of all such features: how much better they explain the outcomes than serving can."""
+
+
 class Measures(Record):
     """The numbers of one model on the test rows; a number is None when it could not be measured."""
 
@@ -92,6 +107,8 @@ class Measures(Record):
     curves: Curves | None = None
     labels: dict[str, Measures] = Field(default_factory=dict)
     """The same of its further labels, by name, without curves."""
+    training_only: tuple[TrainingOnlyEffect, ...] = ()
+    """Of features of kind `training_only`."""
     best_possible: Scores | None = None
     """Of a further label of a generated log: what the planted probabilities reach on the test rows."""
     problem: str = ""

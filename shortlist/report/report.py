@@ -63,6 +63,7 @@ def render(page: RunPage) -> str:
         labels=sorted(
             ((name, one.model, head) for one in models for name, head in one.labels.items()), key=itemgetter(0)
         ),
+        training_only=[(one.model, effect) for one in models for effect in one.training_only],
         by_user=next((one for one in models if one.gauc), None),
         metric_title=TITLES[verdict.metric] if verdict else "",
         hero=_headline_model(models, blessing),

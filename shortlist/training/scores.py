@@ -16,9 +16,10 @@ from models.inputs import split_of
 from models.ranker import Ranker
 from shortlist.contracts import Columns, DataError, Files, best_column, label_column, score_column
 from shortlist.evaluation.scores import LEARNT
-from shortlist.storage.artefacts import atomic_folder
+from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
+from shortlist.training.training_only import training_only_effects
 
 SPLIT: Final = "split"
 SCORE: Final = "score"
@@ -58,6 +59,8 @@ def score(ranker: Ranker[Any], table: DayTable, out: Path) -> Path:
     ):
         for part in chain([first], parts):
             file.write_table(part)
+        if effects := training_only_effects(ranker, table):
+            write_json(staging / Files.TRAINING_ONLY, {"effects": [one.model_dump() for one in effects]})
     return out / Files.SCORES
 
 

@@ -18,6 +18,7 @@ from shortlist.features.kinds.similarity import Similarity
 from shortlist.features.kinds.slate import Slate
 from shortlist.features.kinds.target import Target
 from shortlist.features.kinds.time_since import TimeSince
+from shortlist.features.kinds.training_only import TrainingOnly
 from shortlist.features.kinds.vector import Vector
 from shortlist.features.kinds.vocabulary import Vocabulary
 
@@ -37,5 +38,6 @@ FEATURE_KINDS: Final[dict[str, type[FeatureKind]]] = {
     "similarity": Similarity,
     "slate": Slate,
     "sequence": Sequence,
+    "training_only": TrainingOnly,
 }
 """In the order of messages and of the JSON Schema."""

@@ -276,3 +276,53 @@ def test_each_version_warns_for_itself() -> None:
     doubled = both.with_columns(score=pl.when(pl.col("version") == 4).then(0.9).otherwise("score"))
     (sentence,) = warnings(window_of(traffic(10), doubled), {3: REFERENCE, 4: REFERENCE}, LIMITS)
     assert sentence.startswith("Version 4: ")
+
+
+def with_likes(rows: pl.DataFrame, tilt: float = 1.0) -> pl.DataFrame:
+    """The rows with a second label, whose score is its planted probability where `tilt` is 1."""
+    generator = np.random.default_rng(7)
+    scores = generator.beta(1, 5, rows.height)
+    likes = (generator.random(rows.height) < tilt * scores).astype(np.int8)
+    return rows.with_columns(pl.Series("score_like", scores.astype(np.float32)), pl.Series("label_like", likes))
+
+
+def quality_of_likes(rows: pl.DataFrame) -> Quality:
+    _, likes = measure_quality(window_of(rows), {3: REFERENCE}, (), LIMITS, 100)
+    return likes
+
+
+def test_every_further_label_has_measures_of_its_own() -> None:
+    rows = with_likes(traffic(seed=1))
+    quality = quality_of_likes(rows)
+    assert (quality.slice, quality.rows, quality.problem) == ("label like", 4_000, "")
+    found = by_name(quality)
+    labels, scores = (rows[name].cast(pl.Float64).to_numpy() for name in ("label_like", "score_like"))
+    assert found["auc"].value == pytest.approx(auc(labels, scores))
+    assert found["label_rate"].value == pytest.approx(labels.mean())
+    assert found["hit_rate"].value == pytest.approx(hit_rate(rows.drop("label", "score").rename(
+        {"label_like": "label", "score_like": "score"}), 1))  # fmt: skip
+    assert not any(measure.breached for measure in quality.measures)
+    assert quality_of(rows.drop("label_like", "score_like")) == measure_quality(
+        window_of(rows), {3: REFERENCE}, (), LIMITS, 100)[0]  # fmt: skip
+
+
+def test_a_head_whose_outcome_has_become_rarer_is_off_its_rate() -> None:
+    quality = quality_of_likes(with_likes(traffic(seed=1), tilt=0.4))
+    assert {measure.name for measure in quality.measures if measure.breached} == {"rate_error"}
+
+
+@pytest.mark.parametrize(
+    ("likes", "problem"),
+    [
+        (pl.lit(None, pl.Int8), "no outcome was sent with the column of this label"),
+        (pl.lit(0, pl.Int8), "class"),
+    ],
+)
+def test_a_label_that_live_outcomes_do_not_tell_says_so(likes: pl.Expr, problem: str) -> None:
+    quality = quality_of_likes(with_likes(traffic(seed=1)).with_columns(likes.alias("label_like")))
+    assert quality.measures == () and problem in quality.problem
+
+
+def test_rows_of_a_model_without_that_head_are_not_measured_by_it() -> None:
+    rows = with_likes(traffic(seed=1)).with_columns(pl.lit(None, pl.Float32).alias("score_like"))
+    assert [one.slice for one in measure_quality(window_of(rows), {3: REFERENCE}, (), LIMITS, 100)] == ["all"]

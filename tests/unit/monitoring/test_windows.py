@@ -351,6 +351,31 @@ def test_a_log_of_a_version_that_knew_fewer_columns_is_read(traffic: Traffic) ->
     assert window.rows.sort("request_id")["page"].to_list() == [None, "home"]
 
 
+def test_rows_have_the_outcomes_and_scores_of_further_labels(traffic: Traffic) -> None:
+    traffic.declared = {**DECLARED, "labels": {"long": {"column": "seconds", "positive": {"at_least": 20}}}}
+    traffic.answer({"request_id": "a", "score_long": [0.1, 0.2]}, {"request_id": "b"})
+    known = {"seconds": traffic.data.by_name["seconds"]}
+    said = [("a", 0, 1, 30.0), ("a", 1, 1, 5.0), ("b", 0, 0, None), ("b", 1, 1, 25.0)]
+    outcomes = [
+        {"time": NOON + minutes(1), "request_id": request, "row": row, "label": label, "seconds": seconds}
+        for request, row, label, seconds in said
+    ]
+    schema = outcome_schema(item_type(traffic.data), known)
+    traffic._write(traffic.places.outcomes / "web", schema, outcomes)
+    rows = traffic.read().rows.sort("request_id", "row")
+    assert rows["label_long"].to_list() == [1, 0, None, 1]
+    assert rows["score_long"].to_list() == [pytest.approx(0.1), pytest.approx(0.2), None, None]  # b: an earlier model
+    assert rows["label"].to_list() == [1, 1, 0, 1]
+
+
+def test_outcomes_without_the_column_of_a_further_label_are_read(traffic: Traffic) -> None:
+    traffic.declared = {**DECLARED, "labels": {"long": {"column": "seconds", "positive": {"at_least": 20}}}}
+    traffic.answer({"request_id": "a", "score_long": [0.1, 0.2]})
+    traffic.outcome(("a", 0, 1))
+    rows = traffic.read().rows
+    assert (rows["label"].to_list(), rows["label_long"].to_list()) == ([1], [None])
+
+
 def test_outcomes_may_come_before_their_predictions(traffic: Traffic) -> None:
     traffic.outcome(("a", 0, 1, NOON - minutes(1)))  # a clock that is behind
     windows = traffic.windows()

@@ -87,10 +87,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     types = {"title": "string", "text_vector": "vector", "image_vector": "vector"}
     contents = (Column.model_validate({"name": name, "type": kind}) for name, kind in types.items())
     items = items.model_copy(update={"columns": (*items.columns, *contents)})
-    data = spec.data.model_copy(update={"source": source, "labels": labels, "side_tables": (users, items)})
+    shown = Column(name="shown_at", source="position", type="integer", known="after")
+    changed = {"labels": labels, "side_tables": (users, items), "columns": (*spec.data.columns, shown)}
+    data = spec.data.model_copy(update={"source": source, **changed})
     past = {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 10, "name": "user_items", "min_rows": 150}
     content = {"kind": "vector", "each": ["text_vector", "image_vector"], "normalise": False}
-    features = Features.model_validate({"columns": [*spec.features.model_dump()["columns"], past, content]})
+    fixed = {"kind": "training_only", "each": "shown_at", "serve": 1}
+    features = Features.model_validate({"columns": [*spec.features.model_dump()["columns"], past, content, fixed]})
     spec = spec.model_copy(update={"data": data})
     ingest(data, Path(), root / "raw", spec.runtime)
     validate(data, root / "raw", root / "valid", root / "quarantine", spec.runtime, datetime.now(UTC))

@@ -23,7 +23,7 @@ from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
 from shortlist.training.export import export
 from shortlist.training.packing import pack
-from shortlist.training.train import train
+from shortlist.training.train import load_ranker, train
 
 NUMBERS = ["*_log", "hour_*", "*_rate", "*_seen", "surface_id"]
 IDS = {"features": ["*_log", "*_id"], "embedding_dim": 8, "epochs": 1, "batch_size": 512}
@@ -87,6 +87,30 @@ def test_triton_norms_and_projects_vectors_as_training_does(
     proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
     verdict = parity_gate(proof, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "dcn"])
+def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
+    trained: Any, limits: Gates, tmp_path: Path, kind: str
+) -> None:
+    features = ["shown_at_training", "surface_id"]  # few, so that the trees split by it
+    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind], "features": features})
+    table = DayTable.open(trained.root / "table", Files.TABLE)
+    model, scores = tmp_path / "model", tmp_path / "scores"
+    train(kind, section, table, trained.spec.runtime, model, scores)
+    pack(model, trained.fitted)
+    export(model, "demo")
+    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
+    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    assert verdict.passed, verdict.message
+    assert "shown_at" not in Signature.read(model / FOLDER).model_dump_json()  # no request sends it
+    # Scores with the rows' own values are other scores, and are found.
+    path, rows = scores / Files.SCORES, pl.concat([frame for _, frame in table.frames()])
+    own = rows.select("impression_id", pl.Series("score", load_ranker(model).predict_as_shown(rows)))
+    pl.read_parquet(path).drop("score").join(own, on="impression_id").write_parquet(path)
+    served = ServedRows(model, trained.log, trained.fitted, draw(scores, 400, 17))
+    batches = served.batches()
+    assert compare(served, batches, exported_scores(model, batches), 1e-5).max_difference > 0.005
 
 
 FURTHER: dict[str, dict[str, Any]] = {
