@@ -54,7 +54,7 @@ SOURCES: Final[dict[str, Any]] = {
     "co_visitation": {"kind": "co_visitation", "nearby": 20, "neighbours": 500, "shrinkage": 5_000},
     "two_tower": {
         "kind": "two_tower", "item_columns": ["author_id", "tag", "music_id"], "user_columns": list(HISTORIES),
-        "epochs": 3, "temperature": 0.5,
+        "embedding_dim": 64, "epochs": 3, "temperature": 0.5,
     },
 }  # fmt: skip
 TOGETHER: Final[dict[str, tuple[str, ...]]] = {
