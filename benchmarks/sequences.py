@@ -45,7 +45,8 @@ _LOOK_EVERY: Final = 3
 _PATIENCE: Final = 4
 _MOST_EPOCHS: Final = 100
 _AT_ONCE: Final = 512
-_METRICS: Final = ("ndcg_at_10", "recall_at_10")
+_METRICS: Final = ("ndcg_at_10", "recall_at_10", "unseen_ndcg_at_10", "unseen_recall_at_10")
+"""`unseen`: among items that the user did not take before; no user of these logs takes one twice."""
 
 Items = NDArray[np.int64]
 
@@ -128,16 +129,19 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
 
 
 def evaluate(trainer: Trainer, users: list[Items], held_out: int) -> dict[str, float]:
-    """Return recall and nDCG at 10 of the item that is `held_out` places from the end; all items are ranked."""
-    ranks = np.concatenate(list(_ranks(trainer, users, held_out)))
-    hits = ranks < 10
-    gains = np.where(hits, 1 / np.log2(ranks + 2.0), 0.0)
-    return {"ndcg_at_10": float(gains.mean()), "recall_at_10": float(hits.mean())}
+    """Return recall and nDCG at 10 of the item that is `held_out` places from the end, by `_METRICS`."""
+    found: dict[str, float] = {}
+    every = np.concatenate(list(_ranks(trainer, users, held_out)), axis=1)
+    for kind, ranks in zip(("", "unseen_"), every, strict=True):
+        hits = ranks < 10
+        gains = np.where(hits, 1 / np.log2(ranks + 2.0), 0.0)
+        found |= {f"{kind}ndcg_at_10": float(gains.mean()), f"{kind}recall_at_10": float(hits.mean())}
+    return found
 
 
 @torch.no_grad()
 def _ranks(trainer: Trainer, users: list[Items], held_out: int) -> Iterator[NDArray[np.int64]]:
-    """Give how many items stand before the wanted one, for some users at a time."""
+    """Give how many items stand before the wanted one, all and unseen ones, for some users at a time."""
     vectors, encoder = torch.from_numpy(trainer.item_vectors()), trainer.encoder.eval()
     for first in range(0, len(users), _AT_ONCE):
         some = users[first : first + _AT_ONCE]
@@ -149,7 +153,11 @@ def _ranks(trainer: Trainer, users: list[Items], held_out: int) -> Iterator[NDAr
         scores = encoder(events, lengths)[:, 0] @ vectors.T
         wanted = torch.tensor([items[len(items) - 1 - held_out] for items in some])
         own = scores[torch.arange(len(some)), wanted]
-        yield (scores > own[:, None]).sum(1).numpy()
+        seen = [items[: len(items) - 1 - held_out] for items in some]
+        lines = np.repeat(np.arange(len(some)), [len(items) for items in seen])
+        before = (scores > own[:, None]).sum(1)
+        scores[torch.from_numpy(lines), torch.from_numpy(np.concatenate(seen))] = -torch.inf
+        yield np.stack([before.numpy(), (scores > own[:, None]).sum(1).numpy()])
     encoder.train()
 
 

@@ -77,15 +77,18 @@ def dataset(users: list[list[int]], without: int) -> Dataset:
 
 
 def evaluate(model: SASRecModel, users: list[list[int]], held_out: int, train: Dataset) -> dict[str, float]:
-    """Return recall and nDCG at 10 of the item that is `held_out` places from the end; all items are ranked."""
+    """Return recall and nDCG at 10 of the item that is `held_out` places from the end; `unseen`: of unseen items."""
     asked = dataset(users, held_out + 1)
-    found = model.recommend(
-        users=np.arange(len(users)), dataset=asked, k=10, filter_viewed=False, on_unsupported_targets="ignore"
-    )
     wanted = pd.Series([items[len(items) - 1 - held_out] for items in users])
-    hits = found[found[Columns.Item] == found[Columns.User].map(wanted)]
-    gains = 1 / np.log2(hits[Columns.Rank].to_numpy() + 1)
-    return {"ndcg_at_10": float(gains.sum() / len(users)), "recall_at_10": float(len(hits) / len(users))}
+    figures = {}
+    for kind, filtered in (("", False), ("unseen_", True)):
+        found = model.recommend(
+            users=np.arange(len(users)), dataset=asked, k=10, filter_viewed=filtered, on_unsupported_targets="ignore"
+        )
+        hits = found[found[Columns.Item] == found[Columns.User].map(wanted)]
+        gains = 1 / np.log2(hits[Columns.Rank].to_numpy() + 1)
+        figures |= {f"{kind}ndcg_at_10": float(gains.sum() / len(users)), f"{kind}recall_at_10": len(hits) / len(users)}
+    return figures
 
 
 if __name__ == "__main__":
