@@ -14,7 +14,7 @@ import pytest
 
 from shortlist.contracts import Files
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
-from shortlist.evaluation.records import Measures
+from shortlist.evaluation.records import Measures, Scores, TrainingOnlyEffect
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report
 from shortlist.report.summary import EngineNumbers, Failure
@@ -261,3 +261,17 @@ def _luminance(colour: str) -> float:
     channels = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
     linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_what_serving_fixes_and_what_further_labels_could_reach_is_shown(page: RunPage) -> None:
+    effect = TrainingOnlyEffect(
+        feature="position_training", served=1.0, rows=2_000, mean_scores=((1.0, 0.31), (5.0, 0.1205)),
+        auc_as_served=0.6, auc_as_shown=0.7,
+    )  # fmt: skip
+    like = Measures(model="net", role="baseline", problem="one class", best_possible=Scores(auc=0.8123, log_loss=0.4))
+    net = Measures(model="net", role="baseline", training_only=(effect,), labels={"like": like}, problem="not measured")
+    assert "Features that serving fixes" not in Outline(render(page)).text
+    text = Outline(render(page.model_copy(update={"measures": (net,)}))).text
+    assert "position_training1 in serving, 2 000 rows" in text.replace("\N{NO-BREAK SPACE}", " ").replace("\u202f", " ")
+    assert "1: 0.3100, 5: 0.1205" in text
+    assert "AUC 0.8123 and log loss 0.4000 possible" in text

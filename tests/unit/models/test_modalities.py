@@ -29,14 +29,17 @@ def modalities(**changes: Any) -> Modalities:
     declared = VectorInputs.model_validate({"of": ["text", "image"], "width": 3, **changes})
     made = Modalities(declared, WIDTHS, 8)
     for layer in made.projections:
+        assert isinstance(layer, torch.nn.Linear)
         torch.nn.init.ones_(layer.weight)  # every number of a projection is the sum of the vector's
     return made
 
 
 def test_a_layer_norm_has_mean_0_and_l2_has_length_1() -> None:
     made = modalities(norms={"image": "l2"}, combine="concat")
+    norm = made.norms[0]
+    assert isinstance(norm, torch.nn.LayerNorm)
     with torch.no_grad():
-        made.norms[0].weight.copy_(torch.tensor([1.0, 3.0]))  # type: ignore[operator, union-attr]
+        norm.weight.copy_(torch.tensor([1.0, 3.0]))
         found = made([torch.tensor([[4.0, 8.0]]), torch.tensor([[3.0, 0.0, 4.0, 0.0]])])
     # (4, 8) has mean 6 and deviation 2: (-1, 1), of which the second counts three times. (3, 0, 4, 0) has length 5.
     np.testing.assert_allclose(found.numpy(), [[2.0] * 3 + [7 / 5] * 3], atol=1e-5)

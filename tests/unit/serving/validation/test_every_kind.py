@@ -110,7 +110,8 @@ def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
     pl.read_parquet(path).drop("score").join(own, on="impression_id").write_parquet(path)
     served = ServedRows(model, trained.log, trained.fitted, draw(scores, 400, 17))
     batches = served.batches()
-    assert compare(served, batches, exported_scores(model, batches), 1e-5).max_difference > 0.005
+    found = compare(served, batches, exported_scores(model, batches), 1e-5)
+    assert found.max_difference is not None and found.max_difference > 0.005
 
 
 FURTHER: dict[str, dict[str, Any]] = {
