@@ -1,4 +1,6 @@
-"""Requests at a declared rate over plain sockets, whatever becomes of them: `python -m benchmarks.open_loop LOAD.json ANSWERS.json`.
+"""Requests at a declared rate over plain sockets, whatever becomes of them.
+
+`python -m benchmarks.open_loop LOAD.json ANSWERS.json` reads a `Load` and writes what became of its requests.
 
 A client library takes about as much processor time to ask as a server takes to refuse, so that on a machine with few
 processors it would be measured with the server. This program takes some 0.2 ms for a request, runs on a processor of
