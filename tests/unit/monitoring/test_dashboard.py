@@ -124,7 +124,9 @@ def told_by_a_server() -> Known:
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
     parts.users = None
-    parts.counts = SimpleNamespace(counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None)
+    parts.counts = SimpleNamespace(
+        counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None, sessions_bytes=0, dropped=0
+    )
     settings = SimpleNamespace(serving=Serving())
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
     parts.service.recommending, parts.release = SimpleNamespace(index_age_seconds=0.0), None

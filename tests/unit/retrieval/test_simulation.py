@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ LIKE = [SlateRequest("r", 1, 5, NOW + timedelta(hours=hour), {"surface": name}) 
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, random = tmp_path_factory.mktemp("simulation"), np.random.default_rng(2)
     rows = [(user, int(item), 0, "home", 1) for user in range(30) for item in random.choice(ITEMS, 6)]
     items = {
@@ -61,8 +62,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
     }
     table = Log(folder / "valid_log").write(rows, items=items)
     fit_retrieval(SECTION, declared(), table, frozenset([table.days[0].day]), folder / "release", 1)
+    return folder / "release"
+
+
+def opened(release: Path) -> Recommender:
     sections = Filters.model_validate(FILTERS), Ordering.model_validate(ORDERING)
-    return Recommender(Retriever.open(folder / "release"), *sections, lists={"deny": pl.Series([13, 14])})
+    return Recommender(Retriever.open(release), *sections, lists={"deny": pl.Series([13, 14])})
+
+
+@pytest.fixture(scope="module")
+def stages(release: Path) -> Recommender:
+    return opened(release)
 
 
 def simulated(stages: Recommender, count: int = 120) -> SimulatedRequests:
@@ -121,8 +131,8 @@ def keeps_after_half_the_window(own: Any, candidates: pl.DataFrame, request: Fil
     return SEEN(own.model_copy(update={"window": "1d"}), candidates, request)
 
 
-def all_but_the_first(candidates: pl.DataFrame, rules: Any, request: FilterRequest) -> Filtered:
-    return apply_filters(candidates, rules[1:], request)
+def all_but_the_first(candidates: pl.DataFrame, rules: Any, request: FilterRequest, decided: Any) -> Filtered:
+    return apply_filters(candidates, rules[1:], request, decided)
 
 
 def pinned_one_lower(own: Any, candidates: pl.DataFrame) -> dict[int, int]:
@@ -148,8 +158,8 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(stages: Recommender, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+def test_a_planted_bug_is_found(release: Path, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     where, name, instead, message = BUGS[bug]
     monkeypatch.setattr(where, name, instead)
-    found = simulated(stages)
+    found = simulated(opened(release))
     assert any(message in example for example in found.examples), found
