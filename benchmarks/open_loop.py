@@ -14,6 +14,7 @@ import os
 import random
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, cast
@@ -196,10 +197,9 @@ def main() -> int:
     load = Load(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     if load.processors:
         os.sched_setaffinity(0, load.processors)
-    began = os.times()
+    began = time.process_time()
     generator = uvloop.run(_run(load))
-    ended = os.times()
-    busy_seconds = ended.user + ended.system - began.user - began.system
+    busy_seconds = time.process_time() - began
     asked = [tuple(each) for each in generator.asked]
     Path(sys.argv[2]).write_bytes(orjson.dumps({"asked": asked, "busy_seconds": busy_seconds}))
     return 0
