@@ -91,12 +91,12 @@ class TwoTowers(nn.Module):
         self.content = ItemModalities.of(section.item_vectors, items, width)
         self.negatives = torch.arange(len(counts))
         if self.content is not None:
-            self.items, counts = self._without_newcomers(counts)
+            self.items, counts = self._without_cold_items(counts)
         self.register_buffer("popularity_I", torch.from_numpy(section.popularity_logits(counts)).float())
         self._temperature = section.temperature
         self.weight_ND = nn.Parameter(torch.zeros(len(section.item_numbers), width))
 
-    def _without_newcomers(self, counts: NDArray[np.int64]) -> tuple[Entities, NDArray[np.int64]]:
+    def _without_cold_items(self, counts: NDArray[np.int64]) -> tuple[Entities, NDArray[np.int64]]:
         """Return the items and their counts, those that nobody took placed by their columns and vectors alone.
 
         They are no negatives, which would teach that nobody takes what is new; they have no id, of which nothing else
