@@ -22,7 +22,11 @@ _WAIT_SHARE: Final = 0.5
 _PERCENTILE: Final = 95
 """Of the latencies that are compared: under overload most answers may be a server's quick refusals."""
 _LEAST_TURNS: Final = 4
-"""Requests that always get in, in multiples of those that a server works on at once."""
+"""Requests that always get in, in multiples of those that a server works on at once, for a latency of a second or less.
+
+For a longer one there are as many for each of its seconds: the limit starts here, and cannot grow before the first
+answers, so that users who may wait half a minute for a server that is being restarted would be refused.
+"""
 _SHORTEST_INTERVAL: Final = 0.1
 """Seconds between two changes of the limit; with a longer latency as many as that.
 
@@ -44,7 +48,7 @@ def sheds(track: str) -> Config:
 
 def _shedding_filter(track: str, overload: Overload, servers_per_envoy: float) -> Config:
     latency_seconds = max(_WAIT_SHARE * overload.max_wait_ms / 1000, 0.001)  # Envoy takes no less
-    least = min(_LEAST_TURNS * overload.max_concurrent, overload.most)
+    least = min(int(_LEAST_TURNS * overload.max_concurrent * max(latency_seconds, 1)), overload.most)
     controller = {
         "sample_aggregate_percentile": {"value": _PERCENTILE},
         "concurrency_limit_params": {

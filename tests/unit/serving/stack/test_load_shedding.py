@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
@@ -43,14 +43,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def envoy(folder: Path) -> Iterator[int]:
-    """An Envoy in front of a stand-in for a server, half of whose users are the canary's."""
+    with envoy_before_a_server(folder, OVERLOAD) as port:
+        yield port
+
+
+@contextmanager
+def envoy_before_a_server(folder: Path, overload: Overload) -> Iterator[int]:
+    """Run an Envoy in front of a stand-in for a server, half of whose users are the canary's."""
     http_port, grpc_port, health_port = free_ports(3)
     ports = {"http_port": http_port, "grpc_port": grpc_port, "health_port": health_port}
     (folder / "echo.json").write_text(json.dumps({"version": VERSION, **ports}))
     route = Route(stable=VERSION, canary=VERSION, percent=50, rollout="one", step=1)
     process = subprocess.Popen([sys.executable, str(ECHO), str(folder / "echo.json")])
     try:
-        with running_envoy(folder / "envoy", http_port, grpc_port, Serving(overload=OVERLOAD), route) as port:
+        with running_envoy(folder / "envoy", http_port, grpc_port, Serving(overload=overload), route) as port:
             deadline = time.monotonic() + 60
             while ask(port, "anna")[0] != 200:
                 assert time.monotonic() < deadline
@@ -128,3 +134,12 @@ def test_a_refusal_is_no_evidence_about_a_release(envoy: int, folder: Path) -> N
 def test_once_the_load_is_over_everybody_gets_in(envoy: int) -> None:
     one = user_of(envoy, "stable")
     assert [ask(envoy, one)[0] for _ in range(20)] == [200] * 20
+
+
+def test_where_users_may_wait_long_more_get_in_from_the_start(tmp_path: Path) -> None:
+    patient = OVERLOAD.model_copy(update={"max_wait_ms": 60_000})
+    with envoy_before_a_server(tmp_path, patient) as port:
+        one = user_of(port, "stable")
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            found = [each for asked in pool.map(client, [port] * CLIENTS, [one] * CLIENTS) for each in asked]
+    assert [status for status, *_ in found] == [200] * CLIENTS * ASKED
