@@ -20,7 +20,7 @@ READ: Final = ("time", "request_id", "track", "status", "scores", Columns.TIME)
 def answered(log: pl.DataFrame, max_age_hours: float | None = None) -> pl.DataFrame:
     """Return the answered requests of users in a part of the log, all its columns and request, moment, rows.
 
-    Users come through Envoy, which marks the track; a load that proves a version does not.
+    Users come through Envoy, which marks the track; a load test does not.
 
     A request is about the first of its rows' moments. Rows without one, and clocks that are ahead, are about the time
     of the answer: nothing is known before it happens. So are requests whose moment lies too far back: clients name it,

@@ -40,7 +40,7 @@ class ActionExecutor:
     """Carries out actions of one rollout.
 
     Args:
-        tools: Servers, registry, proof.
+        tools: Servers, registry, load test.
         record: The rollout when the controller took it up; which versions it is about never changes.
         files: Folder for files that have to be fetched from a remote registry.
         interruption: Cuts long waits short.

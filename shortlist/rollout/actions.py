@@ -114,7 +114,7 @@ def resume_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     former = () if state.former is None else (EnsureServing(state.former), StartServers(state.former))
     standing = (*former, StartServers(state.candidate))
     match state.phase:
-        case Phase.PROVING:
+        case Phase.LOAD_TESTING:
             return standing
         case Phase.SHIFTING | Phase.WATCHING:
             return (*standing, VerifyServedFiles(), SetTrafficSplit(state.percent, state.step))
@@ -130,7 +130,7 @@ def _rollback_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     if state.former is None:  # from promoting on the registry may call it champion: one that nobody gets is none
         crown = (SetChampionAlias(None),) if state.reached in {Phase.PROMOTING, Phase.DRAINING} else ()
         return (RemoveRoute(), *crown, StopServers(state.candidate))
-    if state.reached in {Phase.STARTING, Phase.PROVING}:  # no user ever got it: the route is not touched
+    if state.reached in {Phase.STARTING, Phase.LOAD_TESTING}:  # no user ever got it: the route is not touched
         return (EnsureServing(state.former), StopServers(state.candidate))
     away = (RouteAllTraffic(state.former), DrainRequests(), StopServers(state.candidate))
     if state.reached in {Phase.SHIFTING, Phase.WATCHING}:
@@ -157,7 +157,7 @@ def _promoting(state: RolloutState) -> tuple[RolloutAction, ...]:
 _ASKED: Final[Mapping[Phase, Callable[[RolloutState], tuple[RolloutAction, ...]]]] = {
     Phase.VERIFYING: lambda _: (VerifyCandidate(),),
     Phase.STARTING: _starting,
-    Phase.PROVING: lambda _: (LoadTestCandidate(),),
+    Phase.LOAD_TESTING: lambda _: (LoadTestCandidate(),),
     Phase.SHIFTING: lambda state: (VerifyServedFiles(), SetTrafficSplit(state.percent, state.step)),
     Phase.WATCHING: lambda state: (AnalyzeStep(state.step),),
     Phase.PROMOTING: _promoting,

@@ -21,7 +21,7 @@ from shortlist.rollout.state_machine import advance
 from shortlist.rollout.verdict import verdict_of
 from shortlist.storage.records.store import RecordStoreError
 
-_UNTOUCHED: Final = frozenset({Phase.VERIFYING, Phase.STARTING, Phase.PROVING})
+_UNTOUCHED: Final = frozenset({Phase.VERIFYING, Phase.STARTING, Phase.LOAD_TESTING})
 """Phases that change nobody's route."""
 
 

@@ -20,7 +20,7 @@ Prepare = Callable[[Models, int, Path | StorageConfig | None, Path | None], Depl
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """Servers, registry, proof, judge; and a clock."""
+    """Servers, registry, load test, judge; and a clock."""
 
     fleet: Fleet
     models: Models

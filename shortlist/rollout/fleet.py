@@ -1,4 +1,4 @@
-"""What a rollout needs of others: servers that can be told what should run, proof, and a judge with eyes."""
+"""What a rollout needs of others: a fleet of servers, a load test, and a judge with its evidence."""
 
 from __future__ import annotations
 

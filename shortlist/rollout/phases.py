@@ -15,7 +15,7 @@ class Phase(StrEnum):
     """Is the candidate blessed, and are its files those that were judged?"""
     STARTING = "starting"
     """Its servers start beside the stable track's."""
-    PROVING = "proving"
+    LOAD_TESTING = "load_testing"
     """The running servers are put under load."""
     SHIFTING = "shifting"
     """The users of a step are sent to it."""
@@ -56,7 +56,7 @@ class RolloutState(Record):
     steps: tuple[int, ...]
     """Shares of the users in percent, growing, ending at 100."""
     straight: bool = False
-    """No steps: a proven candidate gets everybody at once."""
+    """No steps: a load-tested candidate gets everybody at once."""
     manual: bool = False
     """Somebody promoted it by hand."""
     phase: Phase = Phase.VERIFYING

@@ -15,7 +15,7 @@ from shortlist.rollout.phases import REVERTING_PHASES, WAITING_PHASES, Phase, Ro
 
 _NEXT: Final[Mapping[Phase, Phase]] = {
     Phase.VERIFYING: Phase.STARTING,
-    Phase.STARTING: Phase.PROVING,
+    Phase.STARTING: Phase.LOAD_TESTING,
     Phase.SHIFTING: Phase.WATCHING,  # which ends by a verdict only
     Phase.PROMOTING: Phase.DRAINING,
 }
@@ -68,7 +68,7 @@ def _judged(state: RolloutState, decision: Decision, reason: str) -> RolloutStat
 
 
 def _promote(state: RolloutState, reason: str) -> RolloutState:
-    if state.phase in {Phase.VERIFYING, Phase.STARTING, Phase.PROVING}:
+    if state.phase in {Phase.VERIFYING, Phase.STARTING, Phase.LOAD_TESTING}:
         return state.model_copy(update={"straight": True, "manual": True, "reason": reason})
     if state.phase in {Phase.SHIFTING, Phase.WATCHING}:
         return _forward(state, Phase.PROMOTING, percent=100, manual=True, reason=reason)
@@ -76,7 +76,7 @@ def _promote(state: RolloutState, reason: str) -> RolloutState:
 
 
 def _next(state: RolloutState) -> RolloutState:
-    if state.phase is Phase.PROVING:
+    if state.phase is Phase.LOAD_TESTING:
         if not state.straight and state.former is not None:
             return _shift(state, 0, "")
         reason = state.reason or "the first model: there is none to compare it with"

@@ -71,8 +71,8 @@ class Rules:
             allowed and route.percent == state.steps[state.step] and route.step == state.step,
             "share within the declared step", f"{route} after {sorted(done)} were passed",
         )  # fmt: skip
-        proven = state.candidate in self._world.proven
-        self.expect(proven, "no users without proof", f"version {state.candidate} was never put under load")
+        tested = state.candidate in self._world.load_tested
+        self.expect(tested, "no users without a load test", f"version {state.candidate} was never put under load")
         self.expect(known or state.candidate not in self._world.tampered, "served files", "users get swapped files")
         users = frozenset(user for user in USERS if crc32(f"{route.rollout}|{user}".encode()) % 100 < route.percent)
         before = self.on_canary.get(state.rollout, frozenset())
@@ -122,8 +122,8 @@ class Rules:
         by_hand = state.rollout in self._world.by_hand
         may = state.former is None or passed or by_hand
         self.expect(may, "no promotion without evidence", f"version {state.candidate} in {state.phase}")
-        proven = state.candidate in self._world.proven
-        self.expect(proven, "no users without proof", f"version {state.candidate} was never put under load")
+        tested = state.candidate in self._world.load_tested
+        self.expect(tested, "no users without a load test", f"version {state.candidate} was never put under load")
 
     def saved(self, record: RolloutRecord) -> None:
         """Check a record that was written, against the one before."""

@@ -62,7 +62,7 @@ class World:
         )
         self.record: RolloutRecord | None = None
         """As it was written last."""
-        self.proven: set[int] = set()
+        self.load_tested: set[int] = set()
         self.tampered: set[int] = set()
         self.proceeded: dict[str, set[int]] = {}
         """By rollout, the steps that the judge let pass."""
@@ -252,17 +252,17 @@ class World:
         self.proceeded.setdefault(rollout, set()).add(step)
         return _observation("promote" if step == len(history.steps) - 1 else "proceed")
 
-    def proof(self, deployment: Deployment) -> Sequence[str]:
+    def load_test(self, deployment: Deployment) -> Sequence[str]:
         """Put a version under load."""
 
         def load() -> Sequence[str]:
             self.now += _PROOF_SECONDS
             if self.history.slow:
                 return ("p99 800 ms > 500 ms",)
-            self.proven.add(deployment.version)
+            self.load_tested.add(deployment.version)
             return ()
 
-        return self.call("prove", load, _fault)
+        return self.call("load_test", load, _fault)
 
     def prepare(self, models: object, version: int, store: Path | StorageConfig | None, to: Path | None) -> Deployment:
         """Return a version that may be deployed."""
@@ -280,7 +280,7 @@ class World:
                 fleet=self.servers,
                 models=self.models,
                 observe=lambda record: Judge(self, record.id),
-                load_test=self.proof,
+                load_test=self.load_test,
                 on_change=self.saved,
                 patience_seconds=0.05,
                 clock=lambda: self.now + base,
@@ -313,7 +313,7 @@ class World:
     def _obeyed(self, command: str) -> None:
         """Start controllers until a command is obeyed, or refused for a good reason."""
         known = self.rollouts_over()
-        self.disturbed, self.proven, self.route_before = False, set(), self.servers.now
+        self.disturbed, self.load_tested, self.route_before = False, set(), self.servers.now
         parent = self._parents.get(self.servers.now.stable) if self.servers.now is not None else None
         wanted = command
         for _ in range((_OUTAGE_CALLS + 2) * len(self.history.faults) + 3):

@@ -112,5 +112,5 @@ async def _load(asked: _Asked) -> Ledger:
         asks = [client.prepare(inputs) for inputs in asked.inputs]
         await Load(client, itertools.islice(endless(asks, "warming"), _WARMING)).closed(1)
         due = math.ceil(asked.per_second * asked.seconds)
-        load = Load(client, itertools.islice(endless(asks, "proving"), due))
+        load = Load(client, itertools.islice(endless(asks, "load_testing"), due))
         return await load.open(asked.per_second, "even")

@@ -278,7 +278,7 @@ def controllers(world: World, zygote: Callable[[dict[str, Any]], str]) -> Callab
 
 
 THEIRS = {"shortlist/cluster": "us-1"}
-ON_THE_WAY = ("verifying", "starting", "proving", "shifting", "watching", "promoting", "draining", "promoted")
+ON_THE_WAY = ("verifying", "starting", "load_testing", "shifting", "watching", "promoting", "draining", "promoted")
 BACK = ("rolling_back", "rolled_back")
 
 

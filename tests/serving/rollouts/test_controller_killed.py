@@ -22,7 +22,7 @@ def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(li
     rollout = live.record().id
 
     killed_in(live, first, Phase.STARTING)
-    killed_in(live, live.command("deploy-canary"), Phase.PROVING)
+    killed_in(live, live.command("deploy-canary"), Phase.LOAD_TESTING)
     killed_while_it_waits(live, live.command("deploy-canary"), 10, Phase.SHIFTING)
     killed_in(live, live.command("deploy-canary"), Phase.WATCHING)
     killed_while_it_waits(live, live.command("deploy-canary"), 100, Phase.PROMOTING)

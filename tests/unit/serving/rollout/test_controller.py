@@ -335,7 +335,7 @@ def test_a_bad_candidate_is_rolled_back_at_once(world: World) -> None:
     assert world.slept == [1.0, POLICY.drain_seconds]  # nothing is waited for between verdict and route
 
 
-def test_the_first_model_gets_everybody_once_it_is_proven(tmp_path: Path) -> None:
+def test_the_first_model_gets_everybody_once_it_is_load_tested(tmp_path: Path) -> None:
     world = World(tmp_path, first=True)
     record = world.roll_out().canary()
     assert world.is_promoted()
@@ -427,7 +427,7 @@ def test_a_candidate_that_is_too_slow_gets_no_user(world: World) -> None:
     world.reasons = ("p99 800 ms > 500 ms", "memory 5000 MiB > 4096 MiB")
     record = world.roll_out().canary()
     assert world.is_back()
-    assert record.state.reason == "proving: p99 800 ms > 500 ms; memory 5000 MiB > 4096 MiB"
+    assert record.state.reason == "load_testing: p99 800 ms > 500 ms; memory 5000 MiB > 4096 MiB"
     assert world.fleet.routes == []
 
 
@@ -655,7 +655,15 @@ def during(world: World, phase: Phase, act: Callable[[], object]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "phase",
-    [Phase.VERIFYING, Phase.STARTING, Phase.PROVING, Phase.SHIFTING, Phase.WATCHING, Phase.PROMOTING, Phase.DRAINING],
+    [
+        Phase.VERIFYING,
+        Phase.STARTING,
+        Phase.LOAD_TESTING,
+        Phase.SHIFTING,
+        Phase.WATCHING,
+        Phase.PROMOTING,
+        Phase.DRAINING,
+    ],
 )
 def test_a_signal_aborts_and_leaves_things_as_they_were(world: World, number: signal.Signals, phase: Phase) -> None:
     before = signal.getsignal(number)

@@ -80,19 +80,19 @@ def test_a_good_candidate_goes_through_every_step_to_everybody() -> None:
         seen.append((state.phase.value, state.percent))
         state = done(state)
     assert seen == [
-        ("verifying", 0), ("starting", 0), ("proving", 0),
+        ("verifying", 0), ("starting", 0), ("load_testing", 0),
         ("shifting", 5), ("watching", 5), ("shifting", 25), ("watching", 25), ("shifting", 100), ("watching", 100),
         ("promoting", 100), ("draining", 100),
     ]  # fmt: skip
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
 
-def test_the_first_model_gets_everybody_once_it_is_proven() -> None:
+def test_the_first_model_gets_everybody_once_it_is_load_tested() -> None:
     state, seen = begun(former=None), []
     while not state.final:
         seen.append(state.phase.value)
         state = done(state)
-    assert seen == ["verifying", "starting", "proving", "promoting", "draining"]
+    assert seen == ["verifying", "starting", "load_testing", "promoting", "draining"]
     assert (state.phase, state.stable) == (Phase.PROMOTED, 2)
 
 
@@ -101,7 +101,7 @@ def test_the_first_model_gets_everybody_once_it_is_proven() -> None:
     [
         (Phase.VERIFYING, (VerifyCandidate(),)),
         (Phase.STARTING, (EnsureServing(1), VerifyCandidate(), StartServers(2))),
-        (Phase.PROVING, (LoadTestCandidate(),)),
+        (Phase.LOAD_TESTING, (LoadTestCandidate(),)),
         (Phase.SHIFTING, (VerifyServedFiles(), SetTrafficSplit(5, 0))),
         (Phase.WATCHING, (AnalyzeStep(0),)),
     ],
@@ -125,13 +125,13 @@ def test_a_promotion_stops_the_former_servers_last() -> None:
     ("state", "asked"),
     [
         (at(Phase.VERIFYING), ()),  # nothing was started
-        (at(Phase.PROVING), (EnsureServing(1), StopServers(2))),  # no user got it: nobody's route is touched
+        (at(Phase.LOAD_TESTING), (EnsureServing(1), StopServers(2))),  # no user got it: nobody's route is touched
         (at(Phase.WATCHING, 1), (RouteAllTraffic(1), DrainRequests(), StopServers(2))),  # users first
         (
             at(Phase.DRAINING, 2),
             (StartServers(1), RouteAllTraffic(1), SetChampionAlias(1), DrainRequests(), StopServers(2)),
         ),
-        (at(Phase.PROVING, former=None), (RemoveRoute(), StopServers(2))),
+        (at(Phase.LOAD_TESTING, former=None), (RemoveRoute(), StopServers(2))),
         (
             at(Phase.PROMOTING, former=None),
             (RemoveRoute(), SetChampionAlias(None), StopServers(2)),
@@ -164,7 +164,7 @@ def test_a_word_about_another_step_is_too_late() -> None:
     assert advance(watching, Done(Phase.WATCHING, 1)) == (watching, ())
 
 
-def test_somebody_may_promote_at_once_but_not_what_was_never_proven() -> None:
+def test_somebody_may_promote_at_once_but_not_what_was_never_load_tested() -> None:
     now = after(at(Phase.WATCHING, 0), Promote("I know it"))
     assert (now.phase, now.percent, now.manual, now.reason) == (Phase.PROMOTING, 100, True, "I know it")
     soon = after(at(Phase.STARTING), Promote("I know it"))

@@ -233,8 +233,8 @@ def nobody_puts_the_former_up(patch: Patch) -> None:
     of_phase(patch, Phase.STARTING, without(EnsureServing))
 
 
-def nothing_is_proven(patch: Patch) -> None:
-    of_phase(patch, Phase.PROVING, lambda _: (AnalyzeStep(0),))
+def no_load_test_is_run(patch: Patch) -> None:
+    of_phase(patch, Phase.LOAD_TESTING, lambda _: (AnalyzeStep(0),))
 
 
 def a_new_controller_waits_for_no_servers(patch: Patch) -> None:
@@ -325,7 +325,7 @@ def a_way_back_is_aborted(patch: Patch) -> None:
 
 def a_failure_is_not_heard(patch: Patch) -> None:
     def change(state: RolloutState, event: Event, after: RolloutState) -> RolloutState:
-        failed = isinstance(event, Failed) and state.phase in {Phase.SHIFTING, Phase.PROMOTING, Phase.PROVING}
+        failed = isinstance(event, Failed) and state.phase in {Phase.SHIFTING, Phase.PROMOTING, Phase.LOAD_TESTING}
         return machine._next(state) if failed else after
 
     events(patch, change)
@@ -436,7 +436,7 @@ PLANTED: tuple[Callable[[Patch], None], ...] = (
     a_way_back_does_not_drain, a_way_back_keeps_the_alias, a_way_back_after_a_promotion_forgets_to_start_the_former,
     a_first_model_is_not_withdrawn, a_withdrawn_first_model_stays_champion, a_way_back_drains_before_it_sends_users,
     a_promotion_forgets_the_alias, a_promotion_looks_at_no_files, a_step_looks_at_no_files,
-    a_promotion_leaves_the_former_running, a_promotion_does_not_drain, nobody_puts_the_former_up, nothing_is_proven,
+    a_promotion_leaves_the_former_running, a_promotion_does_not_drain, nobody_puts_the_former_up, no_load_test_is_run,
     a_new_controller_waits_for_no_servers, a_resumed_promotion_looks_at_no_files, a_promotion_asks_for_no_servers,
     a_new_controller_sends_everybody_back_first, holding_goes_on, the_judge_is_not_heard, a_step_is_left_out,
     the_first_step_is_the_last, a_share_grows_before_its_step, tracks_are_exchanged, every_step_has_a_salt_of_its_own,

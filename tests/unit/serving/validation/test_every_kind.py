@@ -62,8 +62,8 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     export(model, "demo")
     verify_model_folder(model)
     assert (Signature.read(model / FOLDER).calibration is not None) == ("calibration" in TRIED[kind])
-    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
-    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
+    verdict = parity_gate(found, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
     assert "400 test rows score the same" in verdict.reason
 
@@ -84,8 +84,8 @@ def test_triton_norms_and_projects_vectors_as_training_does(
     train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
-    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
+    verdict = parity_gate(found, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
 
 
@@ -100,8 +100,8 @@ def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
     train(kind, section, table, trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
-    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
+    verdict = parity_gate(found, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
     assert "shown_at" not in Signature.read(model / FOLDER).model_dump_json()  # no request sends it
     # Scores with the rows' own values are other scores, and are found.
@@ -127,10 +127,10 @@ def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp
     train(kind, section, DayTable.open(trained.root / "table", Files.TABLE), trained.spec.runtime, model, scores)
     pack(model, trained.fitted)
     export(model, "demo")
-    proof = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "proof")
-    verdict = parity_gate(proof, folder_digest(model), 0, limits)
+    found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
+    verdict = parity_gate(found, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
-    assert proof is not None and proof.infra is not None and proof.infra.failed == 0
+    assert found is not None and found.infra is not None and found.infra.failed == 0
     # What was scored otherwise in training is found, though the label's own score is the same.
     path = scores / Files.SCORES
     pl.read_parquet(path).with_columns(pl.col("score_long_view") + 0.01).write_parquet(path)

@@ -1,4 +1,4 @@
-"""The proof of a candidate on a real Triton, and everything that must be found out by it."""
+"""The validation of an export on a real Triton, and everything that must be found out by it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
 from shortlist.serving.export.tree_walk import TREES
 from shortlist.serving.server.day_assembler import DayAssembler
-from shortlist.serving.validation import validate_export as proving
+from shortlist.serving.validation import validate_export
 from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.serving import Batching, Scoring, Serving
 from shortlist.storage.artefacts import folder_digest
@@ -36,18 +36,20 @@ Spoil = Callable[[Callable[[Path], None]], None]
 
 @pytest.fixture
 def judged(trained: Any, limits: Gates, tmp_path: Path) -> Judge:
-    """Return a function that proves a model and gives the words of both gates on what is then on disk."""
+    """Return a function that validates a model's export and gives the words of both gates on what is then on disk."""
 
     def judge(model: Path | None = None, **changed: Any) -> tuple[GateResult, GateResult]:
         model = model or trained.model
         paths = changed.get("scores", trained.scores), trained.log, trained.fitted
         declared = changed.get("limits", limits)
-        proving.validate_export(model, *paths, declared, changed.get("serving", Serving()), 17, tmp_path / "proof")
-        proof, digest = (
-            read_record(ExportValidation, tmp_path / "proof" / Files.EXPORT_VALIDATION),
+        validate_export.validate_export(
+            model, *paths, declared, changed.get("serving", Serving()), 17, tmp_path / "validation"
+        )
+        found, digest = (
+            read_record(ExportValidation, tmp_path / "validation" / Files.EXPORT_VALIDATION),
             folder_digest(model),
         )
-        return parity_gate(proof, digest, 0, declared), infra_gate(proof, digest, declared.infra)
+        return parity_gate(found, digest, 0, declared), infra_gate(found, digest, declared.infra)
 
     return judge
 
@@ -61,7 +63,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
             write_repository(serving, version, batching, out, scoring=scoring)
             how(out / "demo" / str(version))
 
-        monkeypatch.setattr(proving, "write_repository", write)
+        monkeypatch.setattr(validate_export, "write_repository", write)
 
     return install
 
@@ -117,7 +119,7 @@ def test_a_good_model_passes_both_gates(judged: Judge, tmp_path: Path) -> None:
         r"400 test rows score the same: the exported file within \S+, Triton within \S+, no pair in another order",
         parity.reason,
     )
-    assert [path.name for path in (tmp_path / "proof").iterdir()] == [Files.EXPORT_VALIDATION]
+    assert [path.name for path in (tmp_path / "validation").iterdir()] == [Files.EXPORT_VALIDATION]
 
 
 def test_more_rows_than_there_are_means_all_of_them(judged: Judge, trained: Any, limits: Gates) -> None:
@@ -130,8 +132,8 @@ def test_more_rows_than_there_are_means_all_of_them(judged: Judge, trained: Any,
 def test_a_model_that_was_not_declared_leaves_an_empty_folder(trained: Any, limits: Gates, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     paths = tmp_path / "model", tmp_path / "scores", trained.log, trained.fitted
-    assert proving.validate_export(*paths, limits, Serving(), 17, tmp_path / "proof") is None
-    assert list((tmp_path / "proof").iterdir()) == []
+    assert validate_export.validate_export(*paths, limits, Serving(), 17, tmp_path / "validation") is None
+    assert list((tmp_path / "validation").iterdir()) == []
 
 
 WHOLE = Serving(scoring=Scoring(runtime="onnxruntime"))
