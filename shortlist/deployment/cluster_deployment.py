@@ -131,7 +131,7 @@ class ClusterDeployer:
             fleet=self._fleet,
             models=self._origin.tracker.registry,
             observe=self._observer,
-            load_test=self._prove,
+            load_test=self._load_failures,
             store=None if self._feast.announced() is None else self._stores,
             on_change=on_change,
             poll_seconds=_LOOK_SECONDS,
@@ -142,9 +142,9 @@ class ClusterDeployer:
         prometheus = Prometheus(self._runtime.cluster.prometheus)
         return KubeObserver(self._fleet, self._objects, prometheus, record, self.places, self._serving.log.sampling)
 
-    def _prove(self, deployment: Deployment) -> list[str]:
+    def _load_failures(self, deployment: Deployment) -> list[str]:
         """Return the reasons to hold a version; its Service is asked directly, so this runs inside the cluster."""
         data = Preprocessing.load(deployment.model_folder / Files.PREPROCESSING).plan.declared.data
         log: Path = local_copy(self._feast.expected()["log"])
         host = f"{self._fleet.service_of(deployment.version)}.{self._fleet.owner.namespace}"
-        return live_load_failures(_SERVICE_PORT, self.name, data, log, self._gates.infra, host)
+        return live_load_failures(_SERVICE_PORT, self.name, data, log, self._gates.infra, deployment.release, host)

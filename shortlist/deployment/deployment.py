@@ -155,18 +155,17 @@ class Deployer:
             fleet=LocalFleet(stack, self._serving),
             models=self._origin.tracker.registry,
             observe=lambda record: LocalObserver(stack, record, self._serving.log.sampling),
-            load_test=lambda deployment: self._prove(stack, deployment),
+            load_test=lambda deployment: self._load_failures(stack, deployment),
             store=self._store(),
             on_change=on_change,
         )
         return RolloutCommands(self.rollouts, self._serving.canary, tools)
 
-    def _prove(self, stack: Stack, deployment: Deployment) -> list[str]:
+    def _load_failures(self, stack: Stack, deployment: Deployment) -> list[str]:
         version = deployment.version
         port = stack.record.versions[version].ports.http
         data = self._declared(stack, version)
-        infra, release = self._gates.infra, deployment.release
-        return live_load_failures(port, self.name, data, self._log_folder(), infra, release=release)
+        return live_load_failures(port, self.name, data, self._log_folder(), self._gates.infra, deployment.release)
 
     @contextmanager
     def _traffic(self, stack: Stack) -> Iterator[None]:

@@ -44,7 +44,7 @@ class _Asked(NamedTuple):
 
 
 def live_load_failures(
-    port: int, model: str, data: Data, log: Path, limits: Infra, host: str = "127.0.0.1", release: Path | None = None
+    port: int, model: str, data: Data, log: Path, limits: Infra, release: Path | None, host: str = "127.0.0.1"
 ) -> list[str]:
     """Return what speaks against a version whose servers run; empty when they bear the load.
 
@@ -57,8 +57,8 @@ def live_load_failures(
         data: The log's declaration.
         log: Folder of the valid log; requests are made of its newest day.
         limits: The load, and the longest answers allowed.
-        host: Of the server.
         release: Folder of the stages that are released with the model; None: it only scores.
+        host: Of the server.
     """
     sessions = list(itertools.islice(Sessions(data, log, 1, limits.rows_per_request), _SESSIONS))
     endpoint = Endpoint(host=host, port=port, model=model)

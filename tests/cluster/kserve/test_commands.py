@@ -49,7 +49,7 @@ def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.M
         lambda *_: SimpleNamespace(announced=lambda: None),
     )
     monkeypatch.setattr(shortlist.deployment.cluster_deployment, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(ClusterDeployer, "_prove", lambda *_: [])
+    monkeypatch.setattr(ClusterDeployer, "_load_failures", lambda *_: [])
     monkeypatch.setattr(
         shortlist.deployment.cluster_deployment, "KubeObserver", partial(KubeObserver, settled_seconds=0)
     )

@@ -123,12 +123,12 @@ def well(number: int) -> tuple[int, float]:
 
 def reasons(log: Path, behaviour: Behaviour) -> list[str]:
     with serving(behaviour, well, []) as port:
-        return live_load_failures(port, "m", DATA, log, LIMITS)
+        return live_load_failures(port, "m", DATA, log, LIMITS, None)
 
 
 def slate_reasons(log: Path, release: Path, slate: Behaviour, slates: list[bytes] | None = None) -> list[str]:
     with serving(well, slate, [] if slates is None else slates) as port:
-        return live_load_failures(port, "m", DATA, log, LIMITS, release=release)
+        return live_load_failures(port, "m", DATA, log, LIMITS, release)
 
 
 def test_slates_are_asked_for_nobody_with_recent_items_and_the_declared_context(log: Path, release: Path) -> None:
