@@ -68,7 +68,7 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
         "refit": {"retrain": "refit"},
         "scratch": {},
     },
-    "dlrm": {"warm": {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1}, "scratch": {}},
+    "dlrm": {"warm": {"retrain": "warm", "retrain_epochs": 1, "retrain_days": 1, "refit": False}, "scratch": {}},
 }
 RESULTS = Path(__file__).parent / "results"
 Note = Callable[[str], None]
