@@ -10,6 +10,8 @@ from typing import Final
 
 import polars as pl
 
+from shortlist.serving.log.log_reader import files_of
+
 ROWS: Final = 200_000
 """Rows yielded at once, about; a part is never cut."""
 MOST_MISSES: Final = 50
@@ -66,7 +68,7 @@ class PartReader:
             yield pl.concat(frames)
 
     def _new(self) -> Iterator[Path]:
-        found = self._folder.glob("**/part-*.parquet") if self._folder.is_dir() else ()
+        found = files_of(self._folder, "**/part-*.parquet")
         for folder, paths in groupby(sorted(found, key=_order), key=lambda path: path.parent):
             last = self._last.get(folder)
             new = [path for path in paths if last is None or _number(path) > last]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,15 @@ class LogPartError(ShortlistError):
 
 def parts(folder: Path) -> list[Path]:
     """Return the whole files of a log, those of one process in the order in which they were written."""
-    return sorted([*folder.glob(_PARTS), *folder.glob(f"*/{_PARTS}")])
+    return sorted([*files_of(folder, _PARTS), *files_of(folder, f"*/{_PARTS}")])
+
+
+def files_of(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that match a pattern, in no order; a folder that is gone has none.
+
+    `Path.glob` raises FileNotFoundError when a folder is removed while it is listed, as writers' folders are.
+    """
+    return [folder / name for name in glob.iglob(pattern, root_dir=folder, recursive=True)]  # noqa: PTH207  (see above)
 
 
 def read_log(folder: Path, schema: pa.Schema) -> pl.DataFrame:

@@ -32,7 +32,7 @@ from tenacity import (
 
 from shortlist.contracts import ShortlistError
 from shortlist.serving.log.log_keys import log_key, part_key
-from shortlist.serving.log.log_reader import parts
+from shortlist.serving.log.log_reader import files_of, parts
 from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 
@@ -90,7 +90,7 @@ class LogShipper:
             with suppress(FileNotFoundError):
                 if time.time() - _mark(path).stat().st_mtime >= self._keep_seconds:
                     path.unlink()
-        for mark in self._folder.glob(f"**/*{_SHIPPED}"):
+        for mark in files_of(self._folder, f"**/*{_SHIPPED}"):
             if not mark.with_name(mark.name.removesuffix(_SHIPPED)).exists():
                 mark.unlink(missing_ok=True)
 
