@@ -89,6 +89,11 @@ class Limits(Section):
     """Most bytes of all bodies that a server holds, the first 64 KiB of each not counted; beyond it answers 429."""
     max_text_length: int = Field(default=16_384, ge=64, le=2**20)
     """Most characters of one text in a request."""
+    max_tags: int = Field(default=1_000, ge=1, le=100_000)
+    """Most values that one row has of a column of type tags."""
+    max_tag_values: int = Field(default=4 * 2**20, ge=1_000, le=2**30)
+    """Most values of all rows of a request in its columns of type tags, where one row that stands for all counts once
+    for each; and most combinations of tags by which one feature looks its rows up."""
     body_seconds: float = Field(default=20, gt=0, le=600)
     """Longest time in which a request's body arrives whole; a slower one is refused with 408."""
     idle_seconds: float = Field(default=60, gt=0, le=3_600)

@@ -18,11 +18,13 @@ from statistics import median
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from shortlist.serving.server.request_errors import OverloadedError
+from shortlist.serving.server.request_errors import OverloadedError, TooManyBytesError
 from shortlist.spec.serving import Overload
 
 _REMEMBERED: Final = 64
 """Requests whose times are remembered, at least."""
+_NOT_COUNTED: Final = 64 * 1024
+"""Bytes of a body; uvicorn reads as many before it waits for whoever wants them."""
 _LOOKS: Final = 4
 _LOOK_SECONDS: Final = 0.05
 
@@ -208,3 +210,26 @@ class Place:
 
     def _begin(self, since: float) -> None:
         self._is_inside, self._since = True, since
+
+
+class Held:
+    """How many bytes of requests a server holds, over HTTP and gRPC.
+
+    The first ones of each request are not counted, so that small requests always get in.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+
+    def change(self, before: int, after: int) -> None:
+        """Note that a body of so many bytes has so many now.
+
+        Raises:
+            TooManyBytesError: It grew, and all together they have too many.
+        """
+        self._bytes += max(0, after - _NOT_COUNTED) - max(0, before - _NOT_COUNTED)
+        if after > max(before, _NOT_COUNTED) and self._bytes > self._most:
+            raise TooManyBytesError(
+                f"the server holds {self._bytes} bytes of requests; at most {self._most} fit; try again later"
+            )

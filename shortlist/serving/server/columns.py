@@ -101,6 +101,11 @@ class Ragged:
         )  # fmt: skip
         return Ragged(np.concatenate([self.values, other.values])[places], starts, lengths)
 
+    def width(self, longest: int | None) -> int:
+        """Return the width of `padded`."""
+        most = int(self.lengths.max(initial=0))
+        return max(1, most if longest is None else min(most, longest))
+
     def padded(self, longest: int | None) -> Codes:
         """Return a matrix of the values, padded with NO_CODE; at least one wide.
 
@@ -108,7 +113,7 @@ class Ragged:
             longest: Values of a row beyond are left out; None keeps all.
         """
         lengths = self.lengths if longest is None else np.minimum(self.lengths, longest)
-        width = max(1, int(lengths.max(initial=0)))
+        width = self.width(longest)
         matrix = np.full((len(self), width), NO_CODE, np.int64)
         within = np.arange(width) < lengths[:, None]
         matrix[within] = self.values[(self.starts[:, None] + np.arange(width))[within]]

@@ -85,9 +85,11 @@ class GRPCApp:
         """Return what answers a method, a refusal too; the only place where errors become codes of gRPC's."""
         count = self._service.metrics.count
 
-        async def answered(request: Any, context: Any) -> Any:
-            started, status = time.perf_counter(), WENT_AWAY
+        async def answered(received: tuple[Any, int], context: Any) -> Any:
+            started, status, held = time.perf_counter(), WENT_AWAY, self._service.held
+            request, size = received
             try:
+                held.change(0, size)
                 if request is None:
                     raise BadRequestError(f"the message is no {name}Request: it cannot be parsed")
                 found = await answer(request, context)
@@ -101,6 +103,7 @@ class GRPCApp:
                 _log.exception("a request could not be answered")
                 await context.abort(grpc.StatusCode.INTERNAL, "Internal Server Error")
             finally:
+                held.change(size, 0)
                 if name == "ModelInfer" or status != 200:
                     count("grpc", status, time.perf_counter() - started)
 
@@ -166,14 +169,14 @@ class GRPCApp:
         return response
 
 
-def _parser(kind: Any) -> Callable[[bytes], Any]:
-    """Return what parses a message; None for what is none."""
+def _parser(kind: Any) -> Callable[[bytes], tuple[Any, int]]:
+    """Return what parses a message and tells its bytes; None for what is none."""
 
-    def parse(raw: bytes) -> Any:
+    def parse(raw: bytes) -> tuple[Any, int]:
         try:
-            return kind.FromString(raw)
+            return kind.FromString(raw), len(raw)
         except DecodeError:
-            return None
+            return None, len(raw)
 
     return parse
 

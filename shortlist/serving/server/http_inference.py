@@ -21,7 +21,6 @@ from shortlist.serving.server.request_errors import (
     BadRequestError,
     RequestError,
     TooLargeError,
-    TooManyBytesError,
     TooSlowError,
     shown,
 )
@@ -30,8 +29,8 @@ from shortlist.serving.server.v2 import HEADER_LENGTH, read_body, write_outputs
 
 _PATH: Final = re.compile("/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _HEADER_LENGTH: Final = HEADER_LENGTH.lower()
-_NOT_COUNTED: Final = 64 * 1024
-"""Bytes of a body; uvicorn reads as many before it waits for whoever wants them."""
+_MOST_DIGITS: Final = 18
+"""Python reads no number of more than 4 300 digits."""
 _LATER: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _LINGER_SECONDS: Final = 1.0
 
@@ -54,26 +53,6 @@ class HttpResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     content: bytes
-
-
-class Held:
-    """How many bytes of bodies a server holds, the first ones of each not counted: small requests always get in."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._bytes = 0
-
-    def change(self, before: int, after: int) -> None:
-        """Note that a body of so many bytes has so many now.
-
-        Raises:
-            TooManyBytesError: It grew, and all together they have too many.
-        """
-        self._bytes += max(0, after - _NOT_COUNTED) - max(0, before - _NOT_COUNTED)
-        if after > max(before, _NOT_COUNTED) and self._bytes > self._most:
-            raise TooManyBytesError(
-                f"the server holds {self._bytes} bytes of requests; at most {self._most} fit; try again later"
-            )
 
 
 class InferenceConnection(TimedConnection):
@@ -100,8 +79,6 @@ class InferenceApp:
     def __init__(self, service: Service, others: ASGIApp) -> None:
         self.service = service
         self.limits = service.settings.serving.limits
-        self.held = Held(self.limits.max_buffered_bytes)
-        """The bodies of all connections."""
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,7 +119,7 @@ class _Inference:
                 _log.exception("a request could not be answered")
                 reply = HttpResponse(500, {"content-type": "text/plain; charset=utf-8"}, b"Internal Server Error")
         finally:
-            self._app.held.change(len(self._body), 0)
+            self._app.service.held.change(len(self._body), 0)
             self._body = bytearray()
         if reply is not None:
             await self._reply(reply)
@@ -158,7 +135,7 @@ class _Inference:
             TooSlowError: It is not whole in time.
             TooManyBytesError: The server holds too many bodies.
         """
-        self._check_length(int(self._asked.headers.get("content-length", "0")))  # the parser saw to it: digits
+        self._check_length(_declared(self._asked.headers))
         seconds = self._app.limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -171,7 +148,7 @@ class _Inference:
     async def _read_on(self) -> None:
         before = len(self._body)
         self._body += await self._piece()
-        self._app.held.change(before, len(self._body))
+        self._app.service.held.change(before, len(self._body))
         self._check_length(len(self._body))
 
     async def _piece(self) -> bytes:
@@ -197,7 +174,7 @@ class _Inference:
             return await answer(self._app.service, self._asked, body)
         finally:
             watching.cancel()
-            self._app.held.change(held, 0)
+            self._app.service.held.change(held, 0)
 
     async def _cancel_if_gone(self, asking: asyncio.Task[None]) -> None:
         await self._receive()  # returns when the client has gone, as the body is whole
@@ -221,6 +198,12 @@ class _Inference:
             async with asyncio.timeout(_LINGER_SECONDS):
                 while not (self._is_whole or self._has_gone):
                     await self._piece()
+
+
+def _declared(headers: Mapping[str, str]) -> int:
+    """Return the length that a request declares; the parser made sure that it is digits, of any number."""
+    digits = headers.get("content-length", "0").strip().lstrip("0") or "0"
+    return int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
 def _asked(scope: Scope) -> RequestHead | None:

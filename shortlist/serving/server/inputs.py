@@ -76,13 +76,21 @@ class InputReader:
         needs: FeatureRequirements,
         widths: Mapping[str, int],
         max_rows: int,
-        longest_text: int = Limits().max_text_length,
+        limits: Limits | None = None,
     ) -> None:
+        """Prepare.
+
+        Args:
+            needs: What the model reads.
+            widths: Of the vectors that it reads, by column.
+            max_rows: Most rows of a request.
+            limits: Of texts and tags; None: there are none, for the log's own rows.
+        """
         self._needs = needs
         self._data = needs.declared.data
         self._widths = widths
         self._max_rows = max_rows
-        self._longest_text = longest_text
+        self._limits = limits
         self._texts = TextCodes()
         source = self._data.source
         self._nulls = null_texts(source.null_values if isinstance(source, FileSource) else ())
@@ -121,7 +129,7 @@ class InputReader:
             self._check_name(tensor.name)
             if tensor.name in sent:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
-            sent[tensor.name] = self._without_null_texts(tensor)
+            sent[tensor.name] = self._without_null_texts(self._known[tensor.name], tensor)
         if self._required is not None and self._required not in sent:
             raise BadRequestError(f"inputs: got {sorted(sent) or 'none'}; wanted '{self._required}' among them")
         if not sent:
@@ -134,7 +142,18 @@ class InputReader:
         needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
         return Inputs(rows, needed, keys, said, columns)
 
-    def _without_null_texts(self, tensor: Tensor) -> Tensor:
+    def values(self, declared: Declaration, tensor: Tensor) -> list[Any]:
+        """Return the values of a column that is no column of the request's rows, without those that are null.
+
+        Raises:
+            BadRequestError: The first thing that is wrong.
+        """
+        clean = self._without_null_texts(declared, tensor)
+        column = cast(Codes, self._column(declared, clean))
+        values = clean.data if declared.type == "string" else column.tolist()
+        return [value for value in values if value is not None and value != NO_CODE]
+
+    def _without_null_texts(self, declared: Declaration, tensor: Tensor) -> Tensor:
         """Return a tensor with None for every text that means no value; in a row of several only an empty one does.
 
         Raises:
@@ -143,11 +162,12 @@ class InputReader:
         if not isinstance(tensor.data, list):
             return tensor
         longest = max((len(text) for text in tensor.data if text is not None), default=0)
-        if longest > self._longest_text:
+        if self._limits is not None and longest > self._limits.max_text_length:
             raise BadRequestError(
-                f"input '{tensor.name}': got a text of {longest} characters; wanted at most {self._longest_text}"
+                f"input '{tensor.name}': got a text of {longest} characters; wanted at most"
+                f" {self._limits.max_text_length}"
             )
-        nulls = _EMPTY if self._known[tensor.name].type in _MATRICES else self._nulls
+        nulls = _EMPTY if declared.type in _MATRICES else self._nulls
         return replace(tensor, data=[None if text in nulls else text for text in tensor.data])
 
     def _check_name(self, name: str) -> None:
@@ -175,7 +195,23 @@ class InputReader:
             if len(tensor.shape) != wanted:
                 form = "[rows, values]" if wanted == 2 else "[rows]"
                 raise BadRequestError(f"input '{name}': got shape {list(tensor.shape)}; wanted {form}")
+        if self._limits is not None:
+            self._check_tags({n: one.shape[1] for n, one in sent.items() if self._known[n].type == "tags"}, rows)
         return rows
+
+    def _check_tags(self, widths: Mapping[str, int], rows: int) -> None:
+        assert self._limits is not None
+        for name, width in widths.items():
+            if width > self._limits.max_tags:
+                raise BadRequestError(
+                    f"input '{name}': got {width} values per row; wanted at most {self._limits.max_tags}"
+                    " (serving.limits.max_tags)"
+                )
+        if (total := rows * sum(widths.values())) > self._limits.max_tag_values:
+            raise BadRequestError(
+                f"inputs {', '.join(widths)}: got {total} values in {rows} rows; wanted at most"
+                f" {self._limits.max_tag_values} (serving.limits.max_tag_values)"
+            )
 
     def _column(self, declared: Declaration, tensor: Tensor) -> Column:
         if tensor.datatype not in accepted_by(declared):

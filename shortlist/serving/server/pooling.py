@@ -8,21 +8,28 @@ import numpy as np
 
 from shortlist.serving.server.columns import Codes, Numbers, Rows, Tags, mixed
 from shortlist.serving.server.feature_requirements import Step
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.view_table import ViewTable
 
 
-def pooled(step: Step, table: ViewTable, keys: Sequence[Codes | Tags]) -> Numbers:
+def pooled(step: Step, table: ViewTable, keys: Sequence[Codes | Tags], most: int | None = None) -> Numbers:
     """Return the sums over a row's tags, and the newest tag's values; NaN for a row without tags.
 
     Args:
         step: What is looked up.
         table: Its values.
         keys: Its key columns, each of one row or of all: codes, or the distinct tags of each row.
+        most: Combinations of tags of all rows that may be looked up; None: any number.
 
     Returns:
         Shape (rows, numbers of the step).
+
+    Raises:
+        BadRequestError: The rows have more combinations of tags.
     """
     rows = max((len(key) for key in keys if len(key) != 1), default=1)
+    if most is not None:
+        _check(step, keys, rows, most)
     found, starts, lengths = _found(table, keys, rows)
     answers = table.numbers.take(found, axis=0)
     sums = len(step.numbers) - step.lasts
@@ -35,6 +42,18 @@ def pooled(step: Step, table: ViewTable, keys: Sequence[Codes | Tags]) -> Number
         if step.lasts:
             block[some, sums:] = _newest(answers[:, sums:], lengths)
     return block
+
+
+def _check(step: Step, keys: Sequence[Codes | Tags], rows: int, most: int) -> None:
+    combinations = np.ones(rows)  # floats: the product of many lengths does not overflow
+    for key in keys:
+        if isinstance(key, Tags):
+            combinations *= key.numbers.lengths
+    if (total := combinations.sum()) > most:
+        raise BadRequestError(
+            f"inputs: the tags of {rows} rows make {total:.0f} combinations of {', '.join(step.keys)}; wanted at most"
+            f" {most} (serving.limits.max_tag_values)"
+        )
 
 
 def _found(table: ViewTable, keys: Sequence[Codes | Tags], rows: int) -> tuple[Rows, Rows, Rows]:

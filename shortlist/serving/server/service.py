@@ -19,7 +19,7 @@ from shortlist.contracts import Columns, score_column
 from shortlist.serving.export.signature import NO_CODE, SCORE
 from shortlist.serving.log.log_writer import LogWriter, is_sampled
 from shortlist.serving.log.logs import NO_SLATE, logged_inputs
-from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.admission import Admission, Held, Place
 from shortlist.serving.server.columns import Codes
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
@@ -160,8 +160,7 @@ class Service:
         self.settings = settings
         self.metrics = metrics
         serving = settings.serving
-        longest = serving.limits.max_text_length
-        self.inputs = InputReader(assembler.needs, assembler.widths, serving.max_rows, longest)
+        self.inputs = InputReader(assembler.needs, assembler.widths, serving.max_rows, serving.limits)
         self._assembler = assembler
         self._refresh = refresh
         self._users = users
@@ -179,6 +178,8 @@ class Service:
         self.data = data
         """The log's declaration."""
         self.admission = Admission(settings.serving.overload)
+        self.held = Held(serving.limits.max_buffered_bytes)
+        """The requests of all connections."""
         self.stopping = False
 
     async def is_ready(self) -> bool:
@@ -324,7 +325,8 @@ class Service:
     def tensors(self, inputs: Inputs, tables: Tables) -> Tensors:
         """Return the inputs of the model for a request."""
         counts = {} if self._counts is None else self._counts.columns(inputs)
-        return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows)
+        most_tags = self.settings.serving.limits.max_tag_values
+        return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows, most_tags=most_tags)
 
     async def _of_users(self, inputs: Inputs) -> tuple[ViewTable, bool]:
         assert self._users is not None

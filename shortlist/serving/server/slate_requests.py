@@ -122,7 +122,8 @@ class SlateRequestReader:
     def _value(self, name: str, sent: Sent) -> Any:
         """Return a value as candidates' columns have it; None for null."""
         if isinstance(sent, Tensor):
-            return [one for one in sent.data if one is not None and one != NO_CODE]
+            values = sent.data if isinstance(sent.data, list) else sent.data.tolist()
+            return [one for one in values if one is not None and one != NO_CODE]
         value: Any = sent[0]  # type: ignore[index] # of one row
         if isinstance(value, np.ndarray):
             return value.tolist()
@@ -144,10 +145,7 @@ class SlateRequestReader:
             raise BadRequestError(
                 f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}"
             )
-        if self._item.type == "hex" and isinstance(tensor.data, list):
-            raise BadRequestError(f"input '{RECENT_ITEMS}': got texts; wanted the 64 bits of each item as INT64")
-        values: list[Any] = tensor.data if isinstance(tensor.data, list) else tensor.data.tolist()
-        return [value for value in values if value not in (None, NO_CODE)]
+        return self._reader.values(self._item, tensor)
 
 
 def _k_of(tensor: Tensor | None) -> int:

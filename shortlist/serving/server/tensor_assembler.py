@@ -22,6 +22,7 @@ from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tag
 from shortlist.serving.server.feature_requirements import FeatureRequirements, Step
 from shortlist.serving.server.key_index import KeyIndex
 from shortlist.serving.server.pooling import pooled
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.view_table import ViewTable
 
 Tables = Mapping[str, ViewTable]
@@ -54,8 +55,9 @@ class TensorAssembler:
         self._open_lists = tuple(open_list(one, feature) for one in self.needs.listed for feature in LISTED)
 
     def tensors(
-        self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None
-    ) -> Tensors:
+        self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None,
+        most_tags: int | None = None,
+    ) -> Tensors:  # fmt: skip
         """Return the inputs of the model.
 
         Args:
@@ -64,17 +66,22 @@ class TensorAssembler:
             tables: A table for every one of `steps`.
             rows: Number of rows.
             slates: Number of every row's slate; None: all rows are one, as in a request.
+            most_tags: Values of all rows that a list of the model may have, and combinations of tags by which one
+                feature may look rows up; None: any number.
+
+        Raises:
+            BadRequestError: The rows have more.
         """
         empty: dict[str, Column] = dict.fromkeys(self.needs.counted, _NONE)
         empty |= dict.fromkeys(self._open_lists, _EMPTY)
         found = _Found({**empty, **columns}, self._zone)
         for step in self.steps:
-            found.look_up(step, tables[step.name])
+            found.look_up(step, tables[step.name], most_tags)
         for wanted in self.needs.listed:
             found.join_lists(wanted)
         if self._slates:
             found.compare(self._slates, rows, slates)
-        return self._laid_out(found, rows)
+        return self._laid_out(found, rows, most_tags)
 
     def one_row(self) -> Tensors:
         """Return inputs of the model that say nothing: numbers are 0, every code and list is null."""
@@ -99,14 +106,20 @@ class TensorAssembler:
             found.look_up(step, tables[step.name])
         return found.table(KeyIndex(keys), into)
 
-    def _laid_out(self, found: _Found, rows: int) -> Tensors:
+    def _laid_out(self, found: _Found, rows: int, most_tags: int | None) -> Tensors:
         tensors: Tensors = {}
         if self.signature.numbers:
             tensors[NUMBERS] = found.numbers(self.signature.numbers, rows)
         if self.signature.codes:
             tensors[CODES] = found.codes(self.signature.codes, rows)
         for each in self.signature.lists:
-            matrix = found.list(each.place).padded(each.longest)
+            listed = found.list(each.place)
+            if most_tags is not None and (total := rows * listed.width(each.longest)) > most_tags:
+                raise BadRequestError(
+                    f"inputs: the lists of {each.place} take {total} values in {rows} rows; wanted at most {most_tags}"
+                    " (serving.limits.max_tag_values)"
+                )
+            matrix = listed.padded(each.longest)
             tensors[each.tensor] = np.ascontiguousarray(np.broadcast_to(matrix, (rows, matrix.shape[1])))
         for vector in self.signature.vectors:
             tensors[vector.tensor] = np.ascontiguousarray(
@@ -128,13 +141,13 @@ class _Found:
         self._tags: dict[str, Tags] = {}
         self._vectors: dict[str, Vectors] = {}
 
-    def look_up(self, step: Step, table: ViewTable) -> None:
+    def look_up(self, step: Step, table: ViewTable, most_tags: int | None = None) -> None:
         """Add what a step gives."""
         if step.pools:
             keys = [
                 self.tags(place) if tags else self.code(place) for place, tags in zip(step.keys, step.tags, strict=True)
             ]
-            self._blocks.append((step.numbers, pooled(step, table, keys)))
+            self._blocks.append((step.numbers, pooled(step, table, keys, most_tags)))
             return
         rows = table.find(mixed([self.code(place) for place in step.keys]) if step.keys else _ONE)
         if step.numbers:

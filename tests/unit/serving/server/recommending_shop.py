@@ -47,7 +47,8 @@ class Shop:
 
         settings = ServerSettings.model_validate({
             "model": "shop", "version": 3, "model_folder": self._model, "predictor": "127.0.0.1:1", "http_port": 1,
-            "grpc_port": 1, "store": self._published.store, "project": "shop", "serving": serving,
+            "grpc_port": 1, "store": self._published.store, "project": "shop",
+            "serving": {"log": {"feature_sampling": 1.0}, **serving},
             "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
         })  # fmt: skip
         parts = ServerComponents(settings, SimpleNamespace(scores=scores, close=lambda: None))  # type: ignore[arg-type]
@@ -77,6 +78,9 @@ def tensors(**inputs: Any) -> list[Tensor]:
     """Return inputs: numbers as INT64, texts as BYTES."""
     found = []
     for name, value in {"k": 3, "position": 1, **inputs}.items():
+        if isinstance(value, Tensor):
+            found.append(value)
+            continue
         values = value if isinstance(value, list) else [value]
         if any(isinstance(one, str) for one in values):
             found.append(Tensor(name, "BYTES", (len(values),), values))

@@ -10,6 +10,7 @@ from shortlist.serving.server.feature_requirements import FeatureRequirements
 from shortlist.serving.server.inputs import InputReader, Inputs
 from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
+from shortlist.spec.serving import Limits
 
 NOW = 1_770_000_000_000_000
 
@@ -97,6 +98,26 @@ def test_the_item_must_be_named_and_rows_are_bounded(reader: InputReader) -> Non
         reader.read([], NOW)
     with pytest.raises(BadRequestError, match="got 6 rows; wanted at most 5"):
         reader.read([tensor("item_id", "BYTES", ["a"] * 6)], NOW)
+
+
+def test_values_of_a_row_and_of_all_rows_are_bounded(shop: Any) -> None:
+    needs, limits = FeatureRequirements.of(shop.plan, shop.signature), Limits(max_tags=600, max_tag_values=1_000)
+    bounded = InputReader(needs, {"query": 2}, 5, limits)
+
+    def refusal(*tags: Tensor) -> str:
+        with pytest.raises(BadRequestError) as refused:
+            bounded.read([ITEM, *tags], NOW)
+        return str(refused.value)
+
+    def places(rows: int, width: int) -> Tensor:
+        return Tensor("places", "INT64", (rows, width), np.arange(rows * width))
+
+    assert refusal(places(1, 601)).startswith("input 'places': got 601 values per row; wanted at most 600 (serving.")
+    # One row stands for both items.
+    assert refusal(places(1, 501)).startswith("inputs places: got 1002 values in 2 rows; wanted at most 1000 (serving.")
+    words = Tensor("words", "BYTES", (2, 100), ["a"] * 200)
+    assert refusal(places(1, 401), words).startswith("inputs places, words: got 1002 values in 2 rows")
+    assert bounded.read([ITEM, places(1, 400), words], NOW).rows == 2
 
 
 def test_a_model_without_items_wants_at_least_one_column(shop: Any) -> None:

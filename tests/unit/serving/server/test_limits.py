@@ -19,7 +19,7 @@ import uvloop
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
-from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.admission import Admission, Held, Place
 from shortlist.serving.server.grpc_app import GRPCApp
 from shortlist.serving.server.http_app import http_app
 from shortlist.serving.server.http_inference import connections_of
@@ -45,6 +45,8 @@ class Service:
         self.counted: list[tuple[str, int]] = []
         self.metrics = SimpleNamespace(count=lambda protocol, status, _: self.counted.append((protocol, status)))
         self.admission = Admission(Overload())
+        self.held = Held(self.settings.serving.limits.max_buffered_bytes)
+        self.asked = 0
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -52,6 +54,7 @@ class Service:
         return {"score": "FP32"}
 
     async def answer(self, question: InferenceRequest, place: Place) -> InferenceResponse:
+        self.asked += 1
         await self.hold.wait()
         return InferenceResponse(np.ones(question.tensors[0].shape[0], np.float32), "own", False)
 
@@ -146,6 +149,18 @@ def test_who_still_sends_can_read_why_it_is_refused() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("zeros", "length"), [(5_000, len(BODY)), (30, len(BODY)), (5_000, LONGEST + 1)])
+def test_leading_zeros_of_a_length_say_nothing(zeros: int, length: int) -> None:
+    """Python reads no number of more than 4 300 digits; the parser of HTTP does."""
+
+    async def test(service: Service, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(HEAD + b"Content-Length: " + b"0" * zeros + b"%d\r\n\r\n" % length + BODY)
+        assert (await received(reader))[0] == (200 if length == len(BODY) else 413)
+
+    run(test)
+
+
 def test_a_slow_body_is_given_up() -> None:
     async def test(service: Service, connect: Open) -> None:
         reader, writer = await connect()
@@ -213,6 +228,42 @@ def test_all_bodies_together_are_bounded_and_small_ones_get_in() -> None:
         assert (await received(again[0]))[0] == 400  # there is room again
 
     run(test, max_request_bytes=2_000_000, max_buffered_bytes=2_000_000)
+
+
+def test_messages_of_grpc_count_among_all_bodies() -> None:
+    async def whole() -> None:
+        service = Service(max_request_bytes=1_500_000, max_buffered_bytes=1_500_000)
+        server = grpc.aio.server(options=grpc_options(service.settings.serving.limits))
+        server.add_generic_rpc_handlers((GRPCApp(service).handler,))  # type: ignore[arg-type]
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        small = service_pb2.ModelInferRequest(model_name="shop")
+        small.inputs.add(name="item_id", datatype="INT64", shape=[2])
+        small.raw_input_contents.append(bytes(16))
+        large = service_pb2.ModelInferRequest(model_name="shop")
+        large.inputs.add(name="item_id", datatype="INT64", shape=[125_000])
+        large.raw_input_contents.append(bytes(1_000_000))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            service.hold.clear()
+            first = asyncio.create_task(_code(infer(large.SerializeToString(), timeout=60)))
+            await service.until(lambda: service.asked == 1)
+            assert await _code(infer(large.SerializeToString(), timeout=60)) == "RESOURCE_EXHAUSTED"
+            service.hold.set()
+            assert await _code(infer(small.SerializeToString(), timeout=60)) == await first == "OK"
+            assert await _code(infer(large.SerializeToString(), timeout=60)) == "OK"  # there is room again
+        await server.stop(0)
+        assert [status for _, status in service.counted] == [429, 200, 200, 200]
+
+    asyncio.run(whole())
+
+
+async def _code(call: Any) -> str:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    return "OK"
 
 
 def test_one_request_must_fit() -> None:

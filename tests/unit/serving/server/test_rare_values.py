@@ -15,6 +15,7 @@ from shortlist.serving.server.inputs import InputReader
 from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.tensors import Head, Tensor, checked, from_values
 from shortlist.serving.validation.planted import planted_difference
+from shortlist.spec.serving import Limits
 
 
 @pytest.mark.parametrize("nulls", [("",), ("", "NULL", "NA"), ("NA",)])
@@ -33,7 +34,9 @@ def reader(shop: Any) -> InputReader:
     data = shop.plan.declared.data
     data = data.model_copy(update={"source": data.source.model_copy(update={"null_values": ("NULL",)})})
     plan = replace(shop.plan, declared=replace(shop.plan.declared, data=data))
-    return InputReader(FeatureRequirements.of(plan, shop.signature), {"query": 2}, max_rows=9, longest_text=100)
+    return InputReader(
+        FeatureRequirements.of(plan, shop.signature), {"query": 2}, max_rows=9, limits=Limits(max_text_length=100)
+    )
 
 
 def tensor(name: str, datatype: str, values: list[Any], shape: list[int] | None = None) -> Tensor:

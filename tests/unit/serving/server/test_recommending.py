@@ -22,6 +22,7 @@ from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.release import open_release
 from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.serving.export.signature import NO_CODE
 from shortlist.serving.log.log_writer import LogWriter
 from shortlist.serving.log.logs import SLATE_COLUMNS, item_type, outcome_schema
 from shortlist.serving.paths import ServingPaths
@@ -30,6 +31,7 @@ from shortlist.serving.server.recommending import request_of
 from shortlist.serving.server.request_errors import BadRequestError, BadScoresError, UnknownModelError
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
+from shortlist.serving.server.slate_requests import SlateRequestReader
 from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.server.user_items import UserItems
 from shortlist.spec.retrieval import Retrieval
@@ -82,6 +84,44 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
 
 
 @pytest.mark.parametrize(
+    ("inputs", "value"),
+    [
+        ({"places": Tensor("places", "INT64", (1, 3), np.array([1, 2, NO_CODE]))}, [1, 2]),
+        ({"words": Tensor("words", "BYTES", (1, 2), ["a", None])}, ["a"]),
+        ({"query": Tensor("query", "FP32", (1, 2), np.array([1.0, 2.0]))}, [1.0, 2.0]),
+        ({"code": 255}, 255),
+        ({"made": "2026-01-02"}, "2026-01-02"),
+    ],
+)
+def test_a_request_of_any_type_is_logged_with_its_journey(local: Shop, inputs: dict[str, Any], value: Any) -> None:
+    parts = local.parts()
+    (answer,) = local.ask(parts, {"user_id": 1, **inputs})
+    (row,) = local.logged(parts)
+    assert row["items"] == outputs(answer)["item_id"]
+    (name,) = inputs
+    told = json.loads(row["slate:request"])["context"][name]
+    assert told == value
+
+
+def test_recent_items_are_read_as_items_are(local: Shop) -> None:
+    """`null_values`, of which the shop has the empty text, are no items."""
+    reader = SlateRequestReader(local.parts().service.inputs, local.data, ())
+    asked = reader.read(tensors(recent_items=["item 1", "", "item 2"]), 10**15)
+    assert asked.recent == ["item 1", "item 2"]
+
+
+def test_a_recent_item_must_fit_into_64_bits(local: Shop) -> None:
+    service = local.parts().service
+    columns = [
+        one.model_copy(update={"type": "integer"}) if one.name == "item_id" else one for one in local.data.columns
+    ]
+    reader = SlateRequestReader(service.inputs, local.data.model_copy(update={"columns": tuple(columns)}), ())
+    large = Tensor("recent_items", "UINT64", (1,), np.array([2**63], np.uint64).view(np.int64) + 1)
+    with pytest.raises(BadRequestError, match="input 'recent_items': a value is above 9223372036854775807"):
+        reader._recent(large)
+
+
+@pytest.mark.parametrize(
     ("inputs", "message"),
     [
         ({"k": None}, "input 'k' is missing; wanted how many items to show"),
@@ -94,6 +134,7 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
         ({"item_id": ["item 1"]}, "input 'item_id': got candidates; items are found here"),
         ({"recent_items": [1]}, "input 'recent_items': got INT64"),
         ({"recent_items": ["x"] * 1_001}, "input 'recent_items': got 1001 items; wanted at most 1000"),
+        ({"recent_items": ["x" * 16_385]}, "input 'recent_items': got a text of 16385 characters; wanted at most"),
         ({"pagge": "home"}, "no input 'pagge'; did you mean 'page'"),
         ({"recent_item": ["item 1"]}, "no input 'recent_item'; did you mean 'recent_items'"),
         ({"city": "Oslo"}, "input 'city' is looked up in side table 'users'; leave it out"),
@@ -143,7 +184,8 @@ def test_a_fallback_is_said_in_the_answer_and_counted(local: Shop) -> None:
 
 
 def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
-    parts = local.parts({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 1.0}})
+    log = {"feature_sampling": 0.01}
+    parts = local.parts({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 1.0}}, log=log)
     first, second = local.ask(parts, {"user_id": 1, "page": "home"}, {"user_id": 1})
     rows = local.logged(parts)
     assert [row["request_id"] for row in rows] == ["r0", "r1"]
@@ -163,7 +205,7 @@ def test_a_slate_is_one_record_that_can_be_collected(local: Shop) -> None:
 def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     explore = {"diversity": {"kind": "mmr", "by": "maker"}, "explore": {"kind": "gumbel", "temperature": 2.0}}
     sections: Any = ({"rules": [{"kind": "seen"}, WEIGHTY], "fallback": ["popular"]}, explore)
-    parts = local.parts(*sections, log={"feature_sampling": 1.0})
+    parts = local.parts(*sections)
     answers = local.ask(
         parts,
         {"user_id": 1, "made": "2026-01-02"},
@@ -193,7 +235,7 @@ class TestWhy:
     @pytest.fixture
     def places(self, local: Shop, start: Any) -> ServingPaths:
         sections: Any = ({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 2.0}})
-        parts = local.parts(*sections, log={"feature_sampling": 1.0})
+        parts = local.parts(*sections)
         local.ask(parts, {"user_id": 1, "page": "home"})
         local.logged(parts)
         version = local.folder / "versions" / "v3"

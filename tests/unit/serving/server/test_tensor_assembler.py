@@ -7,9 +7,10 @@ import pytest
 
 from shortlist.contracts import Columns
 from shortlist.serving.export.encoding import encode
-from shortlist.serving.export.signature import NO_CODE, Signature
-from shortlist.serving.server.columns import TextCodes
+from shortlist.serving.export.signature import NO_CODE, ListInput, Signature
+from shortlist.serving.server.columns import Ragged, TextCodes
 from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.snapshot import load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 
@@ -101,3 +102,29 @@ def test_a_signature_without_look_ups_needs_no_tables(shop: Any) -> None:
     # The first moment of 1970 in UTC is the evening before in New York.
     np.testing.assert_array_equal(tensors["numbers"], [[np.nan, -1.0], [2.0, 0.0]])
     np.testing.assert_array_equal(tensors["codes"], [[NO_CODE], [NO_CODE]])
+
+
+def test_combinations_of_tags_and_lists_of_a_request_are_bounded(shop: Any) -> None:
+    whole = DayAssembler(shop.plan, shop.signature, shop.views)
+    assembler = TensorAssembler(shop.plan, shop.signature)
+    day = FIRST + timedelta(days=3)
+    columns = dict(whole.columns(shop.rows(day).head(1)))
+    columns["item_id"] = TextCodes().of([f"item {number}" for number in range(4)])
+    columns["words"] = Ragged(np.arange(50), np.zeros(1, np.intp), np.full(1, 50, np.intp))
+    tables = load_with_users(assembler, shop.views, shop.views.start_of(day)).tables
+    items = tables["item_id"]
+    topics = items.tag_lists["items:topics"].take(items.find(columns["item_id"])).numbers.lengths
+    assert topics.max() > 1
+    most = 50 * int(topics.sum())
+    assert assembler.tensors(columns, tables, 4, most_tags=most)["list_0"].shape == (4, 2)
+    with pytest.raises(BadRequestError, match=f"the tags of 4 rows make {most} combinations of items:topics, words;"):
+        assembler.tensors(columns, tables, 4, most_tags=most - 1)
+
+
+def test_a_list_of_any_length_is_bounded_in_all_rows(shop: Any) -> None:
+    listed = Signature(model="m", kind="k", lists=(ListInput(tensor="list_0", place="words", longest=None),))
+    assembler = TensorAssembler(shop.plan, listed)
+    columns = {"words": Ragged(np.arange(50), np.zeros(1, np.intp), np.full(1, 50, np.intp))}
+    assert assembler.tensors(columns, {}, 4, most_tags=200)["list_0"].shape == (4, 50)
+    with pytest.raises(BadRequestError, match="the lists of words take 200 values in 4 rows; wanted at most 199"):
+        assembler.tensors(columns, {}, 4, most_tags=199)
