@@ -344,8 +344,8 @@ $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 	@touch $@
 
 lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
-	@for name in run cluster test triton docs; do \
-	  grep -vE '^(-r |torch==)' requirements/$$name.txt \
+	@for name in run cluster test triton docs gpu; do \
+	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ]; then cat; else grep -v '^torch=='; fi \
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 

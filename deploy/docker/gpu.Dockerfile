@@ -6,10 +6,11 @@ FROM docker.io/library/python:3.11-slim@${PYTHON_DIGEST} AS builder
 RUN python -m venv /opt/shortlist
 ENV PATH=/opt/shortlist/bin:$PATH
 WORKDIR /app
-COPY requirements/run.txt requirements/cluster.txt requirements/gpu.txt requirements/
+COPY requirements/lock/run.txt requirements/lock/cluster.txt requirements/lock/gpu.txt requirements/lock/
 # XGBoost's build for GPUs takes the place of that for CPUs: both are imported by the same name.
-RUN sed --in-place '/^xgboost-cpu==/d' requirements/run.txt \
-    && pip install --no-cache-dir -r requirements/cluster.txt -r requirements/gpu.txt
+RUN sed --in-place '/^xgboost-cpu==/,/[^\\]$/d' requirements/lock/run.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/run.txt \
+        -r requirements/lock/cluster.txt -r requirements/lock/gpu.txt
 COPY pyproject.toml README.md ./
 COPY components components
 COPY feature_repo feature_repo

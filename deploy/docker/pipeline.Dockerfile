@@ -6,14 +6,16 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/shortlist
 ENV PATH=/opt/shortlist/bin:$PATH
 WORKDIR /app
-COPY requirements/run.txt requirements/cluster.txt requirements/
-# torch first and alone: asked for through another package, pip takes a build with gigabytes of CUDA.
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "$(grep -m1 '^torch==' requirements/run.txt)" \
-    && pip install --no-cache-dir -r requirements/cluster.txt
+COPY requirements/run.txt requirements/
+COPY requirements/lock/run.txt requirements/lock/cluster.txt requirements/lock/
+# torch first and alone: asked for through another package, pip takes a build with gigabytes of CUDA. It has no hash here:
+# the lock's are of the default index, and the build for CPUs comes from an index of its own, which gives pip the hash.
+RUN pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" "$(grep -m1 '^torch==' requirements/run.txt)" \
+    && pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/run.txt -r requirements/lock/cluster.txt
 # What proves a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place.
-COPY requirements/triton.txt requirements/
+COPY requirements/lock/triton.txt requirements/lock/
 RUN python -m venv /opt/triton \
-    && /opt/triton/bin/pip install --no-cache-dir --no-deps -r requirements/triton.txt
+    && /opt/triton/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/triton.txt
 COPY pyproject.toml README.md ./
 COPY components components
 COPY feature_repo feature_repo

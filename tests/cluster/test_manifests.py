@@ -24,8 +24,8 @@ from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.pods import SERVICE_ACCOUNT
 from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_HEADER, USER_HEADER, VERSION_HEADER
-from shortlist.spec.cluster import Cluster, Images
-from shortlist.spec.serving import Limits
+from shortlist.spec.cluster import Autoscaling, Cluster, Images
+from shortlist.spec.serving import Limits, Overload
 from shortlist.spec.spec import Spec
 
 ROOT = Path(__file__).parents[2]
@@ -473,6 +473,16 @@ def test_the_gateway_knows_the_headers_that_the_servers_know(objects: list[Objec
     assert telemetry["metrics"] == {"prometheus": {}}, "another name of the clusters mixes the tracks' numbers"
     logged = telemetry["accessLog"]["settings"][0]["format"]["json"]
     assert {f"%REQ({header.upper()})%" for header in ours} <= set(logged.values())
+
+
+def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: list[Object]) -> None:
+    by_kind = {found["kind"]: found["spec"] for found in objects if "spec" in found}
+    envoys = by_kind["EnvoyProxy"]["provider"]["kubernetes"]["envoyDeployment"]["replicas"]
+    bounds = by_kind["BackendTrafficPolicy"]["circuitBreaker"]
+    assert set(bounds) == {"maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"}
+    (bound,) = set(bounds.values())
+    assert Overload().most * Autoscaling().min_replicas <= bound
+    assert envoys * bound <= Overload().most * Autoscaling().max_replicas
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:

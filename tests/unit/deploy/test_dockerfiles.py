@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from dockerfile_parse import DockerfileParser
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "deploy/docker").glob("*.Dockerfile"))
@@ -77,6 +78,12 @@ def problems(text: str, *, compiles: bool = False) -> Iterator[str]:
 def _problems_of_run(line: Line, *, in_last: bool, compiles: bool) -> Iterator[str]:
     if "pip install" in line.value and "--no-cache-dir" not in line.value:
         yield "pip keeps its cache"
+    for command in re.findall(r"pip install ([^&]*)", line.value):
+        files = re.findall(r"(?:-r|--requirement) (\S+)", command)
+        if files and "--require-hashes" not in command.split():
+            yield f"packages without hashes: {' '.join(files)}"
+        if not files and "--no-deps" not in command.split():
+            yield "packages that no file pins"
     if "apt-get" in line.value and "rm -rf /var/lib/apt/lists/*" not in line.value:
         yield "apt's lists stay"
     if "apt-get install" in line.value and "--no-install-recommends" not in line.value:
@@ -127,6 +134,8 @@ PIPELINE = (ROOT / "deploy/docker/pipeline.Dockerfile").read_text()
         ("ARG REVISION", "ARG REVISION\nARG PIP_TOKEN", "secret: PIP_TOKEN"),
         ("HOME=/tmp", "HOME=/tmp AWS_SECRET_ACCESS_KEY=x", "secret: AWS_SECRET_ACCESS_KEY=x"),
         ("--no-cache-dir", "", "pip keeps its cache"),
+        ("--require-hashes ", "", "packages without hashes: requirements/lock/run.txt requirements/lock/cluster.txt"),
+        ("--no-deps ", "", "packages that no file pins"),
         (" \\\n    && rm -rf /var/lib/apt/lists/*", "", "apt's lists stay"),
         ("--no-install-recommends ", "", "recommended packages"),
         ("libgomp1", "libgomp1 gcc", "builds in the last stage"),
@@ -163,6 +172,29 @@ def test_what_is_copied_is_there_and_let_in(path: Path) -> None:
 def test_what_the_package_needs_is_copied() -> None:
     copied = {source for line in lines_of(PIPELINE) if line.word == "COPY" for source in line.value.split()}
     assert {"components", "feature_repo", "models", "monitoring", "pipelines", "shortlist"} <= copied
+
+
+def test_what_is_installed_is_what_the_requirements_say() -> None:
+    def pins(text: str) -> set[tuple[str, str]]:
+        found = re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s\\]+)", text, re.MULTILINE)
+        return {(canonicalize_name(name), version) for name, version in found}
+
+    for name in ("run", "cluster", "gpu", "triton"):
+        asked, locked = ((ROOT / f"requirements/{folder}{name}.txt").read_text() for folder in ("", "lock/"))
+        without_hash = pins(asked) - pins(locked)
+        assert {package for package, _ in without_hash} == ({"torch"} if name == "run" else set())
+        assert pins(locked) <= pins(asked)
+        assert locked.count("==") <= locked.count("--hash=sha256:")
+
+
+def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> None:
+    gpu = (ROOT / "deploy/docker/gpu.Dockerfile").read_text()
+    script = re.search(r"sed --in-place '(.*?)' requirements/lock/run.txt", gpu)
+    assert script is not None
+    text = (ROOT / "requirements/lock/run.txt").read_text()
+    left = subprocess.run(["sed", script[1]], input=text, capture_output=True, text=True, check=True).stdout
+    lost = re.sub(r"^xgboost-cpu==.*?[^\\]\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
+    assert left == lost != text
 
 
 def test_the_server_is_newer_than_its_known_flaws() -> None:
