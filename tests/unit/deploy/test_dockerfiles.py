@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -192,7 +193,9 @@ def test_xgboost_for_the_cpu_is_left_out_of_the_gpu_image_with_its_hashes() -> N
     script = re.search(r"sed --in-place '(.*?)' requirements/lock/run.txt", gpu)
     assert script is not None
     text = (ROOT / "requirements/lock/run.txt").read_text()
-    left = subprocess.run(["sed", script[1]], input=text, capture_output=True, text=True, check=True).stdout
+    sed = shutil.which("sed")
+    assert sed is not None
+    left = subprocess.run([sed, script[1]], input=text, capture_output=True, text=True, check=True).stdout
     lost = re.sub(r"^xgboost-cpu==.*?[^\\]\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
     assert left == lost != text
 
