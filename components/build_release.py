@@ -38,8 +38,6 @@ def build_release(
 
     with step("build_release") as this:
         sections = Filters.model_validate_json(filters or "{}"), Ordering.model_validate_json(ordering or "{}")
-        this.rows = build_release(
-            sources, Data.model_validate_json(data), *sections, Path(valid_log.path), log["location"], out
-        )
+        build_release(sources, Data.model_validate_json(data), *sections, Path(valid_log.path), log["location"], out)
     release.metadata["step"] = this.record
     return True

@@ -43,8 +43,6 @@ def evaluate_slates(
         named |= {one.metadata["model"]: one for one in ensemble_artefacts(ensembles, "model")}
         candidates = {name: Path(one.path) for name, one in named.items()}
         paths = Path(valid_log.path), Path(fitted.path), out
-        this.rows = evaluate_candidates(
-            stages, Data.model_validate_json(data), candidates, *paths, prepared(runtime).seed
-        )
+        evaluate_candidates(stages, Data.model_validate_json(data), candidates, *paths, prepared(runtime).seed)
     slates.metadata["step"] = this.record
     return True

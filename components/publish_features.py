@@ -35,7 +35,7 @@ def publish_features(
         store = spec_feast_store_location(StorageConfig.parse(stores), name)
         inputs = Path(valid_log.path), Path(fitted.path), None
         options, out = prepared(runtime), Path(skew.path)
-        this.rows = publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
+        publish(name, store, options, skew_rows, *inputs, out, now=datetime.now(UTC), replaces=replaces)
         counted = str(store.expected()["counted_until"])
         note(f"Version {version} reads statistics of everything before {counted}.")
     skew.metadata["step"] = this.record

@@ -44,6 +44,5 @@ def validate_export(
         inputs = Path(model.path), Path(scores.path), Path(valid_log.path), Path(fitted.path)
         section, seed = Serving.model_validate_json(serving), Runtime.model_validate_json(runtime).seed
         found = validate_export(*inputs, limits, section, seed, Path(export_validation.path))
-        this.rows = found.parity.triton.rows if found is not None and found.parity is not None else None
     show_metrics(metrics, export_numbers(found))
     export_validation.metadata.update({**about, "step": this.record})

@@ -12,10 +12,13 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.deployment.registration import promote
 from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.recommending.release import SOURCES
+from shortlist.retrieval.retriever import released_section
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
 from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.local.version import RELEASE
 from shortlist.rollout.local_fleet import LocalFleet
 from shortlist.rollout.local_observer import LocalObserver
 from shortlist.rollout.phases import Phase
@@ -24,7 +27,7 @@ from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.traffic.background import replay_folder, replaying
 from shortlist.serving.traffic.client import Endpoint
-from shortlist.serving.traffic.example import example_request
+from shortlist.serving.traffic.example import example_requests
 from shortlist.serving.traffic.replay import ReplaySettings, describe, replay
 from shortlist.serving.validation.live_load_test import live_load_failures
 from shortlist.spec.data import Data
@@ -204,11 +207,14 @@ class Deployer:
         return replay(self._replay(self._stack(), traffic).model_copy(update=changes))
 
     def example(self, stack: Stack) -> str:
-        """Return a command that asks the model; empty while nothing is served."""
+        """Return commands that ask the model, for a slate too where the version recommends; empty without a version."""
         route = stack.record.route
         if route is None:
             return ""
-        return example_request(stack.url, self.name, self._declared(stack, route.stable), self._log_folder())
+        sources = stack.places.versions / f"v{route.stable}" / RELEASE / SOURCES
+        context = released_section(sources).context if sources.is_dir() else None
+        declared = self._declared(stack, route.stable)
+        return example_requests(stack.url, self.name, declared, self._log_folder(), context)
 
     def _replay(self, stack: Stack, traffic: ReplayTraffic) -> ReplaySettings:
         route = stack.record.route

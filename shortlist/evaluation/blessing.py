@@ -47,7 +47,7 @@ def bless(reports: Sequence[GateReport], measures: Sequence[Measures], choice: C
 
     The test rows only judge. Choosing by them would make their numbers look better than they are. Candidates whose
     paired interval with the best includes 0 are tied with it: of these the one with the lowest validation log loss is
-    chosen, and the reasons say that it was a coin toss. Without a choice the lowest validation log loss decides
+    chosen, and the reasons call it a statistical tie. Without a choice the lowest validation log loss decides
     alone. A candidate whose validation log loss is unknown (grown anew on all days from an earlier model that learnt
     the validation days) is then chosen when no other passes.
 
@@ -151,10 +151,10 @@ def _chosen_by(model: str, chosen: str, known: dict[str, float], choice: Choice)
     if model not in choice.tied:
         return f"but is behind '{choice.best}': {choice.described(model)}"
     other = model if model != choice.best else chosen if chosen != choice.best else tied[0]
-    toss = f"a coin toss with '{choice.best if model != choice.best else other}': {choice.described(other)}"
+    tie = f"a statistical tie with '{choice.best if model != choice.best else other}': {choice.described(other)}"
     losses = ", ".join(f"{known[name]:.4f} of '{name}'" for name in sorted(known, key=lambda name: (known[name], name)))
     verb = "chosen by" if model == chosen else "not chosen:"
-    return f"{toss}; {verb} the lowest validation log loss ({losses})"
+    return f"{tie}; {verb} the lowest validation log loss ({losses})"
 
 
 def _digests(report: GateReport) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from shortlist.contracts import Files
 from shortlist.report.titles import TITLES, step_of, steps_of, title_of
+from shortlist.runs.next_steps import next_steps
 from shortlist.runs.runner import task_steps
 
 _REFRESH_SECONDS = 0.1
@@ -146,7 +147,7 @@ class Display:
             for note in self.notes:
                 self._console.print(note, markup=False, soft_wrap=True)
             self._console.print(f"\nDone in {seconds:.0f} s. Page: {latest / Files.REPORT}", soft_wrap=True)
-            self._console.print(_ending(run, self._asked), markup=False, soft_wrap=True)
+            self._console.print(next_steps(run, self._asked, latest / Files.REPORT), markup=False, soft_wrap=True)
 
 
 def _measures(record: dict[str, Any]) -> str:
@@ -169,7 +170,12 @@ def _bar(progress: dict[str, Any]) -> Group | Text | Table:
 
 
 def _results(summary: dict[str, Any]) -> Group:
-    table = Table(title=f"{summary['spec']}: {summary['rows']['test']:,} test rows", title_justify="left")
+    table = Table(
+        title=f"{summary['spec']}: {summary['rows']['test']:,} test rows",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     if any(model.get("gauc") is not None for model in summary["models"].values()):
         _add_within_users(table, summary)
     else:
@@ -228,47 +234,6 @@ def _by_auc(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _between(model: dict[str, Any], metric: str) -> str:
     ends = [model.get(f"{metric}_{end}") for end in ("low", "high")]
     return "" if None in ends else "\N{EN DASH}".join(f"{end:.3f}" for end in ends)
-
-
-def _ending(run: Path, asked: str) -> str:
-    """Return what was made, how good it is against the baseline, and three commands to go on with."""
-    summary = json.loads((run / Files.SUMMARY).read_text())
-    arguments = run / "arguments.json"
-    told = json.loads(arguments.read_text()) if arguments.is_file() else {}
-    spec, blessed, models = asked or summary["spec"], summary["blessed"], summary["models"]
-    measured = {name: model for name, model in models.items() if model["auc"] is not None}
-    candidates = [name for name, model in measured.items() if model.get("role", "candidate") == "candidate"]
-    best = blessed["model"] if blessed else max(candidates, key=lambda name: measured[name]["auc"], default="")
-    declared = json.loads(told["gates"]).get("baseline") if told.get("gates") else None
-    trained = [name for name, model in models.items() if model.get("role") != "champion"]
-    lines = [
-        f"Made: {len(trained)} models ({', '.join(sorted(trained))}), their features in Feast, all of it in MLflow."
-    ]
-    if best and declared in measured:
-        ours, theirs = measured[best]["auc"], measured[declared]["auc"]
-        word = f"version {blessed['version']}" if blessed else "held"
-        against = f"{theirs:.4f} of the baseline {declared} ({ours - theirs:+.4f})"
-        lines.append(f"How good: {best} ({word}) has a test AUC of {ours:.4f}, against {against}.")
-    location = told.get("log", {}).get("location")
-    again = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
-    change = _change(told.get("models", ()), best)
-    serve = f"make serve SPEC={spec}", "serve it on this machine: Triton behind Envoy"
-    commands = [
-        serve if blessed else (f"shortlist check {spec}", "say again whether the spec is valid, and what is wrong"),
-        ("make ui", "every run, curve and model in MLflow"),
-        (f"{again} SET={change}" if change else again, "train it otherwise; unchanged steps are reused"),
-    ]
-    width = max(len(command) for command, _ in commands)
-    return "\n".join([*lines, "Next:", *(f"  {command:<{width}}   {what}" for command, what in commands)])
-
-
-def _change(models: Sequence[str], name: str) -> str:
-    """Return a setting of a model to try: half its learning rate; empty when it has none."""
-    for model in map(json.loads, models):
-        rate = model.get("section", {}).get("learning_rate")
-        if model.get("name") == name and isinstance(rate, int | float):
-            return f"models.{name}.learning_rate={rate / 2:g}"
-    return ""
 
 
 def _decimals(number: float | None, missing: str = "n/a") -> str:

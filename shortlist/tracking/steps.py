@@ -25,6 +25,7 @@ class Step:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: int | None = None
+        """Rows of the log or of its feature table that the step processes; of nothing else, as reports say rows/s."""
         self.record: dict[str, Any] = {}
 
     @property

@@ -69,8 +69,6 @@ class RunContext(BaseModel):
 class TrackedRun(NamedTuple):
     """What a training leaves besides its files."""
 
-    rows: int
-    """Rows visited."""
     run: str
     """Id of its MLflow run."""
     begun: str
@@ -120,7 +118,7 @@ def train_and_track(
     except DivergedError as reason:
         note(f"{model.name} is held: {reason}")
         record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
-        return TrackedRun(0, _track(model, section, origin, made, record, None, out_model), "")
+        return TrackedRun(_track(model, section, origin, made, record, None, out_model), "")
     for feature, found in record.hashed.items():
         if (warning := found.warning(feature)) is not None:
             note(warning)
@@ -128,8 +126,7 @@ def train_and_track(
     if section.role == "candidate":
         export(out_model, origin.name)
     run = _track(model, section, origin, made, record, continued, out_model)
-    rows = round(record.train_rows_per_s * record.train_seconds)
-    return TrackedRun(rows, run, str(continued) if continued else "")
+    return TrackedRun(run, str(continued) if continued else "")
 
 
 def _track(

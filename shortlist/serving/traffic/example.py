@@ -1,22 +1,26 @@
-"""A request that a person can paste into a terminal."""
+"""Requests that a person can paste into a terminal."""
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from shortlist.contracts import Files
-from shortlist.serving.server.headers import USER_HEADER
+from shortlist.serving.server.headers import USER_HEADER, recommend_model
 from shortlist.spec.data import Data
 from shortlist.storage.tables import DayTable
 
 _ITEMS: Final = 3
+_PLACES: Final = 10
+_DATATYPES: Final = {int: "INT64", float: "FP64", str: "BYTES"}
 
 
-def example_request(url: str, model: str, data: Data, log: Path) -> str:
+def example_requests(url: str, model: str, data: Data, log: Path, context: Sequence[str] | None = None) -> str:
     """Return a curl command that ranks items of the log for one of its users; what inputs there are, without ids.
 
     Args:
@@ -24,16 +28,28 @@ def example_request(url: str, model: str, data: Data, log: Path) -> str:
         model: Its name.
         data: The log's declaration.
         log: Folder of the valid log.
+        context: Columns that a request for recommendations has, where the version recommends: a second command asks
+            for ten items.
     """
     if data.user is None or data.item is None:
         return f"curl -s {url}/v2/models/{model}"
     newest = DayTable.open(log, Files.LOG).paths()[-1]
-    rows = pl.read_parquet(newest, columns=[data.user, data.item], hive_partitioning=False)
-    user, items = rows[data.user][-1], rows[data.item].unique(maintain_order=True).tail(_ITEMS).to_list()
-    body = json.dumps({"inputs": [_tensor(data.user, [user]), _tensor(data.item, items)]})
-    return f"curl -s {url}/v2/models/{model}/infer -H '{USER_HEADER}: {user}' -d '{body}'"
+    columns = list(dict.fromkeys([data.user, data.item, *(context or ())]))
+    rows = pl.read_parquet(newest, columns=columns, hive_partitioning=False)
+    last = rows.row(-1, named=True)
+    user, items = last[data.user], rows[data.item].unique(maintain_order=True).tail(_ITEMS).to_list()
+    commands = [_curl(url, model, user, {data.user: [user], data.item: items})]
+    if context is not None:
+        known = {name: [last[name]] for name in context if type(last[name]) in _DATATYPES}
+        commands.append(_curl(url, recommend_model(model), user, {"k": [_PLACES], data.user: [user]} | known))
+    return "\n".join(commands)
+
+
+def _curl(url: str, model: str, user: Any, inputs: dict[str, list[Any]]) -> str:
+    body = json.dumps({"inputs": [_tensor(name, values) for name, values in inputs.items()]})
+    header = shlex.quote(f"{USER_HEADER}: {user}")
+    return f"curl -s {url}/v2/models/{model}/infer -H {header} -d {shlex.quote(body)}"
 
 
 def _tensor(name: str, values: list[Any]) -> dict[str, Any]:
-    datatype = "BYTES" if isinstance(values[0], str) else "INT64"
-    return {"name": name, "shape": [len(values)], "datatype": datatype, "data": values}
+    return {"name": name, "shape": [len(values)], "datatype": _DATATYPES[type(values[0])], "data": values}

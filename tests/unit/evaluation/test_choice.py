@@ -59,7 +59,10 @@ def test_of_two_that_chance_may_have_parted_the_lower_log_loss_is_chosen_and_sai
     assert found.choice is not None and found.choice.tied == {"trees", "network"}
     assert found.blessed is not None and found.blessed.model == "network"
     losses = "the lowest validation log loss (0.5100 of 'network', 0.5200 of 'trees')"
-    assert "a coin toss with" in found.reasons["network"][0] and "a coin toss with" in found.reasons["trees"][0]
+    assert (
+        "a statistical tie with" in found.reasons["network"][0]
+        and "a statistical tie with" in found.reasons["trees"][0]
+    )
     assert found.reasons["network"][0].endswith(f"; chosen by {losses}")
     assert found.reasons["trees"][0].endswith(f"; not chosen: {losses}")
 

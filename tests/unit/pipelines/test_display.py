@@ -116,35 +116,8 @@ def test_the_metrics_within_users_fit_a_narrow_terminal_and_the_notice_comes_fir
     assert all(figure in shown for figure in figures)
 
 
-@pytest.mark.parametrize("blessed", [{"model": "trees", "version": "3"}, None])
-def test_the_last_screen_says_what_was_made_how_good_it_is_and_what_to_try(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, blessed: dict[str, str] | None
-) -> None:
-    monkeypatch.setenv("COLUMNS", "140")
-    empty = {"auc_low": None, "auc_high": None, "log_loss": None}
-    models = {"trees": {"auc": 0.75, "role": "candidate"}, "popularity": {"auc": 0.55, "role": "baseline"},
-              "champion": {"auc": 0.74, "role": "champion"}}  # fmt: skip
-    summary = {"spec": "mine", "rows": {"test": 2_000}, "best_possible": None, "gates": [], "blessed": blessed,
-               "models": {name: {**empty, **model} for name, model in models.items()}}  # fmt: skip
-    declared = {"name": "trees", "section": {"kind": "xgboost", "learning_rate": 0.1}}
-    told: dict[str, Any] = {"gates": json.dumps({"baseline": "popularity"}), "models": [json.dumps(declared)]}
-    told["log"] = {"location": "/logs"}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    (tmp_path / "arguments.json").write_text(json.dumps(told))
-    display_of(tmp_path).conclude(tmp_path, 0, Path("runs"))
-    shown = capsys.readouterr().out
-    assert "Made: 2 models (popularity, trees), their features in Feast, all of it in MLflow." in shown
-    word = "version 3" if blessed else "held"
-    assert f"trees ({word}) has a test AUC of 0.7500, against 0.5500 of the baseline popularity (+0.2000)." in shown
-    assert ("make serve SPEC=mine " in shown) == bool(blessed)
-    assert "make run SPEC=mine DATA=/logs SET=models.trees.learning_rate=0.05 " in shown
-    assert "make ui " in shown
-
-
-def test_commands_name_the_spec_as_the_user_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_ends_with_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"spec": "mine", "rows": {"test": 2}, "best_possible": None, "gates": [], "blessed": None, "models": {}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display_of(tmp_path, asked="specs/mine.yaml").conclude(tmp_path, 0, Path("runs"))
-    shown = capsys.readouterr().out
-    assert "shortlist check specs/mine.yaml" in shown
-    assert "make run SPEC=specs/mine.yaml" in shown
+    assert "Next:\n  shortlist check specs/mine.yaml" in capsys.readouterr().out

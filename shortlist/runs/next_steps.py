@@ -1,0 +1,117 @@
+"""The last lines of a finished run: what was trained, how good it is, and what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shortlist.contracts import Files
+from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
+
+_TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
+_CHECK: Final = "shortlist check {spec}{log}"
+_ADVICE: Final = {
+    "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
+    "skew": ("{page}#features", "the rows whose features differ between training and Feast"),
+    "absolute": (_TUNE, "search for better settings; rates of pairs help most (docs/tutorial-ml-engineer.md)"),
+    "champion": (_TUNE, "search for better settings; the champion keeps serving"),
+    "calibration": ("{again} SET=models.{model}.calibration=isotonic", "fit a calibration on the validation days"),
+    "slices": ("{page}#slices", "the slices that are behind, with their rows"),
+    "labels": ("{page}#gates", "the further labels that are behind"),
+    "retrieval": ("{again} SET=retrieval.candidates={more}", "twice as many candidates; or add a source"),
+    "slates": ("{page}#candidates", "the stages; then change ordering.value or ordering.diversity"),
+    "infra": ("{again}", "measure again on an idle machine, or declare the limits you need in gates.infra"),
+    "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
+    "integrity": ("{again}", "make the files anew"),
+}
+"""By the gate that holds the best candidate: a command or a place, and what it is for."""
+
+
+def next_steps(run: Path, asked: str, page: Path) -> str:
+    """Return what a run made, how good it is beside the best baseline, and commands that go on from there.
+
+    Args:
+        run: The run's folder.
+        asked: What the user calls the spec, a name or a path; empty: the spec's name.
+        page: The run's page, as the user reaches it.
+    """
+    summary = json.loads((run / Files.SUMMARY).read_text())
+    arguments = run / "arguments.json"
+    given = json.loads(arguments.read_text()) if arguments.is_file() else {}
+    best = _best_of(summary, "candidate")
+    trained = sorted(name for name, model in summary["models"].items() if model.get("role") != "champion")
+    lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
+    lines += filter(None, (_quality(summary, best), _slates(summary)))
+    commands = _commands(summary, best, asked or summary["spec"], given, page)
+    width = max(len(command) for command, _ in commands)
+    return "\n".join([*lines, "Next:", *(f"  {command:<{width}}   {what}" for command, what in commands)])
+
+
+def _best_of(summary: Mapping[str, Any], role: str) -> str:
+    """Return the blessed model, else the model of a role that is best by the deciding metric; empty without any."""
+    if role == "candidate" and summary["blessed"]:
+        return str(summary["blessed"]["model"])
+    metric = summary.get("metric") or "auc"
+    sign = -1 if metric in LOW_IS_GOOD else 1
+    values = {
+        name: sign * model[metric]
+        for name, model in summary["models"].items()
+        if model.get("role", "candidate") == role and model.get(metric) is not None
+    }
+    return max(values, key=lambda name: values[name], default="")
+
+
+def _quality(summary: Mapping[str, Any], best: str) -> str:
+    baseline, metric = _best_of(summary, "baseline"), summary.get("metric") or "auc"
+    if not best or not baseline or summary["models"][best].get(metric) is None:
+        return ""
+    ours, theirs = summary["models"][best][metric], summary["models"][baseline][metric]
+    state = f"blessed as version {summary['blessed']['version']}" if summary["blessed"] else "held"
+    return (
+        f"Quality: {best} ({state}) has a test {TITLES[metric]} of {ours:.4f}, against {theirs:.4f} of '{baseline}',"
+        f" the best baseline ({ours - theirs:+.4f})."
+    )
+
+
+def _slates(summary: Mapping[str, Any]) -> str:
+    """Return how good the slates are beside the best possible ones; where these are unknown, beside the best source."""
+    found = [one for one in summary.get("stages", ()) if one["ndcg_at_10"] is not None]
+    shown = next((one["ndcg_at_10"] for one in found if one["stage"] == "ordering" and one["source"] is None), None)
+    if shown is None:
+        return ""
+    text = f"Slates: nDCG@10 of what users see is {shown:.4f}"
+    if possible := next((one["ndcg_at_10"] for one in found if one["stage"] == "best_possible"), None):
+        return f"{text}, {shown / possible:.0%} of the best possible ({possible:.4f})."
+    sources = [one for one in found if one["stage"] == "retrieval" and one["source"]]
+    if source := max(sources, key=lambda one: one["ndcg_at_10"], default=None):
+        return f"{text}, against {source['ndcg_at_10']:.4f} of '{source['source']}', the best single source."
+    return f"{text}."
+
+
+def _commands(
+    summary: Mapping[str, Any], best: str, spec: str, given: Mapping[str, Any], page: Path
+) -> list[tuple[str, str]]:
+    location = given.get("log", {}).get("location")
+    again = f"make run SPEC={spec}" + (f" DATA={location}" if location else "")
+    ui = "make ui", "every run, curve and model in MLflow"
+    if not summary["blessed"]:
+        holding = next((one["name"] for one in summary["gates"] if one["model"] == best and not one["passed"]), "")
+        command, what = _ADVICE.get(holding, (_CHECK, "say again whether the spec is valid, and what is wrong"))
+        candidates = _section(given.get("retrieval")).get("candidates", 500)
+        values = {"spec": spec, "log": f" --data {location}" if location else "", "model": best, "page": page}
+        advised = command.format(**values, again=again, more=2 * candidates)
+        return [(advised, f"gate '{holding}': {what}" if holding else what), ui, (again, _AGAIN)]
+    stages = bool(summary.get("stages"))
+    serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
+    tune = _TUNE.format(spec=spec, model=best), "search for better settings"
+    funnel = [(f"{page}#candidates", "what each stage of a request leaves of the items that users take")]
+    return [serve, *(funnel if stages else []), *([tune] if summary.get("notice") else []), ui, (again, _AGAIN)]
+
+
+_AGAIN: Final = "after an edit of the spec; unchanged steps are reused"
+
+
+def _section(text: str | None) -> Mapping[str, Any]:
+    return json.loads(text) or {} if text else {}

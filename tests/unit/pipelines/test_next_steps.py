@@ -1,0 +1,99 @@
+"""The last lines of a run: they follow from what happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shortlist.evaluation.gates import GATES
+from shortlist.runs.next_steps import _ADVICE, next_steps
+
+MODELS = {
+    "trees": {"auc": 0.75, "gauc": 0.60, "role": "candidate"},
+    "network": {"auc": 0.76, "gauc": 0.59, "role": "candidate"},
+    "logistic": {"auc": 0.74, "gauc": 0.61, "role": "baseline"},
+    "popularity": {"auc": 0.55, "gauc": 0.52, "role": "baseline"},
+    "champion": {"auc": 0.77, "gauc": 0.62, "role": "champion"},
+}
+BLESSED = {"model": "trees", "version": "3"}
+
+
+def stage(name: str, ndcg: float, source: str | None = None) -> dict[str, Any]:
+    return {"stage": name, "source": source, "ndcg_at_10": ndcg}
+
+
+STAGES = [stage("retrieval", 0.03, "popular"), stage("retrieval", 0.02, "towers"), stage("ordering", 0.04)]
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> Any:
+    def written(**facts: Any) -> list[str]:
+        summary = {
+            "spec": "mine",
+            "metric": "gauc",
+            "models": MODELS,
+            "blessed": None,
+            "gates": [],
+            "stages": [],
+        } | facts
+        given = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        (tmp_path / "arguments.json").write_text(json.dumps(given))
+        return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html")).splitlines()
+
+    return written
+
+
+def test_quality_is_the_deciding_metric_beside_the_best_baseline(ending: Any) -> None:
+    made, quality, *_ = ending(blessed=BLESSED)
+    assert made.startswith("Trained: logistic, network, popularity, trees.")
+    assert quality == (
+        "Quality: trees (blessed as version 3) has a test GAUC of 0.6000, against 0.6100 of 'logistic', the best"
+        " baseline (-0.0100)."
+    )
+    assert "network (held) has a test AUC of 0.7600" in ending(metric="auc")[1]
+
+
+def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any) -> None:
+    known = ending(blessed=BLESSED, stages=[*STAGES, stage("best_possible", 0.05)])
+    assert known[2] == "Slates: nDCG@10 of what users see is 0.0400, 80% of the best possible (0.0500)."
+    real = ending(blessed=BLESSED, stages=STAGES)
+    assert real[2].endswith("is 0.0400, against 0.0300 of 'popular', the best single source.")
+    assert not any(line.startswith("Slates") for line in ending(blessed=BLESSED))
+
+
+@pytest.mark.parametrize(
+    ("gate", "command"),
+    [
+        ("data", "shortlist check specs/mine.yaml --data /logs"),
+        ("absolute", "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10"),
+        ("calibration", "make run SPEC=specs/mine.yaml DATA=/logs SET=models.trees.calibration=isotonic"),
+        ("retrieval", "make run SPEC=specs/mine.yaml DATA=/logs SET=retrieval.candidates=600"),
+        ("slates", "runs/latest/report.html#candidates"),
+    ],
+)
+def test_what_held_the_best_candidate_decides_what_to_try(ending: Any, gate: str, command: str) -> None:
+    gates = [
+        {"name": "infra", "model": "network", "passed": False},
+        {"name": "skew", "model": "trees", "passed": True},
+        {"name": gate, "model": "trees", "passed": False},
+    ]
+    lines = ending(gates=gates)
+    first = lines[lines.index("Next:") + 1]
+    assert first.startswith(f"  {command}  ") and f"gate '{gate}': " in first
+
+
+def test_every_gate_has_an_advice() -> None:
+    assert set(_ADVICE) == set(GATES)
+
+
+def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten(ending: Any) -> None:
+    beaten = "\n".join(ending(blessed=BLESSED))
+    assert "make serve SPEC=specs/mine.yaml " in beaten and "prints a curl that ranks" in beaten
+    assert "make tune" not in beaten and "#candidates" not in beaten
+    behind = "\n".join(ending(blessed=BLESSED, notice="No candidate beats 'logistic'.", stages=STAGES))
+    assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10 " in behind
+    assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind

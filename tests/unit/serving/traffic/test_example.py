@@ -1,0 +1,60 @@
+"""The commands that a person pastes into a terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from shortlist.contracts import Columns, Files
+from shortlist.serving.traffic.example import example_requests
+from shortlist.spec.data import Data
+from shortlist.storage.tables import DayTableWriter
+
+DECLARED = {
+    "source": {"kind": "files", "path": "log.csv"}, "label": "clicked", "user": "user_id", "item": "item_id",
+    "clock": {"kind": "column", "column": "time", "unit": "s"},
+    "columns": [
+        {"name": "user_id", "type": "string"}, {"name": "item_id", "type": "integer"},
+        {"name": "surface", "type": "string"}, {"name": "price", "type": "number"},
+        {"name": "clicked", "type": "integer"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    writer = DayTableWriter(tmp_path, Files.LOG, chunk_rows=10)
+    rows = {"user_id": ["a", "o'b"], "item_id": [5, 7], "surface": ["feed", "home"], "price": [1.5, None]}
+    writer.append(pl.DataFrame(rows).with_columns(
+        pl.lit(date(2026, 1, 1)).alias(Columns.DAY), pl.lit(0, pl.Int8).alias(Columns.LABEL)
+    ))  # fmt: skip
+    writer.close()
+    return tmp_path
+
+
+def inputs(command: str) -> tuple[str, dict[str, Any]]:
+    """The address and the inputs by name that a shell would send."""
+    _, _, url, _, header, _, body = shlex.split(command)
+    assert header == "x-shortlist-user: o'b"
+    return url, {one["name"]: (one["datatype"], one["data"]) for one in json.loads(body)["inputs"]}
+
+
+def test_a_version_that_recommends_is_asked_for_scores_and_for_a_slate(log: Path) -> None:
+    data = Data.model_validate(DECLARED)
+    ranks, recommends = example_requests("http://x", "shop", data, log, ("surface", "price")).splitlines()
+    assert inputs(ranks) == (
+        "http://x/v2/models/shop/infer", {"user_id": ("BYTES", ["o'b"]), "item_id": ("INT64", [5, 7])},
+    )  # fmt: skip
+    wanted = {"k": ("INT64", [10]), "user_id": ("BYTES", ["o'b"]), "surface": ("BYTES", ["home"])}
+    assert inputs(recommends) == ("http://x/v2/models/shop.recommend/infer", wanted)  # a price that is null is left out
+
+
+def test_a_version_that_does_not_recommend_is_only_asked_for_scores(log: Path) -> None:
+    (ranks,) = example_requests("http://x", "shop", Data.model_validate(DECLARED), log).splitlines()
+    assert "recommend" not in ranks
