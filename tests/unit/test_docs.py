@@ -1,4 +1,4 @@
-"""Markdown leads somewhere: relative links, anchors, make targets and commands; without the site's generator."""
+"""Markdown leads somewhere: links, anchors, make targets, commands, modules; without the site's generator."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from shortlist.cli.commands import app
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_LONGEST = 120
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -40,6 +41,12 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert list(dead_links(page)) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_a_page_have_at_most_120_characters(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [(number, line) for number, line in enumerate(lines, 1) if len(line) > _LONGEST] == []
+
+
 def test_a_dead_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Title\n\n## What to do, and when\n")
     page = tmp_path / "page.md"
@@ -65,3 +72,11 @@ def test_commands_in_the_documentation_exist() -> None:
 def test_every_page_of_the_site_is_in_its_tree() -> None:
     listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
+def test_modules_of_the_reference_exist() -> None:
+    for page in (ROOT / "docs").glob("reference-*.md"):
+        modules = re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        places = [ROOT / module.replace(".", "/") for module in modules]
+        missing = [place for place in places if not place.with_suffix(".py").exists() and not place.is_dir()]
+        assert modules and missing == []
