@@ -30,7 +30,7 @@ TITLES: Final = {
     "publish_features": "Feast: store, read back, publish",
     "refresh_releases": "Refresh the candidates",
     "build_retrieval": "Fit the sources of candidates",
-    "build_release": "Put filters, ordering and sources together",
+    "build_release": "Assemble the release",
     "train": "Train",
     "validate_export": "Validate on a real Triton:",
     "train_ensembles": "Train ensembles",

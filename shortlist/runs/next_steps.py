@@ -76,18 +76,18 @@ def _quality(summary: Mapping[str, Any], best: str) -> str:
 
 
 def _slates(summary: Mapping[str, Any]) -> str:
-    """Return how good the slates are beside the best possible ones; where these are unknown, beside the best source."""
+    """Return how good the slates are, beside those of the best source and, where it is known, the best possible."""
     found = [one for one in summary.get("stages", ()) if one["ndcg_at_10"] is not None]
     shown = next((one["ndcg_at_10"] for one in found if one["stage"] == "ordering" and one["source"] is None), None)
     if shown is None:
         return ""
-    text = f"Slates: nDCG@10 of what users see is {shown:.4f}"
+    beside = []
     if possible := next((one["ndcg_at_10"] for one in found if one["stage"] == "best_possible"), None):
-        return f"{text}, {shown / possible:.0%} of the best possible ({possible:.4f})."
+        beside.append(f"{shown / possible:.0%} of the best possible ({possible:.4f})")
     sources = [one for one in found if one["stage"] == "retrieval" and one["source"]]
     if source := max(sources, key=lambda one: one["ndcg_at_10"], default=None):
-        return f"{text}, against {source['ndcg_at_10']:.4f} of '{source['source']}', the best single source."
-    return f"{text}."
+        beside.append(f"{source['ndcg_at_10']:.4f} of '{source['source']}', the best single source")
+    return f"{'; '.join([f'Slates: nDCG@10 of what users see is {shown:.4f}', *beside])}."
 
 
 def _commands(
@@ -105,7 +105,7 @@ def _commands(
         return [(advised, f"gate '{holding}': {what}" if holding else what), ui, (again, _AGAIN)]
     stages = bool(summary.get("stages"))
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
-    tune = _TUNE.format(spec=spec, model=best), "search for better settings"
+    tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
     funnel = [(f"{page}#candidates", "what each stage of a request leaves of the items that users take")]
     return [serve, *(funnel if stages else []), *([tune] if summary.get("notice") else []), ui, (again, _AGAIN)]
 
