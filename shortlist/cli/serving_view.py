@@ -21,7 +21,7 @@ def status_table(found: StackStatus, unfinished: RolloutRecord | None, example: 
         unfinished: The rollout under way, if any.
         example: A command that asks the model.
     """
-    versions = Table(title=f"{found.model} at {found.url}", title_justify="left")
+    versions = Table(title=f"{found.model} at {found.url}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in ("version", "model", "track", "users", "Triton", "server", "restarts"):
         versions.add_column(heading, justify="right" if heading in ("version", "users", "restarts") else "left")
     for one in found.versions:
