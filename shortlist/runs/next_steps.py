@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shortlist.contracts import Files
-from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
+from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Metric
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = "shortlist check {spec}{log}"
@@ -53,7 +53,7 @@ def _best_of(summary: Mapping[str, Any], role: str) -> str:
     """Return the blessed model, else the model of a role that is best by the deciding metric; empty without any."""
     if role == "candidate" and summary["blessed"]:
         return str(summary["blessed"]["model"])
-    metric = summary.get("metric") or "auc"
+    metric = _metric(summary)
     sign = -1 if metric in LOW_IS_GOOD else 1
     values = {
         name: sign * model[metric]
@@ -63,8 +63,13 @@ def _best_of(summary: Mapping[str, Any], role: str) -> str:
     return max(values, key=lambda name: values[name], default="")
 
 
+def _metric(summary: Mapping[str, Any]) -> Metric:
+    """Return what decides; of a run that stopped before the gates, the AUC."""
+    return summary.get("metric") or "auc"
+
+
 def _quality(summary: Mapping[str, Any], best: str) -> str:
-    baseline, metric = _best_of(summary, "baseline"), summary.get("metric") or "auc"
+    baseline, metric = _best_of(summary, "baseline"), _metric(summary)
     if not best or not baseline or summary["models"][best].get(metric) is None:
         return ""
     ours, theirs = summary["models"][best][metric], summary["models"][baseline][metric]

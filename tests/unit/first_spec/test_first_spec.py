@@ -11,15 +11,23 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from shortlist.cli import main
-from shortlist.contracts import DataError
+from shortlist.contracts import Columns, DataError, Files
+from shortlist.data.ingest import ingest
 from shortlist.data.sample_check import check_sample
+from shortlist.data.validate import validate
+from shortlist.features.fit import fit
+from shortlist.features.table import build_table
 from shortlist.first_spec.draft import Draft
 from shortlist.first_spec.write import draft_spec, likeliest, write_spec
 from shortlist.spec.data import EventClock
+from shortlist.spec.declared import DeclaredSections
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+from shortlist.training.train import train
 
 GENRES = ["Action", "Comedy", "Drama", "War"]
 
@@ -172,6 +180,31 @@ def test_the_command_says_why_and_never_replaces_a_file(tmp_path: Path, command:
     assert load_spec(out).name == "mine"
     code, _, error = command("init", str(folder), "--out", str(out), "--yes")
     assert code == 2 and "is there already; give another --out, or --force" in error
+
+
+def test_the_written_spec_trains_a_model_that_beats_popularity_without_editing(
+    tmp_path: Path, command: Command
+) -> None:
+    log, out = tmp_path / "films", tmp_path / "mine.yaml"
+    log.mkdir()
+    assert command("init", str(films(log, rows=6_000)), "--out", str(out), "--yes")[0] == 0
+    spec = load_spec(out)
+    raw, valid, fitted, table = (tmp_path / name for name in ("raw", "valid", "fitted", "table"))
+    ingest(spec.data, log, raw, spec.runtime)
+    validate(spec.data, raw, valid, tmp_path / "quarantine", spec.runtime, datetime.now(UTC))
+    declared = DeclaredSections(spec.data, spec.features, spec.gates)
+    fit(*declared, spec.runtime, valid, fitted)
+    build_table(*declared, spec.runtime, valid, fitted, table)
+    scored = {}
+    for kind in ("xgboost", "popularity"):
+        section = next((one for one in spec.models.values() if one.kind == kind), None)
+        scores = tmp_path / f"{kind}-scores"
+        train(kind, section, DayTable.open(table, Files.TABLE), spec.runtime, tmp_path / kind, scores)
+        scored[kind] = pl.read_parquet(scores / Files.SCORES).filter(split="test").sort(Columns.IMPRESSION)
+    assert scored["xgboost"].height > 500
+    assert scored["xgboost"]["label"].equals(scored["popularity"]["label"])
+    trees, popularity = (roc_auc_score(one["label"], one["score"]) for one in scored.values())
+    assert trees > popularity + 0.02 and trees > 0.7, (trees, popularity)
 
 
 def test_a_folder_without_a_log_is_told_so(tmp_path: Path, command: Command) -> None:
