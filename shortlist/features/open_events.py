@@ -47,6 +47,9 @@ class StreamingPlan:
     max_bytes: int = field(default=2**30, compare=False, repr=False)
     """Memory of the lists that a server keeps; see `OpenSessions`."""
 
+    max_count_bytes: int = field(default=2**30, compare=False, repr=False)
+    """Memory of the counts, and of requests whose outcomes may come, that a server keeps; see `OpenTiles`."""
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the log that events are kept with."""

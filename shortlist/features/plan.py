@@ -183,6 +183,7 @@ def _streaming(
         clock_skew=length_of(data.live.max_clock_skew),
         lists=tuple(dict.fromkeys(lists.values())),
         max_bytes=features.streaming.max_bytes,
+        max_count_bytes=features.streaming.max_count_bytes,
     )
 
 

@@ -23,6 +23,11 @@ class Filtered:
     names: tuple[str, ...]
     """Of the filters, in their order."""
 
+    def followed_by(self, others: Filtered) -> Filtered:
+        """Return these candidates, and behind them others that the same filters were applied to."""
+        rows = np.concatenate([self.rows, len(self.removed_by) + others.rows])
+        return Filtered(rows, np.concatenate([self.removed_by, others.removed_by]), self.names)
+
     @property
     def counts(self) -> dict[str, int]:
         """Candidates that each filter removed first, by its name."""

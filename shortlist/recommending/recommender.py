@@ -253,7 +253,7 @@ class Recommender:
             ranks = np.concatenate([ranks, of_new])
             sources += [name] * len(new)
             asked += [] if name in asked else [name]
-            filtered = self._filtered(rows, ranks, request)
+            filtered = filtered.followed_by(self._filtered(new, of_new, request))
         gone = np.flatnonzero(filtered.removed_by >= 0)
         return FoundCandidates(
             rows=self._frame(rows[filtered.rows], ranks[filtered.rows], request),
@@ -345,12 +345,12 @@ class Recommender:
         return pl.Series(name, np.where(of_source == NO_RANK, np.nan, of_source), nan_to_null=True)
 
     def _more(self, queries: Queries) -> Iterator[tuple[str, Rows]]:
-        """Give ever longer lists of the fallbacks, each until it has no more."""
-        size = self._retriever.catalogue.size
+        """Give ever longer lists of the fallbacks, each until it has no more, or as many as a request looks at."""
+        longest = min(self._retriever.catalogue.size, self._filters.max_fallback)
         for name in self._filters.fallback:
             most, before = self._retriever.section.capped(name), -1
             while before < most:
-                before, most = most, min(2 * most, size)
+                before, most = most, min(2 * most, longest)
                 listed = self._retriever.sources[name].retrieve(queries, most).items[0]
                 items = listed[listed != _NO_ITEM]
                 yield name, items

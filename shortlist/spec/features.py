@@ -164,6 +164,9 @@ class Streaming(Section):
     max_bytes: int = Field(default=2**30, ge=2**20, le=2**40)
     """Memory of the events that a server keeps for sequences with `live`; beyond it, it forgets the users or sessions
     that rested longest, until their tile is complete."""
+    max_count_bytes: int = Field(default=2**30, ge=2**20, le=2**40)
+    """Memory of the counts of the open tiles, and of the requests whose outcomes may come, that a server keeps; beyond
+    it, further rows and values are not counted until a tile is complete, and an alert says so."""
 
     @model_validator(mode="after")
     def _delay_is_short(self) -> Self:

@@ -78,6 +78,8 @@ class PredictionLog(Section):
     """Longest time an answer stays in memory only."""
     max_waiting: int = Field(default=50_000, ge=1)
     """Answers held in memory; more are dropped and counted."""
+    max_waiting_bytes: int = Field(default=256 * 2**20, ge=2**20, le=2**40)
+    """Memory of the answers that are held, about; more are dropped and counted."""
 
 
 class Limits(Section):
@@ -94,6 +96,9 @@ class Limits(Section):
     max_tag_values: int = Field(default=4 * 2**20, ge=1_000, le=2**30)
     """Most values of all rows of a request in its columns of type tags, where one row that stands for all counts once
     for each; and most combinations of tags by which one feature looks its rows up."""
+    max_history_items: int = Field(default=2_000_000, ge=1_000, le=2**31)
+    """Most items shown to users that a server remembers for filters; beyond it, it forgets the users who were shown
+    nothing for the longest time."""
     body_seconds: float = Field(default=20, gt=0, le=600)
     """Longest time in which a request's body arrives whole; a slower one is refused with 408."""
     idle_seconds: float = Field(default=60, gt=0, le=3_600)

@@ -19,12 +19,12 @@ import orjson
 
 from shortlist.features.open_events import Impressions, OpenRequest, Outcome, StreamingPlan
 from shortlist.features.open_sessions import Sessions
-from shortlist.features.open_tiles import OpenState, Pending, TileCounts
+from shortlist.features.open_tiles import NEVER, OpenState, Pending, TileCounts
 from shortlist.serving.log.event_log import framed, records
 
 SUFFIX: Final = ".checkpoint"
 _Entry = TypeVar("_Entry")
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _AT_ONCE: Final = 1_000
 """Entries of a record: encoding one keeps other threads waiting for about a millisecond."""
 
@@ -85,7 +85,9 @@ def _encoded(found: EventCheckpoint) -> Iterator[list[Any]]:
 
 
 def _parts(state: OpenState, found: EventCheckpoint) -> Iterator[list[Any]]:
-    yield ["about", state.now, state.open_since, state.too_late, dict(found.read), dict(found.outcomes)]
+    lacks_until = None if state.lacks_until == NEVER else state.lacks_until  # NEVER has more than 64 bits
+    lacking = [state.uncounted, lacks_until]
+    yield ["about", state.now, state.open_since, state.too_late, dict(found.read), dict(found.outcomes), lacking]
     for start, counts in state.tiles.items():
         for kind in fields(TileCounts):
             for key, values in getattr(counts, kind.name).items():
@@ -130,12 +132,13 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
             strangers += [[Outcome(*one) for one in outcomes] for outcomes in values[0]]
         else:
             waiting[kind] += values[0]
-    now, open_since, too_late, read, outcomes = about
+    now, open_since, too_late, read, outcomes, (uncounted, lacks_until) = about
     to_show, to_settle = (_pending(waiting[name], requests) for name in ("to_show", "to_settle"))
     _settle(requests.values(), to_settle, plan)
     forget = [(time, number, request) for number, (time, request) in enumerate(waiting["to_forget"])]
     state = OpenState(
-        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, strangers, sessions
+        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, strangers, sessions,
+        uncounted, NEVER if lacks_until is None else lacks_until,
     )  # fmt: skip
     return EventCheckpoint(state, read, outcomes)
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import orjson
 
@@ -25,8 +25,8 @@ from shortlist.features.open_events import Impressions
 _log = logging.getLogger(__name__)
 
 _HEAD: Final = struct.Struct("<II")
-_LONGEST_RECORD: Final = 64 * 2**20
-"""Bytes; a longer one is no record but something else."""
+LONGEST_RECORD: Final = 64 * 2**20
+"""Bytes; a longer one is refused, and one that an earlier version wrote is passed over."""
 _PIECE: Final = 4 * 2**20
 _NAME: Final = "*.events"
 _KEPT: Final = "*.checkpoint*"
@@ -77,7 +77,13 @@ class EventWriter:
             if self._closed:
                 done.set_exception(EventLogError("the event log is closed; ask another server"))
                 return done
-            self._waiting.put((encoded(event), done))
+            record = encoded(event)
+            if len(record) > LONGEST_RECORD:
+                done.set_exception(
+                    EventLogError(f"the event takes {len(record)} bytes; wanted at most {LONGEST_RECORD}")
+                )
+                return done
+            self._waiting.put((record, done))
         return done
 
     def close(self) -> None:
@@ -103,10 +109,10 @@ class EventWriter:
             self._commit(together)
 
     def _commit(self, together: list[tuple[bytes, Future[None]]]) -> None:
-        content = b"".join(framed(record) for record, _ in together)
         try:
-            self._write(content)
-        except OSError as error:  # a full disk, most often
+            self._write(b"".join(framed(record) for record, _ in together))
+        # A full disk, most often. A thread that ends would leave requests that wait for it for ever.
+        except Exception as error:
             self._fail(error)
             for _, done in together:
                 done.set_exception(EventLogError(f"{self._folder}: {error}; make room, or send it again later"))
@@ -124,7 +130,7 @@ class EventWriter:
             while written < len(content):
                 written += os.write(self._file, content[written:])
             os.fdatasync(self._file)
-        except OSError:
+        except Exception:
             self._let_go()  # what it holds of these records is not to be followed by others
             raise
         self._size += len(content)
@@ -151,7 +157,7 @@ class EventWriter:
             os.close(self._file)
             self._file = None
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         problem = f"{type(error).__name__}: {error}"
         if self.problem != problem:
             _log.warning("%s: events cannot be kept: %s", self._folder, problem)
@@ -169,6 +175,18 @@ class EventReader:
     def __init__(self, folder: Path, read: Mapping[str, int] | None = None) -> None:
         self._folder = folder
         self._read: dict[str, int] = dict(read or {})
+        self._spoilt: dict[str, str] = {}
+        self._too_long: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """What of the files that are there was not read, or cannot be; None when all is well."""
+        return next(iter((*self._spoilt.values(), *self._too_long.values())), None)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether there is a file whose rest cannot be read."""
+        return bool(self._spoilt)
 
     @property
     def read(self) -> Mapping[str, int]:
@@ -179,6 +197,9 @@ class EventReader:
         """Give what is new; the end of a file that is not whole is looked at again the next time."""
         there = sorted(self._folder.glob(_NAME))
         self._read = {path.name: self._read.get(path.name, 0) for path in there}
+        for problems in (self._spoilt, self._too_long):
+            for gone in problems.keys() - self._read:
+                del problems[gone]
         for path in there:
             try:
                 yield from self._of(path)
@@ -186,20 +207,38 @@ class EventReader:
                 continue
 
     def _of(self, path: Path) -> Iterator[Impressions]:
-        at = self._read[path.name]
-        if path.stat().st_size <= at:
+        at, size = self._read[path.name], path.stat().st_size
+        if size <= at or path.name in self._spoilt:
             return
-        with path.open("rb") as file:
+        with path.open("rb", buffering=_PIECE) as file:
             file.seek(at)
-            content = b""
-            while piece := file.read(_PIECE):
-                content += piece
-                after = 0
-                for record, end in records(content):
-                    after = end
-                    self._read[path.name] = at + after
+            while at + _HEAD.size <= size:
+                length, checksum = _HEAD.unpack(file.read(_HEAD.size))
+                end = at + _HEAD.size + length
+                is_long = length > LONGEST_RECORD
+                if end > size and not is_long:  # it is being written, or was when its process ended
+                    return
+                record = b"" if is_long else file.read(length)
+                found = _checksum(file, length) if is_long else zlib.crc32(record)
+                if not length or end > size or found != checksum:
+                    self._spoilt[path.name] = (
+                        f"{path}: there is no record at byte {at}; the rest of the file is not read"
+                    )
+                    return
+                self._read[path.name] = at = end
+                if is_long:
+                    said = f"got a record of {length} bytes; wanted at most {LONGEST_RECORD}; it is not counted"
+                    self._too_long[path.name] = f"{path}: {said}"
+                else:
                     yield decoded(record)
-                at, content = at + after, content[after:]
+
+
+def _checksum(file: BinaryIO, length: int) -> int:
+    """Return the CRC-32 of so many bytes."""
+    found = 0
+    while length and (piece := file.read(min(length, _PIECE))):
+        found, length = zlib.crc32(piece, found), length - len(piece)
+    return found
 
 
 def framed(record: bytes) -> bytes:
@@ -213,7 +252,7 @@ def records(content: bytes) -> Iterator[tuple[bytes, int]]:
     while at + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, at)
         record = content[at + _HEAD.size : at + _HEAD.size + length]
-        if length > _LONGEST_RECORD or len(record) < length or zlib.crc32(record) != checksum:
+        if not record or len(record) < length or zlib.crc32(record) != checksum:
             return
         at += _HEAD.size + length
         yield record, at

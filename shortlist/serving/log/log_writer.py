@@ -21,8 +21,8 @@ from shortlist.spec.serving import PredictionLog
 _log = logging.getLogger(__name__)
 
 _LONGEST_CLOSE_SECONDS: Final = 30.0
-_MOST_VALUES: Final = 16_000_000
-"""Values held in memory, about: 128 MB of numbers, several times as much of texts."""
+_SMALL_ROW: Final = 1_000
+"""Bytes of a row without lists, about."""
 
 Convert = Callable[[Sequence[Any], pa.Field], pa.Array | pa.ChunkedArray]
 
@@ -58,7 +58,7 @@ class LogWriter:
     Args:
         folder: Of the files.
         schema: Of the rows.
-        settings: How long, and how many, rows are held.
+        settings: How long, how many, and how large, rows are held.
         convert: Makes a column of the values of many rows; the thread calls it.
     """
 
@@ -67,10 +67,10 @@ class LogWriter:
         self._schema = schema
         self._convert = convert
         self._flush_seconds = settings.flush_seconds
-        self._max_waiting = settings.max_waiting
+        self._max_waiting, self._max_bytes = settings.max_waiting, settings.max_waiting_bytes
         self._waiting: deque[Sequence[Any]] = deque()
         self._taken = 0
-        self._values = 0
+        self._bytes = 0
         self._part = 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -90,21 +90,26 @@ class LogWriter:
         """Rows that are in memory only."""
         return len(self._waiting) + self._taken
 
-    def add(self, row: Sequence[Any], values: int = 1) -> bool:
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of them, about."""
+        return self._bytes
+
+    def add(self, row: Sequence[Any], size: int = _SMALL_ROW) -> bool:
         """Take a row; return whether there was room. Never waits for a disk.
 
         Args:
             row: Its values in the order of the schema.
-            values: How many single values it holds, about.
+            size: Bytes of memory that it takes, about.
         """
         with self._lock:
             held = len(self._waiting) + self._taken
-            if held >= self._max_waiting or self._values >= _MOST_VALUES or self._closed:
+            if held >= self._max_waiting or self._bytes + size > self._max_bytes or self._closed:
                 self.dropped += 1
                 return False
             self._waiting.append(row)
-            self._values += values
-        if (2 * held >= self._max_waiting or 2 * self._values >= _MOST_VALUES) and self.problem is None:
+            self._bytes += size
+        if (2 * held >= self._max_waiting or 2 * self._bytes >= self._max_bytes) and self.problem is None:
             self._wake.set()
         return True
 
@@ -113,7 +118,7 @@ class LogWriter:
         with self._writing:
             with self._lock:
                 rows, self._waiting = self._waiting, deque()
-                self._taken, values = len(rows), self._values
+                self._taken, size = len(rows), self._bytes
             if not rows:
                 return
             try:
@@ -124,17 +129,18 @@ class LogWriter:
                     rows.extend(self._waiting)
                     self._waiting, self._taken = rows, 0
                 return
-            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # a row of another shape: ours
+            # A row of another shape, which is our mistake. A thread that ends would leave a log that nobody writes.
+            except Exception as error:
                 self._fail(error)
                 with self._lock:
                     self.dropped += len(rows)
                     self._taken = 0
-                    self._values -= values
+                    self._bytes -= size
                 return
             with self._lock:
                 self.written += len(rows)
                 self._taken = 0
-                self._values -= values
+                self._bytes -= size
             self.problem = None
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class LogWriter:
         with self._lock:
             self.dropped += len(self._waiting)
             self._waiting.clear()
-            self._values = 0
+            self._bytes = 0
 
     def _run(self) -> None:
         while not self._closed:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from polars.exceptions import PanicException
 
 from shortlist.contracts import Columns
 from shortlist.features.open_counts import open_positives, open_rows
@@ -29,11 +30,12 @@ from shortlist.serving.log.event_checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
+from shortlist.serving.log.event_log import LONGEST_RECORD, EventLogError, EventReader, EventWriter, remove_older
 from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
 from shortlist.serving.log.logs import item_type, outcome_schema
 from shortlist.serving.server.columns import Column, Ragged
 from shortlist.serving.server.inputs import Inputs
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.spec.data import Data
 
 _log = logging.getLogger(__name__)
@@ -45,8 +47,13 @@ _TIDY_SECONDS: Final = 60.0
 _ROTATE_SECONDS: Final = 600.0
 _KEPT_LONGER: Final = timedelta(hours=1)
 """Than the events of open tiles: clocks differ, and files are removed as wholes."""
+_BYTES_OF_A_CHARACTER: Final = 6
+"""At most, as JSON."""
+_BYTES_OF_A_NUMBER: Final = 24
 _AT_ONCE: Final = 64
 """Requests that are counted while a request may wait for the counts."""
+_ROWS_AT_ONCE: Final = 10_000
+"""Of them, about."""
 
 
 class EventCounts:
@@ -83,7 +90,8 @@ class EventCounts:
     @property
     def problem(self) -> str | None:
         """Why events are not kept, or not counted; None when all is well."""
-        return self._writer.problem or self._broken or self._unreadable
+        own = self._writer.problem, self._broken, self._reader.problem, self._unreadable, self._tiles.problem
+        return next(filter(None, own), None)
 
     @property
     def delay_seconds(self) -> float:
@@ -106,6 +114,16 @@ class EventCounts:
         return self._tiles.sessions.dropped
 
     @property
+    def uncounted(self) -> int:
+        """Rows that were not counted because the declared memory was used up."""
+        return self._tiles.uncounted
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the counts, and of requests whose outcomes may come."""
+        return self._tiles.bytes
+
+    @property
     def sessions_bytes(self) -> int:
         """Memory of the events that are listed."""
         return self._tiles.sessions.bytes
@@ -118,6 +136,21 @@ class EventCounts:
         """Count no more; what was taken is written."""
         self._stop.set()
         self._writer.close()
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse rows that would make a longer record than the event log takes.
+
+        Raises:
+            BadRequestError: They would.
+        """
+        texts = (inputs.sent.get(key) for key in self._streaming.columns)
+        characters = sum(len(text) for one in texts if isinstance(one, list) for text in one if text is not None)
+        numbers = inputs.rows * (len(self._streaming.columns) + 1)
+        if (most := _BYTES_OF_A_CHARACTER * characters + _BYTES_OF_A_NUMBER * numbers) > LONGEST_RECORD:
+            raise BadRequestError(
+                f"inputs {', '.join(self._streaming.columns)}: their {inputs.rows} rows may take {most} bytes of the"
+                f" event log; wanted at most {LONGEST_RECORD}"
+            )
 
     async def keep(self, request: str, answered: int, inputs: Inputs) -> None:
         """Keep the rows of an answer; the answer may be given when this returns.
@@ -164,14 +197,16 @@ class EventCounts:
         waiting: list[Impressions] = []
         for event in self._reader.new():
             waiting.append(event)
-            if len(waiting) == _AT_ONCE:
+            if len(waiting) == _AT_ONCE or sum(one.rows for one in waiting) >= _ROWS_AT_ONCE:
                 self._show(waiting)
                 waiting = []
         self._show(waiting)
         if began - self._looked_for_outcomes >= _LOOK_FOR_OUTCOMES_SECONDS:
             self._look_for_outcomes(began)
             self._looked_for_outcomes = began
-        self.counted_at = began
+        # What follows in a file that is spoilt is never counted: until it is removed, the counts fall behind.
+        if not self._reader.is_stuck or self.counted_at is None:
+            self.counted_at = began
         if began - self._tidied >= _TIDY_SECONDS:
             remove_older(self._events, self._keep_seconds)
             self._keep_checkpoint(began)
@@ -183,7 +218,7 @@ class EventCounts:
                 self.look()
                 self._broken = None
             # A thread that ends would leave a server with old counts and nobody who says so.
-            except Exception as error:
+            except (Exception, PanicException) as error:
                 problem = f"{type(error).__name__}: {error}"
                 if self._broken != problem:
                     _log.warning("events are not counted: %s", problem)

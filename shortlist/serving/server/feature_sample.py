@@ -25,11 +25,6 @@ class UsedFeatures:
     counted_until: float | None
     """End of the newest tile that the snapshot counts, in seconds since 1970; None where nothing is looked up."""
 
-    @property
-    def values(self) -> int:
-        """How many there are."""
-        return sum(tensor.size for tensor in self.tensors.values())
-
     def columns(self, signature: Signature) -> tuple[Any, ...]:
         """Return the values of `FEATURE_COLUMNS`, in their order.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from sys import getsizeof
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,25 @@ def as_column(values: Sequence[Any], field: pa.Field) -> pa.Array | pa.ChunkedAr
     if not pa.types.is_list(field.type):
         return pa.array(values, field.type)
     return pa.chunked_array([_lists(piece, field.type.value_type) for piece in _pieces(values)], field.type)
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """Return the memory that the values of a row of the log take, about."""
+    return sum(map(_bytes_of, values))
+
+
+def _bytes_of(value: Any) -> int:
+    match value:
+        case None:
+            return 8
+        case np.ndarray():
+            return 8 + value.nbytes
+        case Tensor():
+            return _bytes_of(value.data)
+        case list() | tuple():
+            return 8 * len(value) + sum(map(getsizeof, value))
+        case _:
+            return 8 + getsizeof(value)
 
 
 def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

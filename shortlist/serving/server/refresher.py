@@ -6,6 +6,8 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
+from polars.exceptions import PanicException
+
 from shortlist.contracts import ShortlistError
 
 _log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class Refresher(ABC):
         try:
             self._refresh()
         # A thread that ends would leave a server with old data and nobody who says so.
-        except Exception as error:
+        except (Exception, PanicException) as error:
             self._fail(str(error) if isinstance(error, ShortlistError) else f"{type(error).__name__}: {error}")
 
     @abstractmethod

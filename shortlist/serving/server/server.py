@@ -171,7 +171,8 @@ class ServerComponents:
         items = None
         if window is not None:
             logs = settings.predictions, settings.predictions.with_name("outcomes")
-            items = UserItems(data, recommender.item_type, *logs, window)
+            most = settings.serving.limits.max_history_items
+            items = UserItems(data, recommender.item_type, *logs, window, most)
         self.service.recommending = Recommending(self.service, self.release, items)
         return items
 
@@ -200,6 +201,7 @@ class ServerComponents:
             ("log_dropped", "Answers that the prediction log had no room for", lambda: self.log.dropped),
             ("log_written", "Answers in the prediction log's files", lambda: self.log.written),
             ("log_waiting", "Answers in memory only", lambda: self.log.waiting),
+            ("log_waiting_bytes", "Memory of these answers, about", lambda: self.log.waiting_bytes),
             ("log_broken", "1 while the prediction log cannot be written", lambda: self.log.problem is not None),
             ("snapshot_age_seconds", "Since the views in place were published", self._age),
             (
@@ -222,11 +224,23 @@ class ServerComponents:
                 ("index_age_seconds", said, lambda: recommending.index_age_seconds),
                 ("release_broken", "1 while a refreshed release cannot be read", self._release_broken),
             )
+        if (history := self.user_items) is not None:
+            watched += (
+                ("history_broken", "1 while newer answers are not known", lambda: history.problem is not None),
+                ("history_items", "Items that users were shown, as remembered", lambda: history.items),
+                (
+                    "history_forgotten",
+                    "Users who were forgotten because there were too many",
+                    lambda: history.forgotten,
+                ),
+            )
         if (counts := self.counts) is not None:
             watched += (
                 ("events_counted", "Rows and outcomes counted as they arrived", lambda: counts.counted),
                 ("events_too_late", "Of them, those whose tile was closed", lambda: counts.too_late),
                 ("events_delay_seconds", "How far behind the counts of open tiles are", lambda: counts.delay_seconds),
+                ("events_uncounted", "Rows that did not fit into the memory of the counts", lambda: counts.uncounted),
+                ("events_bytes", "Memory of the counts and of requests that wait for outcomes", lambda: counts.bytes),
                 ("sessions_bytes", "Memory of the events that live sequences list", lambda: counts.sessions_bytes),
                 ("sessions_dropped", "Keys whose events did not fit into it", lambda: counts.dropped),
                 ("events_max_delay_seconds", "The declared limit of that", lambda: counts.max_delay_seconds),

@@ -25,6 +25,7 @@ from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.feature_sample import NO_FEATURES, UsedFeatures
 from shortlist.serving.server.headers import RequestContext, recommend_model
 from shortlist.serving.server.inputs import Input, InputReader, Inputs
+from shortlist.serving.server.logged_columns import bytes_of
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.predictor import Predictor, Scores
 from shortlist.serving.server.request_errors import BadScoresError, UnknownModelError
@@ -246,6 +247,8 @@ class Service:
         if self.recommending is not None and self.recommends(question.model):
             return await self.recommending.answer(question, place)
         inputs = self.inputs.read(question.tensors, now)
+        if self._counts is not None:
+            self._counts.check(inputs)
         request_id = question.origin.request_id or question.id or uuid.uuid4().hex
         behind = self.behind_seconds
         scored = await self.score(inputs, place)
@@ -348,17 +351,18 @@ class Service:
             return
         now, spent_ms = times
         behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
-        features, values = NO_FEATURES, inputs.rows * len(inputs.sent)
+        features = NO_FEATURES
         # The hashes that are in the smaller share are in the larger one too.
         if given.used is not None and self.keeps_features(request_id):
-            features, values = given.used.columns(self._assembler.signature), values + given.used.values
-        self._prediction_log.add((
+            features = given.used.columns(self._assembler.signature)
+        row = (
             datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
             origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
             inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
             self._items_of(inputs), given.scores, *map(given.further.get, self._further),
             *map(inputs.sent.get, self._logged), *features, *given.slate,
-        ), values)  # fmt: skip
+        )  # fmt: skip
+        self._prediction_log.add(row, bytes_of(row))
 
     def keeps_features(self, request_id: str) -> bool:
         """Whether an answer is logged with what scored it, and a slate with its whole journey."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +14,12 @@ from typing import Any, Final
 import polars as pl
 
 from shortlist.filters.base import UserHistory
-from shortlist.serving.log.log_reader import LogPartError, parts, read_parts
+from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type as logged_item_type
 from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
+from shortlist.serving.server.refresher import Refresher
 from shortlist.spec.data import Data
-
-_log = logging.getLogger(__name__)
+from shortlist.spec.serving import Limits
 
 _LOOK_SECONDS: Final = 1.0
 _TIDY_SECONDS: Final = 60.0
@@ -28,9 +27,11 @@ MOST_ITEMS: Final = 1_000
 """Of a user; the oldest are forgotten."""
 MOST_REQUESTS: Final = 200_000
 """Whose outcomes can still be told; the oldest are forgotten."""
+_USERS_AT_ONCE: Final = 1_000
+"""Users that are looked through while a request may wait for its user's items."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Shown:
     """An item that a user was shown."""
 
@@ -39,17 +40,11 @@ class _Shown:
     positive: bool = False
 
 
-@dataclass
-class _Request:
-    """An answer whose outcomes may come."""
-
-    shown: list[_Shown] = field(default_factory=list)
-
-
-class UserItems:
+class UserItems(Refresher):
     """Follows the prediction log and the outcome log of all servers of this machine.
 
-    An answer of this server is known at once, those of others when they are in the log's files.
+    An answer of this server is known at once, those of others when they are in the log's files. Where more items are
+    known than may be, the users who were shown nothing for the longest time are forgotten.
 
     Args:
         data: The log's declaration.
@@ -57,35 +52,33 @@ class UserItems:
         predictions: The prediction log, of all versions and replicas.
         outcomes: The outcome log.
         window: How long an item is remembered.
+        most: Items of all users that are remembered.
     """
 
     def __init__(
-        self, data: Data, item_type: pl.DataType, predictions: Path, outcomes: Path, window: timedelta
-    ) -> None:
+        self, data: Data, item_type: pl.DataType, predictions: Path, outcomes: Path, window: timedelta,
+        most: int = Limits().max_history_items,
+    ) -> None:  # fmt: skip
+        super().__init__("items that users were shown", _LOOK_SECONDS)
         assert data.user
         self._item_type, self._window = item_type, window
         self._predictions, self._outcomes = predictions, outcomes
         self._schemas = prediction_schema(data), outcome_schema(logged_item_type(data))
         self._user = logged_name(data.user)
-        self._users: dict[Any, deque[_Shown]] = {}
-        self._requests: OrderedDict[str, _Request] = OrderedDict()
+        self._most = most
+        self._users: OrderedDict[Any, deque[_Shown]] = OrderedDict()
+        self._requests: OrderedDict[str, list[_Shown]] = OrderedDict()
+        """Answers whose outcomes may come."""
+        self._answered = 0
         self._lock = threading.Lock()
         self._seen: set[Path] = set()
         self._tidied = -_TIDY_SECONDS
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="user-items", daemon=True)
-        self.problem: str | None = None
-        """Why the newest answers or outcomes are not known; None when all is well."""
         self.has_looked = False
         """Whether what was in the logs before is known."""
-
-    def start(self) -> None:
-        """Begin to follow the logs: what is there first."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Follow no more."""
-        self._stop.set()
+        self.items = 0
+        """Items of all users."""
+        self.forgotten = 0
+        """Users who were forgotten because there were too many items."""
 
     def history(self, user: int | str | None) -> UserHistory | None:
         """Return what a user was shown, oldest first; None for one who was shown nothing, or whom nobody names."""
@@ -107,10 +100,18 @@ class UserItems:
         with self._lock:
             if request_id in self._requests:
                 return
-            request = self._requests[request_id] = _Request([_Shown(item, moment) for item in items])
-            self._users.setdefault(user, deque(maxlen=MOST_ITEMS)).extend(request.shown)
-            while len(self._requests) > MOST_REQUESTS:
-                self._requests.popitem(last=False)
+            new = self._requests[request_id] = [_Shown(item, moment) for item in items]
+            shown = self._users.setdefault(user, deque(maxlen=MOST_ITEMS))
+            before = len(shown)
+            shown.extend(new)
+            self._users.move_to_end(user)
+            self.items += len(shown) - before
+            self._answered += len(new)
+            while len(self._requests) > MOST_REQUESTS or self._answered > self._most:
+                self._answered -= len(self._requests.popitem(last=False)[1])
+            while self.items > self._most:
+                self.items -= len(self._users.popitem(last=False)[1])
+                self.forgotten += 1
 
     def look(self) -> None:
         """Read what is new in the logs; now and then, forget what is older than the window."""
@@ -128,8 +129,16 @@ class UserItems:
 
     def _forget(self, oldest: datetime) -> None:
         with self._lock:
-            for user in [user for user, shown in self._users.items() if _is_forgotten(shown, oldest)]:
-                del self._users[user]
+            users = list(self._users)
+        for first in range(0, len(users), _USERS_AT_ONCE):
+            with self._lock:
+                for user in users[first : first + _USERS_AT_ONCE]:
+                    shown = self._users.get(user)
+                    while shown and shown[0].time < oldest:
+                        shown.popleft()
+                        self.items -= 1
+                    if shown is not None and not shown:
+                        del self._users[user]
 
     def _new(self, folder: Path, oldest: datetime) -> Iterator[Path]:
         """Give the files that were not read before, those left out that hold nothing of the window."""
@@ -142,25 +151,10 @@ class UserItems:
     def _tell(self, outcomes: pl.DataFrame) -> None:
         with self._lock:
             for name, row, label in outcomes.iter_rows():
-                request = self._requests.get(name)
-                if request is not None and row is not None and 0 <= row < len(request.shown):
-                    request.shown[row].positive = bool(label)
+                shown = self._requests.get(name)
+                if shown is not None and row is not None and 0 <= row < len(shown):
+                    shown[row].positive = bool(label)
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self.look()
-                self.problem, self.has_looked = None, True
-            # A thread that ends would leave a server that shows everything again, and nobody who says so.
-            except (LogPartError, OSError, pl.exceptions.PolarsError) as error:
-                if self.problem != str(error):
-                    _log.warning("what users were shown is not up to date: %s", error)
-                self.problem = str(error)
-            self._stop.wait(_LOOK_SECONDS)
-
-
-def _is_forgotten(shown: deque[_Shown], oldest: datetime) -> bool:
-    """Remove what is too old; return whether nothing is left."""
-    while shown and shown[0].time < oldest:
-        shown.popleft()
-    return not shown
+    def _refresh(self) -> None:
+        self.look()
+        self.problem, self.has_looked = None, True

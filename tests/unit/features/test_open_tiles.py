@@ -353,3 +353,68 @@ def test_the_declared_memory_is_at_least_what_sessions_take() -> None:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.5 * kept.bytes < taken <= kept.bytes
+
+
+def bounded(most: int) -> OpenTiles:
+    how = streaming(timedelta(hours=1), timedelta(), timedelta(minutes=10))
+    return OpenTiles(replace(how, lists=(), max_count_bytes=most))
+
+
+def answer(number: int, seconds: float, rows: int = 1, text: str = "page") -> Impressions:
+    keys = {"user_id": [number], "page": [f"{text} {number}"]}
+    return Impressions(str(number), at(seconds), [at(seconds)], keys, rows)
+
+
+def test_memory_is_bounded_and_what_is_not_counted_is_said_until_its_tile_is_complete() -> None:
+    tiles, most = bounded(200_000), 0
+    for number in range(1_000):
+        tiles.show(answer(number, number / 100, text="x" * 500))
+        tiles.advance(at(number / 100))
+        most = max(most, tiles.bytes)
+    assert most <= 200_000
+    counted = sum(tiles.counts("user_id", range(1_000))[0])
+    assert 50 < counted < 150
+    assert 1_000 - 1 <= counted + tiles.uncounted <= 1_010  # the newest waits; of some one of two values was counted
+    assert tiles.problem == (
+        f"{tiles.uncounted} rows were not counted: the memory of the open tiles is used up"
+        " (features.streaming.max_count_bytes 200000)"
+    )
+    tiles.advance(at(2 * 3600))
+    assert (tiles.bytes < 200_000, tiles.problem) == (True, None)
+    before = tiles.uncounted
+    tiles.show(answer(5_000, 2 * 3600 + 1))  # requests of which everything is counted make room
+    assert tiles.uncounted == before
+
+
+def test_new_values_are_not_counted_beyond_the_memory_and_known_ones_are() -> None:
+    tiles = bounded(12_000)
+    for number in range(8):
+        tiles.show(answer(number, number))
+        tiles.advance(at(number + 1))
+    assert tiles.bytes > 12_000 - 1_500
+    before = tiles.counts("user_id", [0])[0][0]
+    tiles.show(Impressions("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
+    tiles._has_room = lambda size: True  # as if it had come before the others
+    tiles.show(Impressions("again", at(8), [at(8)], {"user_id": [0], "page": ["new"]}, 1))
+    tiles.advance(at(9))
+    assert tiles.counts("user_id", [0])[0][0] == before + 1
+
+
+def test_a_withdrawn_label_that_was_not_counted_is_not_counted_as_less_than_nothing() -> None:
+    tiles = bounded(2**20)
+    tiles.show(answer(1, 0))
+    tiles.tell(Outcome("1", 0, 1, at(1)))
+    tiles._streaming = replace(tiles._streaming, max_count_bytes=0)  # full when the label is counted
+    tiles.advance(at(700))
+    tiles.tell(Outcome("1", 0, 0, at(2)))
+    assert tiles.counts("user_id", [1])[1][0] == 0
+
+
+def test_outcomes_of_requests_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shortlist.features.open_tiles._MOST_STRANGERS", 10)
+    tiles = bounded(2**20)
+    for number in range(100):
+        tiles.tell(Outcome("one", 0, 1, at(number)))
+        tiles.tell(Outcome(f"other {number}", 0, 1, at(number)))
+    assert sum(map(len, tiles._strangers.values())) <= 10
+    assert tiles.too_late == 200 - sum(map(len, tiles._strangers.values()))

@@ -12,7 +12,7 @@ from retrieval_log import Log, Row, days, declared
 from models.xgboost.section import XGBoostModel
 from shortlist.contracts import ShortlistError
 from shortlist.filters.base import FilterRequest, UserHistory
-from shortlist.filters.rules import Where
+from shortlist.filters.rules import Deny, Where
 from shortlist.recommending.candidate_columns import candidate_types, check_scores, check_slates
 from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest, SlateRequestError
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
@@ -140,6 +140,28 @@ def test_sources_are_asked_for_more_where_too_few_are_left(retriever: Retriever)
     assert (items(found), found.sources, found.fallback) == ([40], ("popular",), ("popular",))
     # No source has as many: the answer is short, and nothing is asked for ever.
     assert len(items(recommender(retriever, filters=deep, lists=denied).find(request(user=1, k=5)))) < 5
+
+
+def test_fallbacks_are_looked_at_up_to_a_limit_and_each_candidate_is_filtered_once(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filtered: list[int] = []
+    keeps = Deny.keeps
+
+    def noted(rule: Deny, candidates: pl.DataFrame, asked: FilterRequest) -> np.ndarray:
+        filtered.append(candidates.height)
+        return keeps(rule, candidates, asked)
+
+    monkeypatch.setattr(Deny, "keeps", noted)
+    deep = {"rules": [{"kind": "deny", "path": "denied.txt"}], "fallback": ["popular"]}
+    denied = {"deny": pl.Series([10, 20, 30, 40])}
+    stages = recommender(retriever, filters=deep, lists=denied)
+    filtered.clear()  # what asks nothing of a request is evaluated at the start
+    stages._decided.clear()
+    found = stages.find(request(user=1, k=1))
+    assert sum(filtered) == found.retrieved == 4
+    bounded = recommender(retriever, filters={**deep, "max_fallback": 3}, lists=denied).find(request(user=1, k=1))
+    assert (bounded.retrieved, bounded.removed.items.to_list()) == (3, [10, 20, 30])
 
 
 def test_an_anonymous_user_is_known_by_recent_items(retriever: Retriever) -> None:

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from shortlist.features.open_events import Impressions, StreamingPlan
@@ -16,6 +18,8 @@ from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpo
 from shortlist.serving.log.event_log import EventReader, EventWriter
 from shortlist.serving.server import event_counts
 from shortlist.serving.server.event_counts import EventCounts
+from shortlist.serving.server.inputs import Inputs
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.spec.data import Data
 
 DATA = Data.model_validate(
@@ -145,3 +149,50 @@ def test_kills_around_checkpoints_lose_no_acknowledged_event(tmp_path: Path) -> 
     assert rows_by_user(server) == [sum(number % 7 == user for number in kept) for user in range(7)]
     assert server.counted < len(kept)  # the rest is in the checkpoint
     server.stop()
+
+
+def test_a_spoilt_event_log_is_a_problem_and_lets_the_counts_fall_behind(tmp_path: Path) -> None:
+    append(tmp_path, 0, 1)
+    counted = counts(tmp_path)
+    counted.look()
+    assert counted.problem is None
+    append(tmp_path, 2)
+    newest = max((tmp_path / "events").glob("*.events"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+    seen = counted.counted_at
+    counted.look()
+    assert "there is no record at byte 0" in str(counted.problem)
+    assert counted.counted_at == seen
+    newest.unlink()
+    counted.look()
+    assert counted.problem is None
+    assert counted.counted_at > seen
+    counted.stop()
+
+
+def test_rows_that_would_make_too_long_a_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_counts, "LONGEST_RECORD", 1_000)
+    counted = EventCounts(
+        StreamingPlan(("page",), PLAN.tiles, PLAN.delay), DATA, tmp_path / "events", tmp_path / "outcomes"
+    )
+    columns = {"event_time": np.array([1])}
+
+    def inputs(*pages: str) -> Inputs:
+        return Inputs(len(pages), columns, {}, {"page": list(pages)}, {})
+
+    counted.check(inputs("x" * 100))  # 6 bytes a character at most, as "\\u0001", and 48 for a row
+    with pytest.raises(BadRequestError, match="inputs page: their 2 rows may take 1002 bytes of the event log; wanted"):
+        counted.check(inputs("x" * 100, "\x01" * 51))
+    counted.stop()
+
+
+def test_what_the_counts_lack_is_in_the_checkpoint(tmp_path: Path) -> None:
+    append(tmp_path, *range(3))
+    small = EventCounts(replace(PLAN, max_count_bytes=2_500), DATA, tmp_path / "events", tmp_path / "outcomes")
+    assert sum(rows_by_user(small)) == 2
+    assert (small.uncounted, "1 rows were not counted" in str(small.problem)) == (1, True)
+    small.stop()
+    again = counts(tmp_path)
+    again.look()
+    assert (again.uncounted, "1 rows were not counted" in str(again.problem)) == (1, True)
+    again.stop()

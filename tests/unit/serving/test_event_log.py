@@ -12,11 +12,16 @@ from random import Random
 import pytest
 
 from shortlist.features.open_events import Impressions
+from shortlist.serving.log import event_log
 from shortlist.serving.log.event_log import EventLogError, EventReader, EventWriter, remove_older
 
 
 def event(number: int) -> Impressions:
     return Impressions(f"request-{number}", number, [number], {"user_id": [number], "page": ["Zürich", None]}, 2)
+
+
+def long_event(number: int) -> Impressions:
+    return Impressions(f"request-{number}", number, [number], {"page": ["x" * 1_000]}, 1)
 
 
 def read(folder: Path) -> list[Impressions]:
@@ -66,7 +71,57 @@ def test_a_spoilt_record_ends_a_file(writer: EventWriter, tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[content.index(b"request-1")] ^= 1
     path.write_bytes(content)
-    assert read(tmp_path / "events") == [event(0)]
+    reader = EventReader(tmp_path / "events")
+    assert list(reader.new()) == [event(0)]
+    assert reader.is_stuck and "there is no record at byte" in str(reader.problem)
+    path.unlink()
+    assert list(reader.new()) == []
+    assert not reader.is_stuck and reader.problem is None
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_record_that_is_too_long_is_passed_over_and_said(
+    lost: int, writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions wrote records of any length, and readers waited for ever until they would be whole."""
+    for one in (event(0), long_event(1), event(2)):
+        writer.append(one).result(5)
+    monkeypatch.setattr(event_log, "LONGEST_RECORD", 1_000)
+    reader = EventReader(tmp_path / "events")
+    if lost:  # bytes that are no length
+        (path,) = (tmp_path / "events").glob("*.events")
+        content = bytearray(path.read_bytes())
+        head = content.index(b"request-1") - 10
+        content[head + 4] ^= 1
+        path.write_bytes(content)
+    assert list(reader.new()) == ([event(0)] if lost else [event(0), event(2)])
+    assert reader.is_stuck == bool(lost)
+    assert ("there is no record" if lost else "got a record of 1") in str(reader.problem)
+
+
+def test_an_event_that_is_too_long_is_not_taken(
+    writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "LONGEST_RECORD", 1_000)
+    with pytest.raises(EventLogError, match=r"the event takes 1\d\d\d bytes; wanted at most 1000"):
+        writer.append(long_event(0)).result(5)
+    writer.append(event(1)).result(5)
+    assert read(tmp_path / "events") == [event(1)]
+
+
+def test_an_error_of_any_kind_ends_neither_the_thread_nor_the_wait(
+    writer: EventWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", full)
+        with pytest.raises(EventLogError):
+            writer.append(event(0)).result(5)
+        assert writer.problem == "MemoryError: "
+    writer.append(event(1)).result(5)
+    assert read(tmp_path / "events") == [event(1)]
 
 
 def test_a_record_that_grows_while_it_is_read_is_read_when_it_is_whole(writer: EventWriter, tmp_path: Path) -> None:

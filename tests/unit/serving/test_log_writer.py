@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shortlist.serving.log import log_writer
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.log_writer import LogWriter, is_sampled, process_folder
 from shortlist.serving.log.logs import NO_SLATE, outcome_schema, prediction_schema
@@ -172,17 +171,17 @@ def test_what_a_full_disk_does_not_take_at_the_end_is_counted(tmp_path: Path) ->
     assert not log.add(prediction("after the end"))
 
 
-def test_long_answers_fill_memory_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "_MOST_VALUES", 100)
-    log = writer(tmp_path / "one")
+def test_long_answers_fill_memory_sooner(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "one", PREDICTIONS, PredictionLog(flush_seconds=600, max_waiting_bytes=2**20), as_column)
     with no_space(tmp_path):
         taken = []
         for number in range(5):
-            taken.append(log.add(prediction(str(number)), values=40))
+            taken.append(log.add(prediction(str(number)), size=2**18 + 2**16))
             log.flush()
-    assert taken == [True, True, True, False, False]  # 40, 80, 120 values
+    assert taken == [True, True, True, False, False]  # four have more than the mebibyte
+    assert log.waiting_bytes == 3 * (2**18 + 2**16)
     log.flush()
-    assert log.add(prediction("later"), values=40)
+    assert log.add(prediction("later"), size=2**20)
     log.close()
     assert read_log(tmp_path, PREDICTIONS)["request_id"].to_list() == ["0", "1", "2", "later"]
     assert (log.dropped, log.written) == (2, 4)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.exceptions import PanicException
 from recommending_shop import BEST, RECOMMEND, Shop, outputs, places_of, tensors
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
@@ -348,6 +349,32 @@ class TestUserItems:
         items.look()
         assert items.history(1).items.to_list() == ["b"]
         assert items.history(2) is None
+
+    def test_items_of_all_users_are_bounded_and_who_rested_longest_is_forgotten(self, local: Shop) -> None:
+        logs = local.folder / "predictions", local.folder / "outcomes"
+        items = UserItems(local.data, pl.String(), *logs, timedelta(days=1), most=10)
+        now = datetime.now(UTC)
+        for user in (1, 2, 3, 1, 4):
+            items.show(f"{user} {items.items}", user, ["a", "b", "c"], now)
+        assert [items.history(user) is None for user in (1, 2, 3, 4)] == [False, True, True, False]
+        assert (items.items, items.forgotten) == (9, 2)
+        items._forget(now + timedelta(hours=1))
+        assert (items.items, items.history(1)) == (0, None)
+
+    def test_an_error_of_any_kind_is_said_and_the_logs_are_followed_on(
+        self, followed: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        items = followed()
+
+        def broken(*_: object) -> None:
+            raise PanicException("no")
+
+        with monkeypatch.context() as once:
+            once.setattr("shortlist.serving.server.user_items.parts", broken)
+            items.poll()
+        assert (items.problem, items.has_looked) == ("PanicException: no", False)
+        items.poll()
+        assert (items.problem, items.has_looked) == (None, True)
 
     def test_a_torn_log_is_said_and_does_not_end_it(self, local: Shop, followed: Any) -> None:
         folder = local.folder / "predictions" / "v1"
