@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.local.health import ReplicaHealth
 from shortlist.rollout.local.stack import Stack
 
@@ -47,7 +47,7 @@ class NotPossibleError(Exception):
 class Rollouts:
     """Rolls the version out that does not serve, again and again, each time by a controller that may be killed."""
 
-    def __init__(self, deployer: Deployer, spec_file: Path, runs: Path, versions: tuple[int, int]) -> None:
+    def __init__(self, deployer: LocalDeployer, spec_file: Path, runs: Path, versions: tuple[int, int]) -> None:
         self._deployer, self._versions = deployer, versions
         self._command = [
             sys.executable, "-c", "from shortlist.cli.main import main; main()", "deploy-canary", str(spec_file),
@@ -94,7 +94,7 @@ class Rollouts:
 class Harm:
     """What may happen to a stack, by name; each returns when it is done."""
 
-    def __init__(self, deployer: Deployer, rollouts: Rollouts, chance: random.Random) -> None:
+    def __init__(self, deployer: LocalDeployer, rollouts: Rollouts, chance: random.Random) -> None:
         self._deployer, self._rollouts, self._chance = deployer, rollouts, chance
         self.kinds: dict[str, Callable[[], None]] = {
             "controller": rollouts.kill,
@@ -110,7 +110,7 @@ class Harm:
     @property
     def stack(self) -> Stack:
         """The stack that is up."""
-        stack = Stack.connect(self._deployer.places)
+        stack = Stack.connect(self._deployer.paths)
         assert stack is not None, "the stack is not up"
         return stack
 
@@ -138,12 +138,12 @@ class Harm:
         _kill(self._chance.choice(backends).pid)
 
     def _kill_supervisor(self) -> None:
-        _kill(int((self._deployer.places.programs / "supervisord.pid").read_text(encoding="ascii")))
+        _kill(int((self._deployer.paths.programs / "supervisord.pid").read_text(encoding="ascii")))
         time.sleep(1)
         self._deployer.serve()
 
     def _fill_disk(self) -> None:
-        folder = self._deployer.places.predictions
+        folder = self._deployer.paths.predictions
         mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-soak", str(folder)]
         done = subprocess.run(mount, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
@@ -159,7 +159,7 @@ class Harm:
     def _slow_disk(self) -> None:
         """Keep the disk busy: write and sync as much as it takes."""
         until = time.monotonic() + SLOW_SECONDS
-        path = self._deployer.places.root / "busy"
+        path = self._deployer.paths.root / "busy"
         try:
             with path.open("wb", buffering=0) as file:
                 while time.monotonic() < until:

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
 from benchmarks.targets import below
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.phases import Phase
@@ -115,7 +115,7 @@ async def _ask(port: int, spec: Spec, log: Path, ledger: Path, stop: Event, coun
 
 
 def roll_out_in_turn(
-    deployer: Deployer, versions: tuple[int, int], count: Synchronized[int], wanted: int
+    deployer: LocalDeployer, versions: tuple[int, int], count: Synchronized[int], wanted: int
 ) -> list[RolloutRecord]:
     """Roll out the version that does not serve, again and again, every second time half way; return what happened."""
     records: list[RolloutRecord] = []
@@ -135,7 +135,7 @@ def roll_out_in_turn(
     return records
 
 
-def is_half_way(deployer: Deployer, before: RolloutRecord) -> bool:
+def is_half_way(deployer: LocalDeployer, before: RolloutRecord) -> bool:
     """Whether the newest rollout sends half of the users to its candidate."""
     now = deployer.rollouts.latest()
     assert now is not None
@@ -151,13 +151,13 @@ class Books:
         ledger: The client's.
     """
 
-    def __init__(self, deployer: Deployer, spec: Spec, ledger: Path) -> None:
+    def __init__(self, deployer: LocalDeployer, spec: Spec, ledger: Path) -> None:
         self.asked = pl.read_parquet(ledger)
         ours = pl.col("id").str.starts_with("soak-")
         kinds = {name: pl.String() for name in ("id", "track", "rollout", "step")} | {"status": pl.Int64()}
-        files = [deployer.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
+        files = [deployer.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
         self.lines = pl.concat([pl.read_ndjson(file, schema=kinds) for file in files]).filter(ours)
-        logged = read_log(deployer.places.predictions, prediction_schema(spec.data))
+        logged = read_log(deployer.paths.predictions, prediction_schema(spec.data))
         self.logged = logged.select("status", id="request_id").filter(ours, pl.col("status") == 200)
 
     def counts(self) -> dict[str, int]:
@@ -218,7 +218,7 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[Books, list[Roll
         with printing.status(f"training version {seed}"):
             assert run_locally(small_spec(seed), None, runs) == 0, f"{runs}/latest says why"
     spec = small_spec(1)
-    deployer = Deployer(
+    deployer = LocalDeployer(
         RunContext(name=spec.name, stores=str(existing(runs).stores)), spec.serving, spec.gates, spec.runtime
     )
     stack, _ = deployer.serve()

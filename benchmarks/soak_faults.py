@@ -31,7 +31,7 @@ import yaml
 from benchmarks.bench import RESULTS, Line, console, record, show
 from benchmarks.harm import Fault, Harm, Rollouts, do_harm
 from benchmarks.soak import ROWS, small_spec
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.stack import Stack
 from shortlist.runs.runs_folder import existing
@@ -148,7 +148,7 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
     spec_file = folder / "soak.yaml"
     spec_file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
     origin = RunContext(name=spec.name, stores=str(existing(runs).stores))
-    deployer = Deployer(origin, spec.serving, spec.gates, spec.runtime)
+    deployer = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
     stack = _served(deployer)
     try:
         log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])
@@ -165,7 +165,7 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
     return losses(ledger, faults), ledger, rollouts.ended
 
 
-def _served(deployer: Deployer) -> Stack:
+def _served(deployer: LocalDeployer) -> Stack:
     """Return a stack with a champion; on a busy machine the proof of the first one may need another try."""
     for _ in range(_TRIES):
         stack, rollout = deployer.serve()

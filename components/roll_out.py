@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of shortlist.deployment.deployers: a canary rollout of the blessed version."""
+"""Kubeflow wrapper of shortlist.deployment.deployer: a canary rollout of the blessed version."""
 
 from kfp import dsl
 
@@ -19,7 +19,7 @@ def roll_out(
 ) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
     from monitoring.monitoring_store import open_monitoring_store
-    from shortlist.deployment.deployers import make_deployer
+    from shortlist.deployment.deployer import Deployer
     from shortlist.spec.cluster import Cluster
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
@@ -32,7 +32,7 @@ def roll_out(
             update={"cluster": Cluster.model_validate_json(cluster)}
         )
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
-        ending = make_deployer(RunContext(name=name, stores=stores), *sections, where).after_training(version)
+        ending = Deployer(RunContext(name=name, stores=stores), *sections, where).after_training(version)
         note(ending.sentence)
         if cause.get("key"):  # a decision started this training, and waits to hear of it
             open_monitoring_store(stores, name).finish(cause["key"], ending.state, ending.version, ending.sentence)

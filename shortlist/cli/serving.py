@@ -11,17 +11,16 @@ from shortlist.cli.options import RunsOption, SpecArgument, find_spec
 from shortlist.contracts import ShortlistError
 
 if TYPE_CHECKING:
-    from shortlist.deployment.cluster_deployment import ClusterDeployer
-    from shortlist.deployment.deployment import Deployer
+    from shortlist.deployment.deployer import Deployer
+    from shortlist.deployment.local_deployer import LocalDeployer
     from shortlist.rollout.record import RolloutRecord
     from shortlist.spec.spec import Spec
     from shortlist.training.training import RunContext
 
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", help="stack (this machine) or cluster (KServe); what the spec says by default."),
+    typer.Option("--target", help="stack (this machine), cluster (KServe) or another fleet; the spec's by default."),
 ]
-_TARGETS = {"stack": "stack", "cluster": "kserve"}
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -60,7 +59,7 @@ def why(
     from shortlist.deployment.why import explain
 
     deployer = _deployer(spec, runs)
-    for line in explain(deployer.places, request_id, deployer.store):
+    for line in explain(deployer.paths, request_id, deployer.context.feast):
         typer.echo(line)
 
 
@@ -78,8 +77,8 @@ def stop(
 
     served = [path.name for path in sorted((runs / "serving").glob("*")) if path.is_dir()]
     for name in served if spec is None else [load_spec(find_spec(spec)).name]:
-        places = ServingPaths.of(runs, name)
-        stopped = stop_stack(places) if places.root.is_dir() else []
+        paths = ServingPaths.of(runs, name)
+        stopped = stop_stack(paths) if paths.root.is_dir() else []
         typer.echo(f"{name}: stopped {', '.join(stopped)}" if stopped else f"{name}: nothing was running")
 
 
@@ -162,43 +161,45 @@ def export_(
     if form not in release_forms():
         raise ShortlistError(f"--form: got '{form}'; wanted {', '.join(release_forms())}")
     loaded = load_spec(find_spec(spec))
-    origin = RunContext(name=loaded.name, stores=existing(runs).storage_parameter(loaded.runtime))
-    typer.echo(f"{out}: version {release(origin, version, form, loaded.serving, out)} ({form})")
+    run = RunContext(name=loaded.name, stores=existing(runs).storage_parameter(loaded.runtime))
+    typer.echo(f"{out}: version {release(run, version, form, loaded.serving, out)} ({form})")
 
 
-def _deployer(spec: str, runs: Path) -> Deployer:
-    from shortlist.deployment.deployment import Deployer
+def _deployer(spec: str, runs: Path) -> LocalDeployer:
+    from shortlist.deployment.local_deployer import LocalDeployer
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec))
-    return Deployer(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+    return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
 
 
-def _on_target(spec: str, target: str | None, runs: Path) -> Deployer | ClusterDeployer:
-    """Return what drives the servers that the spec names; refuse another target than the spec's."""
-    from shortlist.deployment.deployers import make_deployer
+def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
+    """Return what drives the fleet that the spec names; refuse another target than the spec's."""
+    from shortlist.deployment.deployer import Deployer
+    from shortlist.rollout.fleets import FLEETS
     from shortlist.spec.load import load_spec
 
-    if target is not None and target not in _TARGETS:
-        raise ShortlistError(f"--target: got '{target}'; wanted {' or '.join(_TARGETS)}")
+    kinds = {fleet.option or kind: kind for kind, fleet in FLEETS.complete().items()}
+    if target is not None and target not in kinds:
+        raise ShortlistError(f"--target: got '{target}'; wanted {' or '.join(kinds)}")
     loaded = load_spec(find_spec(spec))
-    declared = loaded.runtime.target
-    if target is not None and _TARGETS[target] != declared:
+    declared = loaded.runtime.target.kind
+    if target is not None and kinds[target] != declared:
         raise ShortlistError(
             f"--target: got '{target}', but spec '{loaded.name}' says runtime.target: {declared}; its versions and"
             " their rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
         )
-    return make_deployer(_origin(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+    return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
 
 
-def _origin(spec: Spec, runs: Path) -> RunContext:
+def _run_context(spec: Spec, runs: Path) -> RunContext:
     from shortlist.runs.runs_folder import existing
     from shortlist.training.training import RunContext
 
     return RunContext(name=spec.name, stores=existing(runs).storage_parameter(spec.runtime))
 
 
-def _conclude(deployer: Deployer | ClusterDeployer, rollout: RolloutRecord) -> int:
+def _conclude(deployer: Deployer, rollout: RolloutRecord) -> int:
     """Print the verdict and where its evidence is; return the exit code."""
     from rich.console import Console
 
@@ -214,7 +215,7 @@ def _conclude(deployer: Deployer | ClusterDeployer, rollout: RolloutRecord) -> i
     return 0 if rollout.state.phase is Phase.PROMOTED else 1
 
 
-def _show(deployer: Deployer) -> int:
+def _show(deployer: LocalDeployer) -> int:
     """Print what is served; return 0 when all is well."""
     from rich.console import Console
 
@@ -222,10 +223,10 @@ def _show(deployer: Deployer) -> int:
     from shortlist.rollout.local.lifecycle import stack_down_reason
     from shortlist.rollout.local.stack import Stack
 
-    stack = Stack.connect(deployer.places)
+    stack = Stack.connect(deployer.paths)
     if stack is None:
         raise ShortlistError(
-            f"{deployer.name}: {stack_down_reason(deployer.places)} make serve SPEC={deployer.name} serves it."
+            f"{deployer.name}: {stack_down_reason(deployer.paths)} make serve SPEC={deployer.name} serves it."
         )
     found = stack.status()
     unfinished = deployer.rollouts.unfinished()

@@ -13,7 +13,7 @@ from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Files, ShortlistError
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.comparison import ServedModel, auc_as_served
 from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, told
 from shortlist.drill.world import DrillWorld
@@ -51,7 +51,7 @@ def drill(spec: Spec, runs: Path) -> Drill:
         for number in range(TRAIN_DAYS, loop.world.source.days):
             loop.live(number)
     finally:
-        stop_stack(loop.deployer.places)
+        stop_stack(loop.deployer.paths)
     done = told(loop.world, loop.days, time.monotonic() - began, loop.compare)
     run = loop.state.new_run(f"{spec.name}-result")
     write_drill(done, run)
@@ -70,7 +70,7 @@ class _Loop:
         self.state = RunsFolder.open(runs)
         self.days: list[Day] = []
         self._origin = RunContext(name=spec.name, stores=str(self.state.stores))
-        self.deployer = Deployer(self._origin, spec.serving, spec.gates, spec.runtime)
+        self.deployer = LocalDeployer(self._origin, spec.serving, spec.gates, spec.runtime)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
         self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec

@@ -128,7 +128,7 @@ def _evaluate_candidate(
         slates = measure_slates(own, limits.confidence, limits.bootstrap_rounds, seed, of_champion)
     case = Case(limits, evidence, folder, digest, scored, gain, comparison, best, slices, problem, validation,
                 tuple(compare(scored, one, limits) for one in members), slates)  # fmt: skip
-    asked = [gate for gate in GATES.values() if gate.declared is None or gate.declared(case)]
+    asked = [gate for gate in GATES.complete().values() if gate.declared is None or gate.declared(case)]
     report = GateReport.of(model, digest, (gate.judge(case) for gate in asked))
     return _CandidateResult(scored.measures, gain, comparison, best, slices, slates, report)
 

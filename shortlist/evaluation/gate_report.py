@@ -32,7 +32,8 @@ class GateReport(Record):
     def holds(self) -> tuple[str, ...]:
         """Messages of the gates that hold, and of those that never spoke."""
         silent = required_gates() - {gate.name for gate in self.gates}
-        missing = tuple(f"Gate '{name}' holds the candidate: it gave no result." for name in GATES if name in silent)
+        names = (name for name in GATES.complete() if name in silent)
+        missing = tuple(f"Gate '{name}' holds the candidate: it gave no result." for name in names)
         return (*(gate.message for gate in self.gates if not gate.passed), *missing)
 
     @model_validator(mode="after")

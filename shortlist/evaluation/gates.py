@@ -32,6 +32,7 @@ from shortlist.evaluation.slates import SlateLimits, SlateMeasures, slates_gate
 from shortlist.spec.base import Section
 from shortlist.spec.gates import Gates
 from shortlist.storage.artefacts import IntegrityError
+from shortlist.system.registry import Registry
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -381,49 +382,52 @@ class Gate(NamedTuple):
     """Whether the spec declares what it judges, for a gate that says nothing otherwise; None: it always speaks."""
 
 
-GATES: Final[dict[str, Gate]] = {
-    "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
-    "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
-    "absolute": Gate(
-        lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits, case.members)
-    ),
-    "champion": Gate(
-        lambda case: champion_gate(
-            case.evidence.champion, case.comparison, case.evidence.metric, case.limits, case.best_comparison
-        )
-    ),
-    "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
-    "slices": Gate(
-        lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)
-    ),
-    "integrity": Gate(_integrity),
-    "parity": Gate(lambda case: parity_gate(case.validation, case.digest, case.test_rows, case.limits)),
-    "retrieval": Gate(
-        lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
-        RetrievalLimits,
-        lambda case: case.evidence.retrieval_declared,
-    ),
-    "labels": Gate(
-        lambda case: labels_gate(
-            case.scored,
-            case.evidence.baseline,
-            case.evidence.serving,
-            case.limits,
-            case.settings("labels", LabelLimits),
+GATES: Final = Registry[Gate](
+    "gates",
+    {
+        "data": Gate(lambda case: data_gate(case.evidence.log, case.measures, case.limits)),
+        "skew": Gate(lambda case: skew_gate(case.evidence.skew, case.test_rows, case.limits)),
+        "absolute": Gate(
+            lambda case: absolute_gate(case.measures, case.gain, case.evidence.metric, case.limits, case.members)
         ),
-        LabelLimits,
-        lambda case: bool(case.scored.labels),
-    ),
-    "slates": Gate(
-        lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits), case.evidence.champion),
-        SlateLimits,
-        lambda case: case.evidence.retrieval_declared,
-    ),
-    "infra": Gate(lambda case: infra_gate(case.validation, case.digest, case.limits.infra)),
-}
+        "champion": Gate(
+            lambda case: champion_gate(
+                case.evidence.champion, case.comparison, case.evidence.metric, case.limits, case.best_comparison
+            )
+        ),
+        "calibration": Gate(lambda case: calibration_gate(case.measures, case.limits)),
+        "slices": Gate(
+            lambda case: slices_gate(case.slices, case.evidence.reference_name, case.limits, case.slices_problem)
+        ),
+        "integrity": Gate(_integrity),
+        "parity": Gate(lambda case: parity_gate(case.validation, case.digest, case.test_rows, case.limits)),
+        "retrieval": Gate(
+            lambda case: retrieval_gate(case.evidence.retrieval, case.settings("retrieval", RetrievalLimits)),
+            RetrievalLimits,
+            lambda case: case.evidence.retrieval_declared,
+        ),
+        "labels": Gate(
+            lambda case: labels_gate(
+                case.scored,
+                case.evidence.baseline,
+                case.evidence.serving,
+                case.limits,
+                case.settings("labels", LabelLimits),
+            ),
+            LabelLimits,
+            lambda case: bool(case.scored.labels),
+        ),
+        "slates": Gate(
+            lambda case: slates_gate(case.slates, case.settings("slates", SlateLimits), case.evidence.champion),
+            SlateLimits,
+            lambda case: case.evidence.retrieval_declared,
+        ),
+        "infra": Gate(lambda case: infra_gate(case.validation, case.digest, case.limits.infra)),
+    },
+)
 """Every gate, in the order of reports."""
 
 
 def required_gates() -> frozenset[str]:
     """Return the names of the gates that must have spoken, whatever is declared."""
-    return frozenset(name for name, gate in GATES.items() if gate.declared is None)
+    return frozenset(name for name, gate in GATES.complete().items() if gate.declared is None)

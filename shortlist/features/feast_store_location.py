@@ -14,6 +14,7 @@ from shortlist.storage.artefacts import IntegrityError, folder_digest
 from shortlist.storage.objects import ObjectStore, open_object_store
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.records.folder import FolderRecordStore
+from shortlist.storage.records.opening import keeps_feast_registry, record_store_at
 from shortlist.storage.records.store import RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
@@ -39,7 +40,7 @@ class FeastStoreLocation:
     state: RecordStore
     """Lock and notes."""
     database: str | None = None
-    """PostgreSQL's address, a secret; None: the registry is a file in the folder."""
+    """Address of the database with Feast's registry, a secret; None: the registry is a file in the folder."""
     shares: bool = False
     """Whether readers are on other machines, so that what they read must be published."""
     slot: str = ""
@@ -172,7 +173,6 @@ def spec_feast_store_location(stores: StorageConfig, spec: str) -> FeastStoreLoc
         return FeastStoreLocation(
             folder, objects, FolderRecordStore(stores.below("feast") / spec), shares=bool(stores.objects)
         )
-    from shortlist.storage.records.postgres import open_postgres  # loads the driver
-
-    state = open_postgres(database, stores.cluster, _AREA, spec)
-    return FeastStoreLocation(folder, objects, state, database, shares=bool(stores.objects))
+    state = record_store_at(database, stores.cluster, _AREA, spec)
+    registry = database if keeps_feast_registry(database) else None
+    return FeastStoreLocation(folder, objects, state, registry, shares=bool(stores.objects))

@@ -13,6 +13,7 @@ import polars as pl
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.filters.base import Filter, FilterRequest
 from shortlist.spec.durations import Duration, length_of
+from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import checked, parse_expression
 
 
@@ -179,5 +180,8 @@ def _among(items: pl.Series, wanted: pl.Series) -> np.ndarray:
     return found
 
 
-FILTERS: Final[dict[str, type[Filter]]] = {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny}
+FILTERS: Final = Registry[type[Filter]](
+    "filters",
+    {"where": Where, "seen": Seen, "allow": Allow, "deny": Deny},
+)
 """By kind; a new kind is a class and a line here."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from components.image import References, resolve
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_graph import check_step_names, configure
-from shortlist.spec.runtime import PostgresDatabase, Runtime, ServerTracking
+from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import atomic_folder
 
@@ -106,8 +106,8 @@ def check_variables_set(runtime: Runtime) -> None:
         needed["online_store"] = runtime.online_store.address_variable
     if isinstance(runtime.tracking, ServerTracking):
         needed["tracking"] = runtime.tracking.uri_variable
-    if isinstance(runtime.database, PostgresDatabase):
-        needed["database"] = runtime.database.uri_variable
+    if runtime.database.address_variable:
+        needed["database"] = runtime.database.address_variable
     given = {variable for secret in runtime.cluster.secrets for variable in secret.variables}
     for section, variable in needed.items():
         if variable not in given:

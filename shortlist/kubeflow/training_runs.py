@@ -17,7 +17,7 @@ from shortlist.kubeflow.server import Kubeflow
 from shortlist.runs.refresh_runs import backfill_arguments
 from shortlist.runs.submit import training_arguments
 from shortlist.spec.data import GeneratedSource
-from shortlist.spec.runtime import BucketObjects, OnlineStore, PostgresDatabase, Runtime, ServerTracking
+from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.spec.spec import Spec
 from shortlist.storage.objects_source import is_remote
 from shortlist.storage.storage_config import StorageConfig
@@ -162,24 +162,21 @@ def storage_config(runtime: Runtime) -> StorageConfig:
     Raises:
         ShortlistError: One is a file or a folder of a single machine.
     """
-    match runtime:
-        case Runtime(
-            online_store=OnlineStore(is_shared=True),
-            tracking=ServerTracking() as tracking,
-            database=PostgresDatabase() as database,
-            objects=BucketObjects() as objects,
-        ):
-            return StorageConfig(
-                cluster=runtime.cluster.name,
-                objects=objects.url,
-                tracking_variable=tracking.uri_variable,
-                database_variable=database.uri_variable,
-            )
-    local = [
-        f"{section}: {getattr(runtime, section).kind}"
-        for section in ("online_store", "tracking", "database", "objects")
-        if getattr(runtime, section).kind in ("sqlite", "files", "folder")
-    ]
+    tracking = runtime.tracking.uri_variable if isinstance(runtime.tracking, ServerTracking) else ""
+    on_servers = {
+        "online_store": runtime.online_store.is_shared,
+        "tracking": bool(tracking),
+        "database": bool(runtime.database.address_variable) and runtime.database.keeps_feast_registry,
+        "objects": bool(runtime.objects.address),
+    }
+    if all(on_servers.values()):
+        return StorageConfig(
+            cluster=runtime.cluster.name,
+            objects=runtime.objects.address,
+            tracking_variable=tracking,
+            database_variable=runtime.database.address_variable,
+        )
+    local = [f"{section}: {getattr(runtime, section).kind}" for section, shared in on_servers.items() if not shared]
     raise ShortlistError(
         f"runtime: got {', '.join(local)}, on one machine's disk, and pods share none; say runtime.profile: cluster,"
         " with runtime.objects: {kind: bucket, url: ...}"

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from shortlist.ordering.base import Diversity
 from shortlist.ordering.likeness import Likeness, likeness_by
+from shortlist.system.registry import Registry
 
 Weight = Annotated[float, Field(gt=0, lt=1)]
 
@@ -88,8 +89,11 @@ def _scaled(values: np.ndarray) -> np.ndarray:
     return scaled
 
 
-DIVERSITIES: Final[dict[str, type[Diversity]]] = {
-    "mmr": MaximalMarginalRelevance,
-    "dpp": DeterminantalPointProcess,
-}
+DIVERSITIES: Final = Registry[type[Diversity]](
+    "diversities",
+    {
+        "mmr": MaximalMarginalRelevance,
+        "dpp": DeterminantalPointProcess,
+    },
+)
 """By kind; a new kind is a class and a line here."""

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from shortlist.ordering.base import Exploration
+from shortlist.system.registry import Registry
 
 
 class PlackettLuce(Exploration):
@@ -40,5 +41,8 @@ class EpsilonGreedy(Exploration):
         return shares
 
 
-EXPLORATIONS: Final[dict[str, type[Exploration]]] = {"gumbel": PlackettLuce, "epsilon": EpsilonGreedy}
+EXPLORATIONS: Final = Registry[type[Exploration]](
+    "explorations",
+    {"gumbel": PlackettLuce, "epsilon": EpsilonGreedy},
+)
 """By kind; a new kind is a class and a line here."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
 from shortlist.ordering.base import OrderingRule, PlaceLimit, ShownSlate, codes_of, require_columns
+from shortlist.system.registry import Registry
 from shortlist.system.row_expressions import ExpressionError, checked, parse_expression
 
 
@@ -153,5 +154,8 @@ class _Count:
             self._placed[self._codes[row]] += 1
 
 
-ORDERING_RULES: Final[dict[str, type[OrderingRule]]] = {"boost": Boost, "pin": Pin, "cap": Cap}
+ORDERING_RULES: Final = Registry[type[OrderingRule]](
+    "ordering_rules",
+    {"boost": Boost, "pin": Pin, "cap": Cap},
+)
 """By kind; a new kind is a class and a line here."""

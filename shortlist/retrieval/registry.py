@@ -10,12 +10,16 @@ from shortlist.retrieval.sources.item_vector import ItemVector
 from shortlist.retrieval.sources.popular import Popular
 from shortlist.retrieval.sources.sequence import SequenceSource
 from shortlist.retrieval.sources.two_tower import TwoTower
+from shortlist.system.registry import Registry
 
-SOURCE_KINDS: Final[dict[str, type[SourceKind]]] = {
-    "popular": Popular,
-    "co_visitation": CoVisitation,
-    "item_vector": ItemVector,
-    "two_tower": TwoTower,
-    "sequence": SequenceSource,
-}
+SOURCE_KINDS: Final = Registry[type[SourceKind]](
+    "source_kinds",
+    {
+        "popular": Popular,
+        "co_visitation": CoVisitation,
+        "item_vector": ItemVector,
+        "two_tower": TwoTower,
+        "sequence": SequenceSource,
+    },
+)
 """In the order of messages and of the JSON Schema."""

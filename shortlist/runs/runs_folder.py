@@ -14,7 +14,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import ShortlistError
-from shortlist.spec.runtime import BucketObjects, PostgresDatabase, Runtime, ServerTracking
+from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.storage.artefacts import write_text
 from shortlist.storage.identity import claim
 from shortlist.storage.storage_config import StorageConfig
@@ -102,19 +102,20 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def _servers(runtime: Runtime) -> dict[str, str]:
     """Return what the stores say of servers; nothing where everything is a file."""
     said = {}
-    if isinstance(runtime.objects, BucketObjects):
-        said["objects"] = runtime.objects.url
+    if runtime.objects.address:
+        said["objects"] = runtime.objects.address
     if isinstance(runtime.tracking, ServerTracking):
         said["tracking_variable"] = runtime.tracking.uri_variable
-    if isinstance(runtime.database, PostgresDatabase):
-        said["database_variable"] = runtime.database.uri_variable
+    if runtime.database.address_variable:
+        said["database_variable"] = runtime.database.address_variable
     return said
 
 
 def _shares_all(runtime: Runtime) -> bool:
     """Whether nothing that outlives a run is on this machine's disk."""
-    online = runtime.online_store.is_shared
-    return online and len(_servers(runtime)) == 3 and runtime.prediction_log == "objects" and runtime.target == "kserve"
+    features = runtime.online_store.is_shared and runtime.database.keeps_feast_registry
+    serving = runtime.prediction_log == "objects" and runtime.target.is_remote
+    return features and len(_servers(runtime)) == 3 and serving
 
 
 def existing(runs: Path) -> RunsFolder:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from importlib import import_module
 from itertools import pairwise
 from operator import or_
+from pkgutil import resolve_name
 from textwrap import dedent
 from typing import Annotated, Any, cast
 
@@ -25,6 +24,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+from shortlist.system.registry import Registry
 
 
 class Section(BaseModel):
@@ -54,32 +55,35 @@ class OneOf:
 
     Sections of open sets (features, online stores) are defined in layers above this one, each beside what it does. The
     registry that lists them is therefore named, and imported when the first section is read; a kind that is added to it
-    later is known at once.
+    later is known at once, and so is one of an installed package.
 
     Attributes:
-        registry: `module:name` of a mapping from kinds to sections, two at least.
+        registry: `module:name` of a `Registry` of sections, two at least.
+        by_name: Whether the name of a kind alone stands for its section with nothing declared.
     """
 
     registry: str
+    by_name: bool = False
 
     @property
-    def kinds(self) -> Mapping[str, type[Section]]:
+    def kinds(self) -> Registry[type[Section]]:
         """The registered sections, by kind."""
-        module, _, name = self.registry.partition(":")
-        return cast(Mapping[str, type[Section]], getattr(import_module(module), name))
+        return cast(Registry[type[Section]], resolve_name(self.registry))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(self._union.core_schema)
+        sections = handler(_union_of(tuple(self.kinds.complete().values())).core_schema)
+        names = {"enum": list(self.kinds), "type": "string"}
+        return {"anyOf": [names, sections]} if self.by_name else sections
 
     def _validated(self, value: Any) -> Any:
-        return self._union.validate_python(value)
-
-    @property
-    def _union(self) -> TypeAdapter[Any]:
-        return _union_of(tuple(self.kinds.values()))
+        if self.by_name and isinstance(value, str):
+            value = {"kind": value}
+        kind = value.get("kind") if isinstance(value, dict) else None
+        kinds = self.kinds if kind is None or kind in self.kinds else self.kinds.complete()
+        return _union_of(tuple(kinds.values())).validate_python(value)
 
 
 @lru_cache(maxsize=16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names, Section
 
-_REGISTRY: Final = "shortlist.evaluation.gates"
+_REGISTRY: Final = "shortlist.evaluation.gates:GATES"
 """Named and not imported, for it lies above this layer: each gate says there which settings are its own."""
 
 COARSEST_GAUC: Final = 0.01
@@ -48,7 +48,7 @@ def _read_by_their_gates(given: object) -> object:
     """Return the settings of each gate as the section that it declares."""
     if not isinstance(given, Mapping) or not given:
         return given
-    sections = {name: gate.settings for name, gate in import_module(_REGISTRY).GATES.items() if gate.settings}
+    sections = {name: gate.settings for name, gate in resolve_name(_REGISTRY).complete().items() if gate.settings}
     for name in given:
         if name not in sections:
             raise ValueError(f"'{name}' is no gate with settings of its own{did_you_mean(str(name), sections)}")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shortlist.spec.base import OneOf, Section
 from shortlist.spec.cluster import Cluster
-from shortlist.storage.objects import OBJECT_STORES
+from shortlist.system.registry import Registry
 
 Variable = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 """Name of an environment variable that holds an address or a secret; the spec itself never does."""
 
-_SCHEMES: Final = "|".join(scheme for scheme in OBJECT_STORES if scheme != "file")
+_OBJECT_STORES: Final = "shortlist.storage.objects:OBJECT_STORES"
+"""Named and not imported, for it lies above this layer."""
+_BUCKETS: Final = ("s3", "gs")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 class Gpu(Section):
@@ -102,20 +107,22 @@ class ServerTracking(Section):
     """Environment variable that holds `http(s)://...` or `postgresql://...`."""
 
 
-class FileDatabase(Section):
-    """Registry, books and rollouts in files."""
+class Database(Section):
+    """Where records of monitoring, retraining and rollouts are kept; `shortlist.storage.records` holds the kinds."""
 
-    kind: Literal["files"] = "files"
-    """In the folder of runs, under file locks: for one machine."""
+    if TYPE_CHECKING:  # a field of every kind
+        kind: str
 
+    opened_by: ClassVar[Mapping[str, str]] = {}
+    """By the scheme of an address, the `module:function` that opens it; imported when it is needed, for it loads the
+    database's client. It is given the address, the cluster, the area and the spec, and returns a `RecordStore`."""
+    keeps_feast_registry: ClassVar[bool] = False
+    """Whether Feast's registry is there too; else it is a file in the folder of runs."""
 
-class PostgresDatabase(Section):
-    """Registry, books and rollouts in PostgreSQL."""
-
-    kind: Literal["postgres"]
-    """Feast's registry and Shortlist's own records, shared by many machines."""
-    uri_variable: Variable = "SHORTLIST_DATABASE"
-    """Environment variable that holds `postgresql://user:password@host:port/database`."""
+    @property
+    def address_variable(self) -> str:
+        """The environment variable with the address; empty: files in the folder of runs."""
+        return ""
 
 
 class FolderObjects(Section):
@@ -124,15 +131,53 @@ class FolderObjects(Section):
     kind: Literal["folder"] = "folder"
     """In the folder of runs."""
 
+    @property
+    def address(self) -> str:
+        """Where they are; empty: in the folder of runs."""
+        return ""
+
 
 class BucketObjects(Section):
     """Published views, deployed versions and logs in an object store."""
 
     kind: Literal["bucket"]
-    """S3, GCS or whatever speaks S3. Credentials come from the environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
-    `GOOGLE_APPLICATION_CREDENTIALS`), as the stores' own clients read them."""
-    url: str = Field(pattern=rf"^({_SCHEMES})://[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9](/[A-Za-z0-9._/-]*[A-Za-z0-9])?$")
+    """S3, GCS or whatever speaks S3, or another kind of `OBJECT_STORES`. Credentials come from the environment
+    (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`), as the stores' own clients read
+    them."""
+    url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://[^\s#]+$")
     """Bucket and prefix, e.g. `s3://models/shortlist`; one prefix per cluster, never shared by two."""
+
+    @property
+    def address(self) -> str:
+        """Where they are."""
+        return self.url
+
+    @field_validator("url")
+    @classmethod
+    def _somebody_keeps_it(cls, url: str) -> str:
+        scheme, _, rest = url.partition("://")
+        kept: Registry[str] = resolve_name(_OBJECT_STORES)
+        if scheme == "file" or (scheme not in kept and scheme not in kept.complete()):
+            known = " or ".join(f"{each}://" for each in kept if each != "file")
+            raise ValueError(f"no object store is known by '{scheme}'; wanted {known}")
+        if scheme in _BUCKETS and not _BUCKET.fullmatch(rest):
+            raise ValueError(f"got '{url}'; wanted a bucket and perhaps a prefix, e.g. {scheme}://models/shortlist")
+        return url
+
+
+class Fleet(Section):
+    """Servers that releases are brought to; `shortlist.rollout.fleets` holds the kinds."""
+
+    if TYPE_CHECKING:  # a field of every kind
+        kind: str
+
+    option: ClassVar[str] = ""
+    """What `--target` calls it; empty: its kind."""
+    connection: ClassVar[str]
+    """`module:class` of its `shortlist.rollout.fleet_connection.FleetConnection`, imported when it is needed."""
+    is_remote: ClassVar[bool] = False
+    """Whether it is on other machines: versions are fetched from the object store, the prediction log is shipped there,
+    and each server knows of its own answers only."""
 
 
 Profile = Literal["laptop", "cluster"]
@@ -152,7 +197,11 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 _SQLITE: Final[Any] = {"kind": "sqlite"}  # a default is read as a spec is
+_FILES: Final[Any] = {"kind": "files"}
+_STACK: Final[Any] = {"kind": "stack"}
 AnyOnlineStore = Annotated[OnlineStore, OneOf("shortlist.features.online_stores.registry:ONLINE_STORES")]
+AnyDatabase = Annotated[Database, OneOf("shortlist.storage.records.opening:RECORD_STORES")]
+AnyFleet = Annotated[Fleet, OneOf("shortlist.rollout.fleets:FLEETS", by_name=True)]
 
 
 class Runtime(Section):
@@ -175,14 +224,15 @@ class Runtime(Section):
     """Where Feast keeps what serving reads."""
     tracking: Annotated[SQLiteTracking | ServerTracking, Field(discriminator="kind")] = SQLiteTracking()
     """Where MLflow keeps trainings and versions."""
-    database: Annotated[FileDatabase | PostgresDatabase, Field(discriminator="kind")] = FileDatabase()
-    """Where Feast's registry, the monitoring's book and the rollouts' states are."""
+    database: AnyDatabase = _FILES
+    """Where Feast's registry, the monitoring store and the rollouts' states are."""
     objects: Annotated[FolderObjects | BucketObjects, Field(discriminator="kind")] = FolderObjects()
     """Where files live that outlast a run."""
     prediction_log: Literal["files", "objects"] = "files"
     """Where servers leave the prediction log: their own disk, or the object store."""
-    target: Literal["stack", "kserve"] = "stack"
-    """What `make deploy-canary` drives: this machine's Triton and Envoy, or KServe behind Envoy Gateway."""
+    target: AnyFleet = _STACK
+    """The fleet that `make deploy-canary` drives: `stack`, this machine's Triton and Envoy; `kserve`, KServe behind
+    Envoy Gateway; or another kind, by its name or as a section with its settings."""
     cluster: Cluster = Cluster()
     """What Kubernetes is asked for."""
 
@@ -200,8 +250,11 @@ class Runtime(Section):
 
     @model_validator(mode="after")
     def _stores_fit(self) -> Runtime:
-        if self.prediction_log == "objects" and isinstance(self.objects, FolderObjects):
+        if self.prediction_log == "objects" and not self.objects.address:
             raise ValueError("prediction_log: objects needs objects: {kind: bucket, url: ...}")
-        if self.target == "kserve" and not isinstance(self.objects, BucketObjects):
-            raise ValueError("target: kserve needs objects: {kind: bucket, url: ...}; pods fetch versions from there")
+        if self.target.is_remote and not self.objects.address:
+            raise ValueError(
+                f"target: {self.target.kind} needs objects: {{kind: bucket, url: ...}}; its servers fetch versions"
+                " from there"
+            )
         return self

@@ -87,11 +87,12 @@ class Spec(Section):
     @property
     def notices(self) -> tuple[str, ...]:
         """What a valid spec declares that has no effect where it runs, a sentence each."""
-        if self.filters is None or self.runtime.target != "kserve":
+        if self.filters is None or not self.runtime.target.is_remote:
             return ()
         return tuple(
-            f"filters.rules.{number}: '{rule.name}' removes what a user was shown, and a pod of target: kserve knows"
-            " only of its own answers, until their log is shipped: other pods may show an item again"
+            f"filters.rules.{number}: '{rule.name}' removes what a user was shown, and a server of target:"
+            f" {self.runtime.target.kind} knows only of its own answers, until their log is shipped: others may show an"
+            " item again"
             for number, rule in enumerate(self.filters.rules)
             if rule.remembers is not None
         )
@@ -148,7 +149,7 @@ class Spec(Section):
                 " requests would be larger than any slate that was learnt from. Declare the same limit for both"
             )
         _check_split(self.data)
-        if self.runtime.target == "kserve":
+        if self.runtime.target.is_remote:
             _check_placement(self.serving.placement.device, self.runtime.cluster.serving.gpus)
         return self
 
@@ -196,11 +197,12 @@ def _check_streaming(spec: Spec) -> None:
         return
     if isinstance(spec.data.clock, RowClock):
         raise ValueError(f"{where}: rows of this log have no times of their own; declare data.clock: {{kind: column}}")
-    if spec.runtime.target == "kserve":
+    if spec.runtime.target.is_remote:
         raise ValueError(
-            f"{where}: servers count what reaches their own machine, and each pod of target: kserve would count only"
-            " its share; leave it and the features of kind current out, and declare features.tile: 10m and"
-            " schedule.refresh: '*/10 * * * *', so that statistics of complete tiles are served within minutes"
+            f"{where}: servers count what reaches their own machine, and each server of target:"
+            f" {spec.runtime.target.kind} would count only its share; leave it and the features of kind current out,"
+            " and declare features.tile: 10m and schedule.refresh: '*/10 * * * *', so that"
+            " statistics of complete tiles are served within minutes"
         )
     if spec.serving.log.sampling < 1:
         raise ValueError(

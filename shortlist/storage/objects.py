@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Final, Protocol
 
 from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import StorageConfig
+from shortlist.system.registry import Addresses
 
 CACHE_VARIABLE: Final = "SHORTLIST_CACHE"
 """Environment variable with the folder of fetched copies; by default one of the system's temporary folder."""
@@ -62,11 +63,14 @@ class ObjectStore(Protocol):
         """Return the address of a key."""
 
 
-OBJECT_STORES: Final[dict[str, str]] = {
-    "s3": "shortlist.storage.objects_bucket:BucketObjectStore",
-    "gs": "shortlist.storage.objects_bucket:BucketObjectStore",
-    "file": "shortlist.storage.objects_bucket:BucketObjectStore",
-}
+OBJECT_STORES: Final = Addresses(
+    "object_stores",
+    {
+        "s3": "shortlist.storage.objects_bucket:BucketObjectStore",
+        "gs": "shortlist.storage.objects_bucket:BucketObjectStore",
+        "file": "shortlist.storage.objects_bucket:BucketObjectStore",
+    },
+)
 """Who keeps the files at an address, by its scheme, as `module:class`; imported when it is needed, for it loads the
 store's client. Its one argument is the address."""
 
@@ -79,11 +83,10 @@ def open_object_store(stores: StorageConfig) -> ObjectStore:
     """
     if stores.objects:
         scheme = stores.objects.partition("://")[0]
-        if scheme not in OBJECT_STORES:
+        if scheme not in OBJECT_STORES and scheme not in OBJECT_STORES.complete():
             known = ", ".join(f"{each}://" for each in OBJECT_STORES)
             raise ShortlistError(f"{stores.objects}: no object store is known by '{scheme}'; wanted one of {known}")
-        module, _, name = OBJECT_STORES[scheme].partition(":")
-        objects: ObjectStore = getattr(import_module(module), name)(stores.objects)
+        objects: ObjectStore = resolve_name(OBJECT_STORES[scheme])(stores.objects)
         return objects
     from shortlist.storage.objects_folder import FolderObjectStore
 

@@ -9,15 +9,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shortlist.contracts import ShortlistError
+from shortlist.features.feast_store_location import spec_feast_store_location
+from shortlist.kubeflow.training_runs import storage_config
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.spec.runtime import Database, Runtime
 from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import RECORD_STORES, open_record_store
 from shortlist.storage.records.store import LockedError, RecordStore
@@ -268,15 +273,42 @@ def open_shelf(address: str, cluster: str, area: str, spec: str) -> ShelfRecords
     return ShelfRecords(Path(address.removeprefix("shelf://")) / cluster / area / spec)
 
 
-def test_a_record_store_of_ones_own_keeps_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECORD_STORES, "shelf", f"{__name__}:open_shelf")
-    monkeypatch.setenv("RECORDS", f"shelf://{tmp_path}")
-    stores = StorageConfig(cluster="blue", database_variable="RECORDS")
+class Shelf(Database):
+    """A record store that only this file knows."""
+
+    opened_by: ClassVar[Mapping[str, str]] = {"shelf": f"{__name__}:open_shelf"}
+    kind: Literal["shelf"]
+    """A folder below the address."""
+
+    @property
+    def address_variable(self) -> str:
+        return "RECORDS"
+
+
+def test_a_spec_declares_a_record_store_of_ones_own_and_its_decisions_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECORD_STORES, "shelf", Shelf)
+    monkeypatch.setenv("RECORDS", f"shelf://{tmp_path}/shelf")
+    runtime = Runtime.model_validate({"database": {"kind": "shelf"}, "cluster": {"name": "blue"}})
+    runs = RunsFolder.open(tmp_path / "runs")
+    stores = runs.storage_parameter(runtime)
     state = open_record_store(stores, "monitoring", "demo")
     assert isinstance(state, ShelfRecords)
     assert state.create("decisions/1.json", "{}")
     assert not open_record_store(stores, "monitoring", "demo").create("decisions/1.json", "{}")
-    assert (tmp_path / "blue" / "monitoring" / "demo" / "decisions" / "1.json").read_text() == "{}"
+    assert (tmp_path / "shelf" / "blue" / "monitoring" / "demo" / "decisions" / "1.json").read_text() == "{}"
+    place = spec_feast_store_location(StorageConfig.parse(stores), "demo")
+    assert isinstance(place.state, ShelfRecords)
+    assert place.registry.endswith(str(runs.stores / "feast" / "demo" / "registry.db"))  # the shelf keeps none
+
+
+def test_pods_need_a_record_store_that_keeps_feasts_registry_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECORD_STORES, "shelf", Shelf)
+    bucket = {"kind": "bucket", "url": "s3://models/shortlist"}
+    runtime = Runtime.model_validate({"profile": "cluster", "database": {"kind": "shelf"}, "objects": bucket})
+    with pytest.raises(ShortlistError, match="runtime: got database: shelf, on one machine's disk"):
+        storage_config(runtime)
 
 
 @pytest.mark.parametrize("address", ["mysql://me:hush@host/db", "me:hush@host"])

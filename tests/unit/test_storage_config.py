@@ -9,8 +9,11 @@ from urllib.parse import quote
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shortlist.contracts import ShortlistError
+from shortlist.runs.runs_folder import RunsFolder
+from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects import OBJECT_STORES, local_copy, open_object_store
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.storage_config import StorageConfig, redact_passwords
@@ -137,10 +140,24 @@ def test_an_object_store_of_ones_own_keeps_folders(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(OBJECT_STORES, "share", f"{__name__}:ShareObjects")
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / "views.json").write_text("[]")
-    objects = open_object_store(StorageConfig(objects=f"share://{tmp_path}/kept"))
+    runtime = Runtime.model_validate({"objects": {"kind": "bucket", "url": f"share://{tmp_path}/kept"}})
+    objects = open_object_store(RunsFolder.open(tmp_path / "runs").storage_config_for(runtime))
     address = objects.put_folder(tmp_path / "fit", "fits/1")
     assert address == f"share://{tmp_path}/kept/fits/1"
     assert (local_copy(address, tmp_path / "cache") / "views.json").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://host/models", "no object store is known by 'ftp'; wanted s3:// or gs://"),
+        ("file:///models", "no object store is known by 'file'; wanted s3:// or gs://"),
+        ("s3://Models", "got 's3://Models'; wanted a bucket and perhaps a prefix, e.g. s3://models/shortlist"),
+    ],
+)
+def test_a_spec_declares_only_addresses_that_somebody_keeps(url: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        Runtime.model_validate({"objects": {"kind": "bucket", "url": url}})
 
 
 def test_an_address_that_nobody_keeps_names_those_that_somebody_does() -> None:

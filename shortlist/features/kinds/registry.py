@@ -21,23 +21,27 @@ from shortlist.features.kinds.time_since import TimeSince
 from shortlist.features.kinds.training_only import TrainingOnly
 from shortlist.features.kinds.vector import Vector
 from shortlist.features.kinds.vocabulary import Vocabulary
+from shortlist.system.registry import Registry
 
-FEATURE_KINDS: Final[dict[str, type[FeatureKind]]] = {
-    "numeric": Numeric,
-    "vocabulary": Vocabulary,
-    "hash": Hash,
-    "cross": Cross,
-    "count": Count,
-    "target": Target,
-    "time_since": TimeSince,
-    "lag": Lag,
-    "current": Current,
-    "age": Age,
-    "cyclic": Cyclic,
-    "vector": Vector,
-    "similarity": Similarity,
-    "slate": Slate,
-    "sequence": Sequence,
-    "training_only": TrainingOnly,
-}
+FEATURE_KINDS: Final = Registry[type[FeatureKind]](
+    "feature_kinds",
+    {
+        "numeric": Numeric,
+        "vocabulary": Vocabulary,
+        "hash": Hash,
+        "cross": Cross,
+        "count": Count,
+        "target": Target,
+        "time_since": TimeSince,
+        "lag": Lag,
+        "current": Current,
+        "age": Age,
+        "cyclic": Cyclic,
+        "vector": Vector,
+        "similarity": Similarity,
+        "slate": Slate,
+        "sequence": Sequence,
+        "training_only": TrainingOnly,
+    },
+)
 """In the order of messages and of the JSON Schema."""

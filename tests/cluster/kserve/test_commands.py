@@ -14,16 +14,16 @@ from kube_server import KubeServer
 from prometheus_server import PrometheusServer
 from test_judge_on_kserve import POLICY, Traffic, prometheus
 
-import shortlist.deployment.cluster_deployment
 from shortlist.cli.serving import _on_target
 from shortlist.contracts import ShortlistError
-from shortlist.deployment.cluster_deployment import ClusterDeployer
-from shortlist.deployment.deployers import make_deployer
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.deployer import Deployer
+from shortlist.rollout.fleet_connection import FleetContext
+from shortlist.rollout.kserve import connection
 from shortlist.rollout.kserve.api import TOKEN_VARIABLE, connect
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.observer import KubeObserver
 from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import BucketObjects, Runtime
 from shortlist.spec.serving import Serving
@@ -36,28 +36,18 @@ BUCKET = BucketObjects(kind="bucket", url="s3://models/shortlist")
 
 
 @pytest.fixture
-def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch) -> ClusterDeployer:
+def deployer(tmp_path: Path, prometheus: PrometheusServer, monkeypatch: pytest.MonkeyPatch) -> Deployer:
     """Everything is real but the bucket, which is a folder, and the registry, which is one too."""
     stores = StorageConfig(folder=tmp_path / "stores", cluster="eu-1", objects=BUCKET.url, log_in_objects=True)
     cluster = CLUSTER.model_copy(update={"prometheus": prometheus.url})
     runtime = Runtime(target="kserve", objects=BUCKET, cluster=cluster)
     objects = FolderObjectStore(tmp_path / "objects")
-    monkeypatch.setattr(shortlist.deployment.cluster_deployment, "open_object_store", lambda _: objects)
-    monkeypatch.setattr(
-        shortlist.deployment.cluster_deployment,
-        "spec_feast_store_location",
-        lambda *_: SimpleNamespace(announced=lambda: None),
-    )
-    monkeypatch.setattr(shortlist.deployment.cluster_deployment, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(ClusterDeployer, "_load_failures", lambda *_: [])
-    monkeypatch.setattr(
-        shortlist.deployment.cluster_deployment, "KubeObserver", partial(KubeObserver, settled_seconds=0)
-    )
-    found = make_deployer(
-        RunContext(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime
-    )
-    assert isinstance(found, ClusterDeployer)
-    return found
+    monkeypatch.setattr(connection, "open_object_store", lambda _: objects)
+    monkeypatch.setattr(FleetContext, "served_store", None)
+    monkeypatch.setattr(connection.KServeConnection, "poll_seconds", 0.01)
+    monkeypatch.setattr(connection.KServeConnection, "load_failures", lambda *_: [])
+    monkeypatch.setattr(connection, "KubeObserver", partial(KubeObserver, settled_seconds=0))
+    return Deployer(RunContext(name="demo", stores=str(stores)), Serving(canary=POLICY), Gates(min_auc=0.6), runtime)
 
 
 @pytest.fixture
@@ -75,16 +65,11 @@ def kubeconfig(kube: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return kube
 
 
-def test_the_spec_names_the_servers(tmp_path: Path) -> None:
-    origin = RunContext(name="demo", stores=f"{tmp_path / 'stores'}#1")
-    assert isinstance(make_deployer(origin, Serving(), Gates(min_auc=0.6), Runtime()), Deployer)
-
-
-def test_a_judge_without_a_log_is_refused(tmp_path: Path) -> None:
+def test_a_remote_fleet_without_a_log_in_the_object_store_is_refused(tmp_path: Path) -> None:
     origin = RunContext(name="demo", stores=f"{tmp_path / 'stores'}#1")
     runtime = Runtime(target="kserve", objects=BUCKET)
-    with pytest.raises(ShortlistError, match=r"runtime\.prediction_log: got 'files'; the judge of a cluster reads"):
-        make_deployer(origin, Serving(), Gates(min_auc=0.6), runtime)
+    with pytest.raises(ShortlistError, match=r"runtime\.prediction_log: got 'files'; the canary analysis reads"):
+        Deployer(origin, Serving(), Gates(min_auc=0.6), runtime)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +85,7 @@ def test_another_target_than_the_specs_is_refused(tmp_path: Path, target: str, m
 
 
 def test_without_a_cluster_a_training_ends_with_a_sentence(
-    deployer: ClusterDeployer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployer: Deployer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -111,7 +96,7 @@ def test_without_a_cluster_a_training_ends_with_a_sentence(
 
 
 def test_a_trained_version_is_rolled_out_from_command_to_cluster(
-    deployer: ClusterDeployer,
+    deployer: Deployer,
     kubeconfig: KubeServer,
     prometheus: PrometheusServer,
     tmp_path: Path,
@@ -122,21 +107,21 @@ def test_a_trained_version_is_rolled_out_from_command_to_cluster(
     traffic = Traffic(world, prometheus)
     monkeypatch.setattr(RunContext, "tracker", property(lambda _: SimpleNamespace(registry=world.models)))
     observed: list[str] = []
-    real = deployer._observer
+    real = connection.KServeConnection.observe
 
-    def observer(record: object) -> object:
-        made = real(record)  # type: ignore[arg-type]
+    def observe(self: connection.KServeConnection, record: RolloutRecord) -> KubeObserver:
+        made = real(self, record)
         observe_step: Callable[[int, float], object] = made.observe_step
 
         def watched(step: int, seconds: float) -> object:
-            traffic.on_change(deployer.rollouts.read(record.id))  # type: ignore[attr-defined]
+            traffic.on_change(deployer.rollouts.read(record.id))
             observed.append(f"step {step}")
             return observe_step(step, seconds)
 
         made.observe_step = watched  # type: ignore[method-assign,assignment]
         return made
 
-    monkeypatch.setattr(deployer, "_observer", observer)
+    monkeypatch.setattr(connection.KServeConnection, "observe", observe)
     ending = deployer.after_training("2")
     assert ending.state == "promoted", ending.sentence
     assert (observed[0], observed[-1]) == ("step 0", "step 1")
@@ -158,9 +143,7 @@ def test_a_file_that_is_no_kubeconfig_is_a_sentence(tmp_path: Path, monkeypatch:
         connect()
 
 
-def test_a_cluster_that_is_too_old_gets_no_rollout(
-    deployer: ClusterDeployer, kubeconfig: KubeServer, tmp_path: Path
-) -> None:
+def test_a_cluster_that_is_too_old_gets_no_rollout(deployer: Deployer, kubeconfig: KubeServer, tmp_path: Path) -> None:
     kubeconfig.deployments["kserve", "kserve-controller-manager"]["metadata"]["labels"] = {
         "app.kubernetes.io/version": "v0.15.2"
     }

@@ -22,7 +22,7 @@ import polars as pl
 import psutil
 import pytest
 
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.evidence_access import SCHEMA
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.local.stack import Stack
@@ -129,14 +129,14 @@ class Live:
 
     # Asking for things.
 
-    def deployer_with(self, serving: dict[str, Any], canary: dict[str, Any]) -> Deployer:
+    def deployer_with(self, serving: dict[str, Any], canary: dict[str, Any]) -> LocalDeployer:
         """Return a deployer whose spec says something else in places."""
         spec = self.world.spec
         policy = spec.serving.canary.model_dump() | canary
         changed = Serving.model_validate(spec.serving.model_dump() | serving | {"canary": policy})
-        return Deployer(self.world.origin, changed, spec.gates, spec.runtime)
+        return LocalDeployer(self.world.origin, changed, spec.gates, spec.runtime)
 
-    def begin(self, version: int, deployer: Deployer | None = None) -> Future[RolloutRecord]:
+    def begin(self, version: int, deployer: LocalDeployer | None = None) -> Future[RolloutRecord]:
         """Roll a version out in the background; return when its record is there."""
         before = self.deployer.rollouts.latest()
         rollout = self._pool.submit((deployer or self.deployer).canary, version)
@@ -144,7 +144,7 @@ class Live:
         self.until(lambda: rollout.done() or self.deployer.rollouts.latest() != before, "no rollout began")
         return rollout
 
-    def roll_out(self, version: int, deployer: Deployer | None = None) -> RolloutRecord:
+    def roll_out(self, version: int, deployer: LocalDeployer | None = None) -> RolloutRecord:
         """Roll a version out to its end."""
         return self.end(self.begin(version, deployer))
 

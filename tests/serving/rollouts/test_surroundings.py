@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.deployment.deployment import Deployer
+from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError
@@ -77,13 +77,13 @@ def test_what_cannot_be_rolled_out_is_refused_with_a_reason(stack_up: Any) -> No
 def test_a_spec_without_a_champion_cannot_be_served(stack_up: Any) -> None:
     spec = stack_up.world.spec
     origin = stack_up.world.origin.model_copy(update={"name": "nobody"})
-    nobody = Deployer(origin, spec.serving, spec.gates, spec.runtime)
+    nobody = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
     with pytest.raises(ShortlistError, match="spec 'nobody' has no blessed model to serve yet; make run SPEC=nobody"):
         nobody.serve()
     with pytest.raises(ShortlistError, match="spec 'nobody' is not being served"):
         nobody.canary()
-    assert Stack.connect(nobody.places) is None
-    assert not nobody.places.root.exists()
+    assert Stack.connect(nobody.paths) is None
+    assert not nobody.paths.root.exists()
 
 
 def complains(live: Any) -> bool:

@@ -168,4 +168,4 @@ def test_a_cluster_says_that_its_pods_do_not_know_what_users_were_shown() -> Non
     seen = 'filters.rules.+={"kind": "seen", "window": "7d"}'
     assert load_spec(demo, [seen]).notices == ()
     (notice,) = load_spec(demo, [cluster, seen]).notices
-    assert notice.startswith("filters.rules.1: 'seen' removes what a user was shown, and a pod of target: kserve knows")
+    assert notice.startswith("filters.rules.1: 'seen' removes what a user was shown, and a server of target: kserve")

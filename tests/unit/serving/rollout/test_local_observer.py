@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from shortlist.rollout import local_observer as watcher
 from shortlist.rollout.checks import Health
+from shortlist.rollout.local import observer as watcher
 from shortlist.rollout.local.health import ProgramHealth, ReplicaHealth, VersionHealth
-from shortlist.rollout.local_observer import health_of
+from shortlist.rollout.local.observer import health_of
 
 
 class Servers:

@@ -1,0 +1,142 @@
+"""A spec's versions in front of users: rolled out, promoted, rolled back, on the fleet that the spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import Literal, NamedTuple
+
+from shortlist.contracts import ShortlistError
+from shortlist.deployment.registration import promote
+from shortlist.rollout.commands import RolloutCommands
+from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.rollouts import open_rollouts
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.training.training import RunContext
+
+OnChange = Callable[[RolloutRecord], None]
+
+
+class TrainingOutcome(NamedTuple):
+    """What became of a training."""
+
+    state: Literal["promoted", "not_promoted", "held"]
+    version: int | None
+    sentence: str
+    """For the user."""
+
+
+class Deployer:
+    """What can be done with a spec's registered versions on its fleet.
+
+    Args:
+        run: Spec and stores.
+        serving: The spec's section.
+        gates: The spec's section; names the load of the infra gate.
+        runtime: The spec's section; names the fleet.
+
+    Raises:
+        ShortlistError: The fleet is on other machines, and the prediction log on this one.
+    """
+
+    def __init__(self, run: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+        stores = StorageConfig.parse(run.stores)
+        self.name = run.name
+        self.context = FleetContext(run.name, stores, serving, gates, runtime)
+        self.paths = self.context.paths
+        self.rollouts = open_rollouts(run.stores, run.name)
+        self._run = run
+        if runtime.target.is_remote and not stores.has_remote_log:
+            raise ShortlistError(
+                "runtime.prediction_log: got 'files'; the canary analysis reads the log in the object store, so"
+                f" runtime.target: {runtime.target.kind} needs prediction_log: objects"
+            )
+
+    def canary(self, version: int | None = None, on_change: OnChange = lambda _: None) -> RolloutRecord:
+        """Roll a version (the candidate by default) out, with the log as traffic where the spec says so.
+
+        Raises:
+            ShortlistError: The fleet cannot be reached or refuses, or the rollout cannot begin.
+        """
+        connection = self._connected()
+        self._check(connection)
+        with connection.traffic():
+            return self._commands(connection, on_change).canary(version)
+
+    def promote(self) -> RolloutRecord | int:
+        """Promote now, without evidence; return the rollout, or just the version where nothing is served.
+
+        Raises:
+            ShortlistError: The fleet cannot be reached or refuses, or there is nothing to promote.
+        """
+        connection = self._connection()
+        if connection is None:
+            return promote(self._run)
+        self._check(connection)
+        return self._commands(connection).promote()
+
+    def rollback(self) -> RolloutRecord:
+        """Abort the rollout under way, or return to the champion before.
+
+        Raises:
+            ShortlistError: The fleet cannot be reached or refuses, or there is nothing to return to.
+        """
+        return self._commands(self._connected()).rollback()
+
+    def after_training(self, version: str) -> TrainingOutcome:
+        """Roll a version out where there are servers.
+
+        Args:
+            version: Registered version; empty when no candidate passed the gates.
+        """
+        if not version:
+            return TrainingOutcome("held", None, "Nothing to roll out: no candidate passed the gates.")
+        number = int(version)
+        try:
+            connection = self._connection()
+            if connection is None:
+                return TrainingOutcome("not_promoted", number, f"To serve it: make serve SPEC={self.name}")
+            route = connection.fleet.serving()
+            self._check(connection)
+        except ShortlistError as error:
+            return TrainingOutcome("not_promoted", number, f"Version {version} was not rolled out: {error}")
+        if route is not None and route.stable == number:
+            where = f", at {connection.url}" if connection.url else ""
+            return TrainingOutcome("promoted", number, f"Version {version} serves already{where}")
+        record = self.canary(number)
+        word = record.state.phase.value.replace("_", " ")
+        sentence = f"Version {version} was {word}: {record.state.reason} ({self.rollouts.where(record.id)})"
+        return TrainingOutcome("promoted" if record.state.phase is Phase.PROMOTED else "not_promoted", number, sentence)
+
+    def _connection(self) -> FleetConnection | None:
+        kind: type[FleetConnection] = resolve_name(self.context.runtime.target.connection)
+        return kind.connect(self.context)
+
+    def _connected(self) -> FleetConnection:
+        connection = self._connection()
+        if connection is None:
+            raise ShortlistError(f"spec '{self.name}' is not being served; make serve SPEC={self.name} first")
+        return connection
+
+    def _check(self, connection: FleetConnection) -> None:
+        """Refuse to begin where the fleet cannot; what is under way is brought to its end."""
+        if self.rollouts.unfinished() is None:
+            connection.check()
+
+    def _commands(self, connection: FleetConnection, on_change: OnChange = lambda _: None) -> RolloutCommands:
+        tools = ControllerContext(
+            fleet=connection.fleet,
+            models=self._run.tracker.registry,
+            observe=connection.observe,
+            load_test=connection.load_failures,
+            store=self.context.served_store,
+            on_change=on_change,
+            poll_seconds=connection.poll_seconds,
+        )
+        return RolloutCommands(self.rollouts, self.context.serving.canary, tools)

@@ -1,0 +1,104 @@
+"""A spec's versions on this machine: served by a stack that is started here, and asked by the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from shortlist.contracts import ShortlistError
+from shortlist.deployment.deployer import Deployer, OnChange
+from shortlist.recommending.release import SOURCES
+from shortlist.retrieval.retriever import released_section
+from shortlist.rollout.local.connection import StackConnection
+from shortlist.rollout.local.section import Stack as StackSection
+from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.local.version import RELEASE
+from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.traffic.example import example_requests
+from shortlist.serving.traffic.replay import describe, replay
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+from shortlist.training.training import RunContext
+
+_ALL_DAYS: Final = 100_000
+
+
+class LocalDeployer(Deployer):
+    """A deployer that drives this machine's stack, whatever fleet the spec names, and can start it.
+
+    Args:
+        run: Spec and stores.
+        serving: The spec's section.
+        gates: The spec's section.
+        runtime: The spec's section; names the online store.
+    """
+
+    def __init__(self, run: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+        super().__init__(run, serving, gates, runtime.model_copy(update={"target": StackSection()}))
+
+    def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
+        """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.
+
+        Args:
+            port: Of Envoy; 0 takes the one it had, or any free one.
+            on_change: Called after every change of the rollout.
+
+        Returns:
+            The stack, and the rollout if there was one.
+
+        Raises:
+            ShortlistError: No model is registered, or something does not start.
+        """
+        registry = self._run.tracker.registry
+        first = registry.version_of("champion") or registry.version_of("candidate")
+        if first is None:
+            raise ShortlistError(f"spec '{self.name}' has no blessed model to serve yet; make run SPEC={self.name}")
+        stores, serving = self.context.stores, self.context.serving
+        logs = stores.objects if stores.has_remote_log else ""
+        online = self.context.runtime.online_store
+        stack = Stack.up(self.paths, self.name, serving, online, self.name, port, log_objects=logs)
+        route = stack.record.route
+        if route is not None:
+            stack.wait_ready(route.stable, 90)
+            return stack, None
+        return stack, self._commands(StackConnection(self.context, stack), on_change).canary(first)
+
+    def replay(self, seconds: float, rate: float | None = None) -> str:
+        """Play the log as users would for some seconds; return one line about it.
+
+        Args:
+            seconds: How long.
+            rate: Requests per second; the spec's by default.
+
+        Raises:
+            ShortlistError: The stack is not up, or serves nothing.
+        """
+        settings = self._stack().replay_settings()
+        traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
+        return describe(replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds})))
+
+    def play(self, log: Path) -> dict[str, Any]:
+        """Play a log once, whatever its days, as users would; return what became of the requests.
+
+        Raises:
+            ShortlistError: The stack is not up, or serves nothing.
+        """
+        settings = self._stack().replay_settings()
+        traffic = settings.traffic.model_copy(update={"days": _ALL_DAYS})
+        return replay(settings.model_copy(update={"log": log, "rounds": 1, "traffic": traffic}))
+
+    def example(self, stack: Stack) -> str:
+        """Return commands that ask the model, for a slate too where the version recommends; empty without a version."""
+        route = stack.record.route
+        if route is None:
+            return ""
+        sources = stack.places.versions / f"v{route.stable}" / RELEASE / SOURCES
+        context = released_section(sources).context if sources.is_dir() else None
+        data = StackConnection(self.context, stack).declared_data(route.stable)
+        return example_requests(stack.url, self.name, data, self.context.log_folder(), context)
+
+    def _stack(self) -> StackConnection:
+        connection = self._connected()
+        assert isinstance(connection, StackConnection)
+        return connection

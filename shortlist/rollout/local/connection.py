@@ -1,0 +1,92 @@
+"""This machine's stack, as rollouts of a spec use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.preprocessing import Preprocessing
+from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.local.fleet import LocalFleet
+from shortlist.rollout.local.observer import LocalObserver
+from shortlist.rollout.local.stack import Stack
+from shortlist.rollout.record import RolloutRecord
+from shortlist.serving.traffic.background import replay_folder, replaying
+from shortlist.serving.traffic.client import Endpoint
+from shortlist.serving.traffic.replay import ReplaySettings
+from shortlist.spec.data import Data
+from shortlist.spec.serving import ReplayTraffic
+
+
+class StackConnection(FleetConnection):
+    """A stack that is up.
+
+    Args:
+        context: The spec and its stores.
+        stack: It is up.
+    """
+
+    def __init__(self, context: FleetContext, stack: Stack) -> None:
+        self._context, self.stack = context, stack
+        self.fleet = LocalFleet(stack, context.serving)
+
+    @classmethod
+    def connect(cls, context: FleetContext) -> Self | None:
+        """Return the spec's stack; None when it is not up."""
+        stack = Stack.connect(context.paths)
+        return None if stack is None else cls(context, stack)
+
+    @property
+    def url(self) -> str:
+        """Envoy's address."""
+        return self.stack.url
+
+    def observe(self, record: RolloutRecord) -> LocalObserver:
+        """Return what observes a rollout."""
+        return LocalObserver(self.stack, record, self._context.serving.log.sampling)
+
+    def load_failures(self, deployment: Deployment) -> list[str]:
+        """Return the reasons to hold a version whose servers run."""
+        port = self.stack.record.versions[deployment.version].ports.http
+        return self._context.load_failures(deployment, port)
+
+    @contextmanager
+    def traffic(self) -> Iterator[None]:
+        """Play the log while the block runs, if the spec has no users."""
+        traffic = self._context.serving.traffic
+        if not isinstance(traffic, ReplayTraffic) or self.stack.record.route is None:
+            yield
+            return
+        with replaying(self.replay_settings(traffic)):
+            yield
+
+    def replay_settings(self, traffic: ReplayTraffic | None = None) -> ReplaySettings:
+        """Return how the log is played to what serves.
+
+        Args:
+            traffic: How; as the spec says by default.
+
+        Raises:
+            ShortlistError: Nothing serves.
+        """
+        declared, route, spec = self._context.serving.traffic, self.stack.record.route, self._context.spec
+        if route is None:
+            raise ShortlistError(f"spec '{spec}': nothing is served yet; make serve SPEC={spec}")
+        if traffic is None:
+            traffic = declared if isinstance(declared, ReplayTraffic) else ReplayTraffic(kind="replay")
+        return ReplaySettings(
+            data=self.declared_data(route.stable),
+            log=self._context.log_folder(),
+            traffic=traffic,
+            endpoint=Endpoint(port=self.stack.port, model=spec),
+            outcomes=self._context.paths.outcomes,
+            out=replay_folder(self._context.paths.root),
+        )
+
+    def declared_data(self, version: int) -> Data:
+        """Return the declaration of the log that a deployed version was trained with."""
+        folder = self.stack.places.versions / f"v{version}" / "model"
+        return Preprocessing.load(folder / Files.PREPROCESSING).plan.declared.data

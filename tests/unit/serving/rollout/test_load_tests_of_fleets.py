@@ -1,0 +1,62 @@
+"""What the load test of a rollout asks: scores, and slates of a version that makes them, here and on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient
+
+from shortlist.rollout import fleet_connection
+from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
+from shortlist.rollout.kserve.connection import KServeConnection
+from shortlist.rollout.local.connection import StackConnection
+from shortlist.rollout.local.deployment import Deployment
+from shortlist.spec.gates import Gates
+from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Serving
+from shortlist.storage.storage_config import StorageConfig
+
+RELEASED = Deployment(
+    version=2, kind="xgboost", model_folder=Path("model"), digest="", store=None, release=Path("stages")
+)
+SCORING = RELEASED.model_copy(update={"release": None})
+
+
+def here(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
+    stack: Any = SimpleNamespace(record=SimpleNamespace(versions={2: SimpleNamespace(ports=SimpleNamespace(http=81))}))
+    return StackConnection(context, stack)
+
+
+def there(context: FleetContext, monkeypatch: pytest.MonkeyPatch) -> FleetConnection:
+    monkeypatch.setattr("shortlist.rollout.kserve.connection.connect", ApiClient)
+    connection = KServeConnection(context)
+    connection.fleet = SimpleNamespace(  # type: ignore[assignment]
+        service_of=lambda version: f"demo-v{version}", owner=SimpleNamespace(namespace="ranking")
+    )
+    return connection
+
+
+@pytest.mark.parametrize(("connect", "address"), [(here, ("127.0.0.1", 81)), (there, ("demo-v2.ranking", 80))])
+def test_slates_are_asked_for_where_a_version_makes_them(
+    connect: Any, address: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int, Path | None]] = []
+
+    def failures(
+        port: int, model: str, data: Any, log: Path, limits: Any, release: Path | None, host: str
+    ) -> list[str]:
+        asked.append((host, port, release))
+        return ["too slow"]
+
+    declared = SimpleNamespace(plan=SimpleNamespace(declared=SimpleNamespace(data=None)))
+    monkeypatch.setattr(fleet_connection, "live_load_failures", failures)
+    monkeypatch.setattr(fleet_connection.Preprocessing, "load", lambda _: declared)
+    monkeypatch.setattr(FleetContext, "log_folder", lambda _: tmp_path)
+    stores = StorageConfig(folder=tmp_path / "stores")
+    context = FleetContext("demo", stores, Serving(), Gates(min_auc=0.6), Runtime())
+    connection = connect(context, monkeypatch)
+    assert [connection.load_failures(one) for one in (RELEASED, SCORING)] == [["too slow"]] * 2
+    assert asked == [(*address, Path("stages")), (*address, None)]
