@@ -9,7 +9,6 @@ from shortlist.rollout.checks import (
     Check,
     Health,
     degraded,
-    disconnects,
     distribution,
     errors,
     latency,
@@ -18,6 +17,7 @@ from shortlist.rollout.checks import (
 )
 from shortlist.rollout.checks_kpi import kpi
 from shortlist.rollout.checks_traffic import logging, split, traffic
+from shortlist.rollout.checks_users import disconnects, refusals, slates
 from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import RolloutEvidence
 from shortlist.spec.serving import Canary
@@ -83,6 +83,8 @@ def _checks(evidence: RolloutEvidence, policy: Canary, step: int, health: Health
         scores(now, limits),  # before errors: an answer without usable scores is an error too, but this says why
         errors(now, evidence.whole, limits),
         disconnects(now, evidence.whole, limits),
+        refusals(now, evidence.whole, policy, step),
+        slates(now, evidence.whole, policy, step),
         latency(evidence, policy, step),
         degraded(now, limits),
         logging(now, policy, step),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,8 @@ class SimulatedTraffic:
     """Median; the 99th percentile is 2.5 times as long."""
     hang_ups: float = 0.01
     """Share of requests whose client does not wait for the answer."""
+    mistaken_users: float = 0.0
+    """Share of users half of whose requests are wrong, whoever serves."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,10 @@ class Faults:
     constant: bool = False
     hang_ups: float = 0.0
     """Share of its requests whose client gives up, besides those who always do."""
+    refusals: float = 0.0
+    """Share of its requests that it refuses, besides those that are wrong."""
+    empty_slates: float = 0.0
+    """Share of its slates without any item."""
     lost_users: float = 0.0
     """Share of the canary's users that never arrive."""
 
@@ -69,23 +76,27 @@ class _Counts:
     """One track at one step, while it is being counted."""
 
     def __init__(self) -> None:
-        self.requests = self.failed = self.bad = self.disconnected = 0
+        self.requests = self.failed = self.bad = self.disconnected = self.refused = 0
         self.latencies = np.zeros(BUCKETS, dtype=np.int64)
         self.scores: Floats = np.zeros(0)
         self.scored: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """Users of the scores."""
 
-    def evidence(self, users: int, disconnected_users: int) -> TrackEvidence:
+    def evidence(self, users: _SeenUsers) -> TrackEvidence:
         logged = self.requests - self.failed + self.bad
         scores_per_user = np.bincount(self.scored).astype(np.float64)
         return TrackEvidence(
-            requests=self.requests + self.disconnected,
+            requests=self.requests + self.disconnected + self.refused,
             failed=self.failed,
+            client_errors=self.refused,
             disconnected=self.disconnected,
             answered=self.requests - self.failed,
-            users=users,
-            settled_users=users,
-            disconnected_users=disconnected_users,
+            users=users.seen,
+            settled_users=users.seen,
+            disconnected_users=users.gone,
+            refused_users=users.refused,
+            slate_users=users.seen,
+            empty_slate_users=users.empty,
             latencies=Latencies(self.latencies),
             to_log=self.requests - self.failed,
             logged=logged,
@@ -95,6 +106,15 @@ class _Counts:
             scores=np.sort(self.scores),
             score_users=float(self.scores.size**2 / max((scores_per_user**2).sum(), 1)),
         )
+
+
+class _SeenUsers(NamedTuple):
+    """How many users of a track asked, went away, were refused, got an empty slate."""
+
+    seen: int
+    gone: int
+    refused: int
+    empty: int
 
 
 class _Rollout:
@@ -109,7 +129,8 @@ class _Rollout:
         self.missing = self.random.random(world.users) < faults.lost_users
         self.shown, self.positive = np.zeros((world.users, steps)), np.zeros((world.users, steps))
         self.seen: Bools = np.zeros((world.users, steps), dtype=np.bool_)
-        self.gone: Bools = np.zeros((world.users, steps), dtype=np.bool_)
+        self.gone, self.refused, self.empty = (np.zeros((world.users, steps), dtype=np.bool_) for _ in range(3))
+        self.mistaken = np.random.default_rng([seed, 1]).random(world.users) < world.mistaken_users
         self.tracks = [(_Counts(), _Counts()) for _ in policy.steps]
 
     def go_on(self, step: int, seconds: float) -> None:
@@ -123,7 +144,7 @@ class _Rollout:
         self.gone[user[gone], step] = True
         for canary, counts in enumerate(self.tracks[step]):
             counts.disconnected += int((self.canary[user[gone], step] == bool(canary)).sum())
-        user = user[~gone]
+        user = self._answered(user[~gone], step)
         on_canary = self.canary[user, step]
         good = np.ones(user.size, dtype=np.bool_)
         for canary, counts in enumerate(self.tracks[step]):
@@ -133,6 +154,21 @@ class _Rollout:
         clicked = self.random.random(user.size) < rate
         self.shown[:, step] += np.bincount(user[good], minlength=self.world.users)
         self.positive[:, step] += np.bincount(user[good & clicked], minlength=self.world.users)
+
+    def _answered(self, user: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+        """Return the users of requests that are not refused; note who was refused, and whose slates are empty."""
+        world, faults, on_canary = self.world, self.faults, self.canary[user, step]
+        refused = np.zeros(user.size, dtype=np.bool_)
+        if world.mistaken_users or faults.refusals:
+            wrong = 0.5 * self.mistaken[user] + faults.refusals * on_canary
+            refused = self.random.random(user.size) < wrong
+            self.refused[user[refused], step] = True
+            for canary, counts in enumerate(self.tracks[step]):
+                counts.refused += int((on_canary[refused] == bool(canary)).sum())
+        if faults.empty_slates:
+            empty = on_canary & ~refused & (self.random.random(user.size) < faults.empty_slates)
+            self.empty[user[empty], step] = True
+        return user[~refused]
 
     def _serve(self, counts: _Counts, user: npt.NDArray[np.int64], faults: Faults) -> Bools:
         many, draw = user.size, self.random.random(user.size)
@@ -151,19 +187,30 @@ class _Rollout:
             counts.scored = np.concatenate([counts.scored, user[~failed]])
         return ~failed
 
-    def _users(self, step: int, chosen: Bools) -> tuple[int, int]:
-        return int((self.seen[:, step] & chosen).sum()), int((self.gone[:, step] & chosen).sum())
+    def _users(self, step: int, chosen: Bools) -> _SeenUsers:
+        return _SeenUsers(*(int((cells[:, step] & chosen).sum()) for cells in self._met))
+
+    @property
+    def _met(self) -> tuple[Bools, Bools, Bools, Bools]:
+        return self.seen, self.gone, self.refused, self.empty
 
     def evidence(self) -> RolloutEvidence:
         """Return what a reader of the logs would know."""
         steps = []
         for number, counts in enumerate(self.tracks):
             on_canary = self.canary[:, number]
-            stable, canary = (counts[side].evidence(*self._users(number, on_canary == side)) for side in (False, True))
+            stable, canary = (counts[side].evidence(self._users(number, on_canary == side)) for side in (False, True))
             steps.append(StepEvidence(stable, canary))
-        seen, gone = ((cells & ~self.canary).any(axis=1).sum() for cells in (self.seen, self.gone))
+        users = _SeenUsers(*(int((cells & ~self.canary).any(axis=1).sum()) for cells in self._met))
         whole = StepEvidence(
-            replace(_whole([step.stable for step in steps]), users=int(seen), disconnected_users=int(gone)),
+            replace(
+                _whole([step.stable for step in steps]),
+                users=users.seen,
+                disconnected_users=users.gone,
+                refused_users=users.refused,
+                slate_users=users.seen,
+                empty_slate_users=users.empty,
+            ),
             _whole([step.canary for step in steps]),
         )
         kpi = difference(UserValues(self.shown, self.positive, self.canary))

@@ -86,25 +86,6 @@ def errors(now: StepEvidence, whole: StepEvidence, limits: Guardrails) -> Check:
     return Check("errors", "ok", reason, numbers)
 
 
-def disconnects(now: StepEvidence, whole: StepEvidence, limits: Guardrails) -> Check:
-    """Breach when far more of the canary's users than of the stable track's go away before an answer.
-
-    A client that goes away says nothing of the release by itself: users count, not requests, and what they do on the
-    stable track is the measure, with one user more who went away than was seen there.
-    """
-    canary, stable = now.canary, whole.stable
-    gone, users = canary.disconnected_users, max(canary.users, canary.disconnected_users)
-    bound = lower_bound(gone, users, limits.confidence)
-    usual = min((stable.disconnected_users + 1) / (max(stable.users, stable.disconnected_users) + 1), 1.0)
-    limit = max(limits.max_error_rate, AS_BAD * usual)
-    numbers = {"requests": canary.disconnected, "users": gone, "low": bound, "limit": limit}
-    counts = f"{gone:,} of {users:,} users of the canary went away before an answer"
-    if bound > limit:
-        rate = f"{stable.disconnected_users:,} of {stable.users:,} of the stable track"
-        return Check("disconnects", "breach", f"{counts}, {rate}", numbers)
-    return Check("disconnects", "ok", f"{counts} ({canary.disconnected:,} requests)", numbers)
-
-
 def latency(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
     """Breach when more than 1 % of the canary's answers at this step are slower than the limit.
 

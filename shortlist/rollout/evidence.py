@@ -42,6 +42,12 @@ class TrackEvidence:
     """Those of requests that began so long ago that all that began with them have ended."""
     disconnected_users: int = 0
     """Those who went away before an answer at least once."""
+    refused_users: int = 0
+    """Those who got something wrong at least once, by the track's own judgement (4xx)."""
+    slate_users: int = 0
+    """Those with a slate in the prediction log, also an empty one."""
+    empty_slate_users: int = 0
+    """Those of them with an empty one."""
     latencies: Latencies = field(default_factory=Latencies)
     """Of those answered with scores, through Envoy."""
     to_log: int = 0
@@ -96,6 +102,8 @@ class TrackEvidence:
             "client_errors": self.client_errors,
             "disconnected": self.disconnected,
             "users": self.users,
+            "refused_users": self.refused_users,
+            "empty_slate_users": self.empty_slate_users,
             "p50_ms": _rounded(self.latencies.quantile_ms(0.50)),
             "p95_ms": _rounded(self.latencies.quantile_ms(0.95)),
             "p99_ms": _rounded(self.latencies.quantile_ms(0.99)),

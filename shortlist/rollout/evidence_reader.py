@@ -127,7 +127,9 @@ class EvidenceReader:
         for (step, canary), rows in requests.group_by("step", "canary"):
             self._tally(step, canary).add_requests(rows)
         named = pl.col("user").is_not_null()
-        self._users.disconnect(requests.filter("disconnected", named).with_columns(pl.col("user").hash()))
+        of_users = requests.filter(named).with_columns(pl.col("user").hash())
+        self._users.count(of_users.filter("disconnected"), "disconnected")
+        self._users.count(of_users.filter("client_error"), "refused")
         told = requests.select("user", "step", "canary", "began", "disconnected")
         self._see(self._arrivals.comparable(told))
         self._settle(self._settled.settled(told))
@@ -138,19 +140,22 @@ class EvidenceReader:
         nobody = pl.col("user").is_null()
         for (step, canary), rows in requests.filter(nobody).group_by("step", "canary"):
             self._tally(step, canary).anonymous += rows.height
-        self._users.see(requests.filter(~nobody).with_columns(pl.col("user").hash()))
+        self._users.count(requests.filter(~nobody).with_columns(pl.col("user").hash()), "seen")
 
     def _settle(self, requests: pl.DataFrame) -> None:
         """Count the users of requests with which nothing is under way any more."""
         nobody = pl.col("user").is_null()
         for (step, canary), rows in requests.filter(nobody).group_by("step", "canary"):
             self._tally(step, canary).anonymous_settled += rows.height
-        self._users.settle(requests.filter(~nobody).with_columns(pl.col("user").hash()))
+        self._users.count(requests.filter(~nobody).with_columns(pl.col("user").hash()), "settled")
 
     def _add_predictions(self, rows: pl.DataFrame) -> None:
         rows = _prepared(rows).filter(pl.col("step") < self._steps)
         for (step, canary), part in rows.group_by("step", "canary"):
             self._tally(step, canary).add_predictions(part)
+        slates = rows.filter("slate", "good")
+        self._users.count(slates, "slates")
+        self._users.count(slates.filter(pl.col("scores").list.len() == 0), "empty_slates")
         self._ledger.add(pl.Series(dtype=pl.UInt64), rows.filter(pl.col("status") == 200)["request"])
         self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
 

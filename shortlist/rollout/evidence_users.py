@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -21,13 +21,19 @@ _SCHEMA: Final = pl.Schema(
         "seen": pl.Int64(),
         "settled": pl.Int64(),
         "disconnected": pl.Int64(),
+        "refused": pl.Int64(),
+        "slates": pl.Int64(),
+        "empty_slates": pl.Int64(),
         "shown": pl.Int64(),
         "positive": pl.Int64(),
     }
 )
 
 
-_SEEN: Final = ("seen", "settled", "disconnected")
+Event = Literal["seen", "settled", "disconnected", "refused", "slates", "empty_slates"]
+"""What users are counted by: they told how the users are split; with them nothing is under way any more; their client
+went away; they were refused; they got a slate; they got one without any item."""
+_SEEN: Final[tuple[Event, ...]] = get_args(Event)
 _COUNTED: Final = (*_SEEN, "shown", "positive")
 
 
@@ -41,6 +47,12 @@ class SeenUsers:
     """Likewise, one that began so long ago that all that began with it have ended."""
     disconnected: int = 0
     """At least one before whose answer they went away."""
+    refused: int = 0
+    """At least one that was refused."""
+    slates: int = 0
+    """At least one that was answered with a slate."""
+    empty_slates: int = 0
+    """At least one that was answered with an empty slate."""
 
 
 class Users:
@@ -51,25 +63,13 @@ class Users:
         self._rows = pl.DataFrame(schema=_SCHEMA)
         self._halved = 0
 
-    def see(self, requests: pl.DataFrame) -> None:
-        """Count requests that tell how the users are split; columns user, step, canary."""
-        self._count(requests, "seen")
-
-    def settle(self, requests: pl.DataFrame) -> None:
-        """Count requests with which nothing is under way any more; columns user, step, canary."""
-        self._count(requests, "settled")
-
-    def disconnect(self, requests: pl.DataFrame) -> None:
-        """Count requests whose client went away; columns user, step, canary."""
-        self._count(requests, "disconnected")
+    def count(self, requests: pl.DataFrame, event: Event) -> None:
+        """Count requests by their users; columns user, step, canary."""
+        self._add(requests.select(*_KEYS, **_zeros(*_COUNTED) | {event: pl.lit(1, pl.Int64)}))
 
     def show(self, changes: pl.DataFrame) -> None:
         """Count items shown; columns user, step, canary, shown, positive."""
         self._add(changes.select(*_KEYS, **_zeros(*_SEEN), shown="shown", positive="positive"))
-
-    def _count(self, requests: pl.DataFrame, what: str) -> None:
-        counts = _zeros(*_COUNTED) | {what: pl.lit(1, pl.Int64)}
-        self._add(requests.select(*_KEYS, **counts))
 
     def _add(self, new: pl.DataFrame) -> None:
         if new.is_empty():

@@ -108,19 +108,20 @@ def split_evidence(canary: int, total: int, share: float) -> float:
     return float(np.exp(min(other - declared, 700.0)))
 
 
-def share_evidence(count: int, total: int, limit: float) -> float:
+def share_evidence(count: int, total: int, limit: float, prior: tuple[float, float] = SHARE_PRIOR) -> float:
     """Return how much better shares above a limit explain a count than the limit does.
 
-    The likelihood ratio of a mixture, here of the part of Beta(1, 10) above the limit. Every part of it only falls on
-    average when the true share is at the limit or below, so it passes 1 / alpha with probability alpha at most, over
-    all looks (Robbins, 1970; Howard, Ramdas, McAuliffe and Sekhon, 2021).
+    The likelihood ratio of a mixture, of the part of a beta distribution above the limit. Every part of it only falls
+    on average when the true share is at the limit or below, so it passes 1 / alpha with probability alpha at most,
+    over all looks (Robbins, 1970; Howard, Ramdas, McAuliffe and Sekhon, 2021).
 
     Args:
         count: Answers of the kind that is limited.
         total: All answers.
         limit: Between 0 and 1.
+        prior: The beta distribution's two numbers.
     """
-    first, second = SHARE_PRIOR
+    first, second = prior
     mixed = betaln(first + count, second + total - count) - betaln(first, second)
     above = betaincc(first + count, second + total - count, limit)
     if above == 0:  # a number too small to write down: the count is far below the limit

@@ -37,6 +37,7 @@ class TrackCounts:
     """Requests without a user, each a user of its own."""
     anonymous_settled: int = 0
     anonymous_disconnected: int = 0
+    anonymous_refused: int = 0
     logged: int = 0
     bad: int = 0
     degraded: int = 0
@@ -56,6 +57,7 @@ class TrackCounts:
         self.client_errors += int(rows["client_error"].sum())
         self.disconnected += int(rows["disconnected"].sum())
         self.anonymous_disconnected += int((rows["disconnected"] & rows["user"].is_null()).sum())
+        self.anonymous_refused += int((rows["client_error"] & rows["user"].is_null()).sum())
         self.answered += int(rows["answered"].sum())
         self.to_log += int(rows["to_log"].sum())
         numbers = buckets_of(rows.filter("answered")["us"].drop_nulls().to_numpy())
@@ -87,6 +89,9 @@ class TrackCounts:
             users=seen.users + self.anonymous,
             settled_users=seen.settled + self.anonymous_settled,
             disconnected_users=seen.disconnected + self.anonymous_disconnected,
+            refused_users=seen.refused + self.anonymous_refused,
+            slate_users=seen.slates,
+            empty_slate_users=seen.empty_slates,
             latencies=Latencies(self.latencies.copy()),
             kpi=kpi,
             kpi_users=kpi_users,
@@ -95,7 +100,7 @@ class TrackCounts:
         )
 
     def __add__(self, other: TrackCounts) -> TrackCounts:
-        names = (*_COUNTS, "anonymous", "anonymous_settled", "anonymous_disconnected", "latencies")
+        names = (*_COUNTS, "anonymous", "anonymous_settled", "anonymous_disconnected", "anonymous_refused", "latencies")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         sample = pl.concat([self.sample, other.sample]).bottom_k(SAMPLE, by="draw")
         return TrackCounts(**sums, sample=sample)

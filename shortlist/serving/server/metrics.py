@@ -36,6 +36,12 @@ class Metrics:
         self.short_slates = Counter(
             "shortlist_short_slates", "Slates of fewer items than were asked for", registry=self._registry
         )
+        self.empty_slates = Counter(
+            "shortlist_empty_slates",
+            "Slates without any item, by reason: no_candidates, filtered, no_value (no candidate's is a number)",
+            ["reason"],
+            registry=self._registry,
+        )
         self.candidates = Counter(
             "shortlist_candidates", "Candidates after filters, by the source that ranked each highest", ["source"],
             registry=self._registry,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -84,7 +84,7 @@ class Recommending:
         return self._release.has_looked and (self._history is None or self._history.has_looked)
 
     async def answer(self, question: InferenceRequest, place: Place | None) -> InferenceResponse:
-        """Return the slate of a request.
+        """Return the slate of a request; an empty one says why (`empty`), for what removed every item is the release.
 
         Args:
             question: The request.
@@ -108,8 +108,6 @@ class Recommending:
         await self._service.note(shown, question.origin, request.id, given, times)
         if bad:
             raise BadScoresError(f"the model gave {bad} of {len(scored.scores)} scores that are no finite numbers")
-        if not len(slate.items):
-            raise BadRequestError(f"none of {found.rows.height} candidates has a value that is a number")
         self._count(request, found, slate)
         return self._response(request, found, scored, slate)
 
@@ -128,11 +126,6 @@ class Recommending:
             found = stages.find(request)
         except SlateRequestError as error:
             raise BadRequestError(str(error)) from None
-        if not found.rows.height:
-            removed = ", ".join(f"'{name}' removed {count}" for name, count in found.removed_counts.items())
-            raise BadRequestError(
-                f"no item is left for this request: {found.retrieved} candidates, {removed or 'none of any source'}"
-            )
         return found.head(self._most)
 
     def _given(
@@ -161,6 +154,8 @@ class Recommending:
         metrics.rows.inc(found.rows.height)
         metrics.slates.inc()
         metrics.short_slates.inc(len(slate.items) < request.k)
+        if not len(slate.items):
+            metrics.empty_slates.labels(_empty_reason(found)).inc()
         for name, count in found.source_counts.items():
             metrics.candidates.labels(name).inc(count)
         for name, count in found.removed_counts.items():
@@ -183,7 +178,22 @@ class Recommending:
         told: dict[str, bool | str] = {
             "explored": slate.explored, "short": len(items) < request.k, "fallback": ",".join(found.fallback),
         }  # fmt: skip
+        if not len(items):
+            told["empty"] = _why_empty(found)
         return InferenceResponse(scored.scores[slate.rows], request.id, scored.degraded, beside, told)
+
+
+def _empty_reason(found: FoundCandidates) -> Literal["no_candidates", "filtered", "no_value"]:
+    if found.rows.height:
+        return "no_value"
+    return "filtered" if found.retrieved else "no_candidates"
+
+
+def _why_empty(found: FoundCandidates) -> str:
+    if found.rows.height:
+        return f"none of {found.rows.height} candidates has a value that is a number"
+    removed = ", ".join(f"'{name}' removed {count}" for name, count in found.removed_counts.items())
+    return f"no item is left for this request: {found.retrieved} candidates, {removed or 'none of any source'}"
 
 
 def journey_of(request: SlateRequest, found: FoundCandidates, scored: Scored) -> tuple[Any, ...]:

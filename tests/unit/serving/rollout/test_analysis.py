@@ -72,7 +72,7 @@ def test_a_good_canary_goes_on_and_ends_well(step: int, decision: str) -> None:
 def test_the_order_of_the_checks_is_the_order_in_which_they_count() -> None:
     names = [check.name for check in analyze_step(healthy(), POLICY, 1, 10, WELL).checks]
     assert names == [
-        *("traffic", "split", "readiness", "scores", "errors", "disconnects"),
+        *("traffic", "split", "readiness", "scores", "errors", "disconnects", "refusals", "slates"),
         *("latency", "features", "logging", "distribution", "kpi"),
     ]
 
@@ -197,6 +197,48 @@ def test_users_who_hang_up_on_the_canary_alone_are_a_breach() -> None:
     assert "200 of 500 users of the canary went away before an answer, 0 of 500" in judgement.reason
     everywhere = replace(evidence, whole=StepEvidence(track(29_000, 10_000, disconnected_users=3_000), gone))
     assert words(analyze_step(everywhere, POLICY, 0, 10, WELL)) == {}
+
+
+@pytest.mark.parametrize(
+    ("check", "what", "count"),
+    [("refusals", "were refused", "refused_users"), ("slates", "got an empty slate", "empty_slate_users")],
+)
+class TestUsersWhoGetNothing:
+    """Those whose requests are refused, and those whose slates hold no item."""
+
+    def of(self, count: str, met: int, users: int = 500, requests: int = 1_000) -> TrackEvidence:
+        return track(requests, users, slate_users=users, **{count: met})
+
+    def test_many_on_the_canary_alone_are_a_breach(self, check: str, what: str, count: str) -> None:
+        evidence = with_step(0, self.of(count, 0, 9_500, 19_000), self.of(count, 200))
+        judgement = analyze_step(evidence, POLICY, 0, 1, WELL)
+        assert (judgement.decision, words(judgement)) == ("roll_back", {check: "breach"})
+        assert judgement.reason == f"at 5 %: 200 of 500 users of the canary {what}, 0 of 9,500 of the stable track"
+
+    def test_as_many_on_both_tracks_are_none(self, check: str, what: str, count: str) -> None:
+        evidence = with_step(0, self.of(count, 3_800, 9_500, 19_000), self.of(count, 200))
+        assert analyze_step(evidence, POLICY, 0, 10, WELL).decision == "proceed", (check, what)
+
+    def test_one_user_again_and_again_is_none(self, check: str, what: str, count: str) -> None:
+        one = replace(self.of(count, 1, 20, 400), client_errors=380)
+        judgement = analyze_step(with_step(0, self.of(count, 0, 380, 19_000), one), POLICY, 0, 10, WELL)
+        assert f"1 of 20 users of the canary {what}" in said(judgement, check).reason
+        assert judgement.decision == "proceed"
+
+    def test_no_more_than_the_share_of_errors_that_is_allowed_is_none(self, check: str, what: str, count: str) -> None:
+        evidence = with_step(1, self.of(count, 0, 5_000, 10_000), self.of(count, 50, 5_000, 10_000))
+        judgement = analyze_step(evidence, POLICY, 1, 10, WELL)
+        assert said(judgement, check).numbers["odds"] > 1e9, what  # certain, and too little
+        assert judgement.decision == "proceed"
+
+    def test_at_100_percent_the_rollout_waits(self, check: str, what: str, count: str) -> None:
+        now = with_step(LAST, canary=self.of(count, 2_000, 10_000, 20_000))
+        worse, alike = (
+            replace(now, whole=replace(now.whole, stable=self.of(count, before, 29_000))) for before in (29, 5_800)
+        )
+        judgement = analyze_step(worse, POLICY, LAST, 10, WELL)
+        assert (judgement.decision, words(judgement)) == ("hold", {check: "wait"}), what
+        assert analyze_step(alike, POLICY, LAST, 10, WELL).decision == "promote"
 
 
 def test_at_100_percent_only_the_absolute_limit_holds_for_nobody_is_there_to_compare_with() -> None:

@@ -204,6 +204,35 @@ def test_at_the_last_step_nobody_is_left_to_compare_with(logs: Logs) -> None:
     assert read(logs).at(3).canary.users == 2
 
 
+def test_users_who_are_refused_are_counted_once_by_each_tracks_own_word(logs: Logs) -> None:
+    logs.ask(
+        *(logs.line(f"a{number}", status=400) for number in range(38)),
+        *(logs.line(f"b{number}", status=200, user=f"v{number}") for number in range(3)),
+        logs.line("c", status=400, user="v1", track="canary"),
+        logs.line("d", grpc=3, path=GRPC, user="v2", track="canary"),
+        logs.line("e", status=404, user=None, track="canary"),
+        logs.line("f", status=404, user=None, track="canary"),
+    )
+    now = read(logs).at(0)
+    assert (now.stable.client_errors, now.stable.refused_users) == (38, 1)
+    assert (now.canary.client_errors, now.canary.refused_users) == (4, 4)  # who names no user is one for each request
+
+
+def test_users_who_get_an_empty_slate_are_counted(logs: Logs) -> None:
+    slate = {"track": "canary", "routed_by_user": True, "slate:asked": 3}
+    logs.answer(
+        {"request_id": "a", **slate},
+        {"request_id": "b", **slate, "items": [], "scores": []},
+        {"request_id": "c", **slate, "items": [], "scores": []},
+        {"request_id": "d", **slate, "user": "u2"},
+        {"request_id": "e", **slate, "user": "u3", "items": [], "scores": [], "status": 500},  # a failure
+        {"request_id": "f", "track": "canary", "user": "u4", "items": [], "scores": []},  # brought no candidates
+    )
+    canary = read(logs).at(0).canary
+    assert (canary.slate_users, canary.empty_slate_users) == (2, 1)
+    assert read(logs).whole.canary.empty_slate_users == 1
+
+
 def test_a_user_on_both_tracks_of_one_step_flaps(logs: Logs) -> None:
     logs.ask(logs.line("a"), logs.line("b", track="canary"), logs.line("c", user="u2"))
     assert read(logs).at(0).flapped == 1
@@ -509,7 +538,7 @@ def test_many_users_are_sampled_without_moving_the_mean() -> None:
     users, number = Users(kept=1_000), 20_000
     ids = pl.Series(range(number)).hash()
     frame = pl.DataFrame({"user": ids, "step": [0] * number, "canary": np.arange(number) % 4 == 0})
-    users.see(frame)
+    users.count(frame, "seen")
     users.show(frame.with_columns(shown=pl.lit(1), positive=(pl.int_range(pl.len()) % 10 < 3).cast(pl.Int64)))
     values = users.values(1)
     assert values.shown.shape[0] <= 1_000

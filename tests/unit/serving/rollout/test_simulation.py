@@ -96,6 +96,24 @@ def test_users_who_move_and_a_kpi_that_drifts_leave_the_error_rate_alone() -> No
     assert naive > 30  # totals over unequal steps would call most good canaries worse
 
 
+def test_users_who_are_refused_on_either_track_are_rarely_the_canarys_fault_though_one_looks_a_hundred_times() -> None:
+    generator, rollouts, users = np.random.default_rng(17), 1_000, 200
+    looks = np.arange(2, users + 1, 2)
+
+    def alarms(declared: float, true: float) -> Floats:
+        canary = generator.binomial(2, true, (rollouts, looks.size)).cumsum(axis=1)
+        odds = [
+            [share_evidence(int(c), int(n), declared, (1, 1)) for c, n in zip(row, looks, strict=True)]
+            for row in canary
+        ]
+        return np.asarray(np.array(odds) > 4 / (1 - 0.999))
+
+    for declared in (0.05, 0.25, 0.5):
+        assert alarms(declared, declared).any(axis=1).mean() <= 0.001  # found: 0.0 % of 3 000
+    # Half of the refused users are the canary's, which has a twentieth of all: known within twenty of them.
+    assert alarms(0.05, 0.5)[:, looks <= 20].any(axis=1).mean() > 0.8  # found: 87 %
+
+
 def test_the_split_test_rarely_alarms_and_finds_seven_percent_where_five_are_declared() -> None:
     generator, rollouts, users = np.random.default_rng(3), 1_000, 10_000
     looks = np.linspace(0, users, LOOKS + 1).astype(int)[1:]
@@ -166,6 +184,8 @@ def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
         (Faults(constant=True), "scores", 0),
         (Faults(score_shift=3), "distribution", 0),
         (Faults(lost_users=0.4), "split", 2),
+        (Faults(refusals=0.05), "refusals", 1),
+        (Faults(empty_slates=0.4), "slates", 0),
         (Faults(hang_ups=0.3), "disconnects", 1),  # it does not answer before its clients give up
     ],
 )
@@ -173,6 +193,12 @@ def test_a_fault_is_rolled_back_by_the_check_that_is_for_it(faults: Faults, chec
     for one in ends(faults, 8):
         assert (one.decision, one.check) == ("roll_back", check), one.reason
         assert one.step <= longest_step
+
+
+def test_users_who_send_what_is_wrong_on_either_track_leave_the_error_rate_alone() -> None:
+    good = ends(Faults(), 40, SimulatedTraffic(mistaken_users=0.1))
+    assert not [one.reason for one in good if one.check in {"refusals", "slates"}]
+    assert Counter(one.decision for one in good)["roll_back"] <= 1
 
 
 def test_a_canary_worse_by_the_allowed_drop_is_not_promoted() -> None:

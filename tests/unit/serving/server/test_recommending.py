@@ -148,16 +148,43 @@ def test_a_mistake_of_the_client_is_one_sentence(local: Shop, inputs: dict[str, 
         raise local.ask(local.parts(), inputs)[0]  # type: ignore[misc] # it is no answer
 
 
-def test_filters_that_leave_nothing_say_which(local: Shop) -> None:
-    parts = local.parts({"rules": [{"kind": "where", "name": "heavy", "keep": "weight > 99"}]})
-    (refused,) = local.ask(parts, {"user_id": 1})
-    assert str(refused) == "no item is left for this request: 8 candidates, 'heavy' removed 8"
+@pytest.mark.parametrize(
+    ("filters", "ordering", "why", "reason"),
+    [
+        (
+            {"rules": [{"kind": "where", "name": "heavy", "keep": "weight > 99"}]},
+            None,
+            "no item is left for this request: 8 candidates, 'heavy' removed 8",
+            "filtered",
+        ),
+        (None, {"value": "score / (weight - weight)"}, "none of 8 candidates has a value that is a number", "no_value"),
+    ],
+)
+def test_an_empty_slate_is_an_answer_that_says_why(
+    local: Shop, filters: Any, ordering: Any, why: str, reason: str
+) -> None:
+    parts = local.parts(filters, ordering, log={"feature_sampling": 1.0})
+    (answer,) = local.ask(parts, {"user_id": 1})
+    assert outputs(answer) == {name: [] for name in parts.service.outputs_of(RECOMMEND)}
+    assert isinstance(answer, InferenceResponse)
+    assert answer.told == {"explored": False, "short": True, "fallback": "", "empty": why}
+    text = parts.service.metrics.text().decode()
+    assert f'shortlist_empty_slates_total{{reason="{reason}"}} 1.0' in text
+    assert "shortlist_slates_total 1.0" in text
+    (row,) = local.logged(parts)
+    assert (row["status"], row["items"], row["scores"], row["slate:asked"]) == (200, [], [], 3)
+    assert row["slate:retrieved"] == 8 and sum(row["slate:filter_counts"]) + len(row["slate:candidates"]) == 8
+    shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
+    shutil.copytree(parts.service.settings.model_folder, local.folder / "versions" / "v3" / "model")
+    version = ServedVersion.open(places_of(local), 3)
+    assert replay(find_slate(places_of(local), "r0"), version, version.recommender()) == []
+    assert "the same, bit by bit" in "\n".join(explain(places_of(local), "r0"))
 
 
 def test_columns_of_the_user_and_of_the_request_decide(local: Shop) -> None:
     parts = local.parts({"rules": [{"kind": "where", "keep": "city = 'Oslo' OR page = 'home'"}]})
     oslo, elsewhere, home = local.ask(parts, {"user_id": 1}, {"user_id": 2}, {"user_id": 2, "page": "home"})
-    assert isinstance(elsewhere, BadRequestError)
+    assert outputs(elsewhere)["item_id"] == []
     assert len(outputs(oslo)["item_id"]) == len(outputs(home)["item_id"]) == 3
 
 
