@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pytest
 
-from tests.page_rules import problems_of
+from tests.page_rules import HOSTILE, injected, problems_of
 
 GOOD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title></head><body>
 <h1>One</h1><h2 id="a">Two</h2><section aria-labelledby="a">
@@ -37,3 +39,19 @@ def test_a_bad_page_is_told_what_is_wrong(was: str, becomes: str, said: str) -> 
     assert was in GOOD
     changed = GOOD.replace(was, becomes, 1).replace("</h2>", "</h3>" if becomes == "<h3" else "</h2>")
     assert any(said in problem for problem in problems_of(changed))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "<p>{}</p>",
+        '<a title="{}">x</a>',
+        "<script>const rows = ['{}']</script>",
+        "<svg><text>{}</text></svg>",
+    ],
+)
+def test_a_page_that_obeys_is_found_and_one_that_shows_is_not(template: str) -> None:
+    assert injected(template.format(HOSTILE)) != []
+    shown = escape(HOSTILE) if "<script>" not in template else HOSTILE.replace("<", "\\u003c").replace("'", "\\u0027")
+    assert injected(template.format(shown), least=0) == []
+    assert injected("<p>nothing</p>") == ["shown 0 times, not 1"]

@@ -98,6 +98,7 @@ def _page(result: Result, spec: str) -> str:
     title = f"Tuning {result.model} of {spec}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         + "".join(f"<p>{escape(line)}</p>" for line in summary(result))
         + f"{figures}<h2>Trials</h2><table><tr>{head}</tr>{''.join(_row(one, keys) for one in result.trials)}</table>"

@@ -19,9 +19,9 @@ from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report
 from shortlist.report.summary import EngineNumbers, Failure
 from shortlist.spec.gates import Gates
-from shortlist.storage.artefacts import IntegrityError, write_json, write_manifest
+from shortlist.storage.artefacts import IntegrityError, read_json, write_json, write_manifest
 from shortlist.storage.tables import DayTableWriter
-from tests.page_rules import problems_of
+from tests.page_rules import HOSTILE, injected, planted, problems_of
 
 Frame = Callable[..., pl.DataFrame]
 SKEW = {"rows_checked": 500, "historical_mismatches": 0, "online_mismatches": 0, "row_count_ok": True, "columns": {}}
@@ -173,6 +173,29 @@ def test_every_link_leads_somewhere(page: RunPage) -> None:
 def test_other_peoples_text_is_escaped(page: RunPage) -> None:
     assert "label = &lt;b&gt;" in render(page)
     assert "3 of 10 &lt;i&gt;" in render(STOPPED)
+
+
+def test_no_text_of_a_run_runs_on_its_page(
+    page: RunPage, tmp_path: Path, frame: Frame, limits: Gates, validate_export: Callable[..., None]
+) -> None:
+    tabs = pl.concat_str(pl.lit(HOSTILE), pl.col("slice_tab").cast(pl.String))
+    for name, scores in (("xgboost", frame()), ("popularity", frame().with_columns(score=pl.lit(0.25)))):
+        scores.with_columns(slice_tab=tabs).write_parquet(tmp_path / name / Files.SCORES)
+    wrong = {"source_file": [f"{HOSTILE}.csv"], "source_line": [7], "rule": [HOSTILE], "detail": [HOSTILE]}
+    pl.DataFrame(wrong).write_parquet(tmp_path / "quarantine" / Files.QUARANTINE)
+    record = read_json(tmp_path / "model" / Files.MODEL) | {"importance": {HOSTILE: 1.0}}
+    write_json(tmp_path / "model" / Files.MODEL, record)
+    write_manifest(tmp_path / "model")
+    validate_export(tmp_path / "model", tmp_path / "proof", limits)
+    candidates = {"xgboost": Candidate(tmp_path / "model", tmp_path / "xgboost", tmp_path / "proof")}
+    evidence = (tmp_path / name for name in ("log", "skew", "champion", "popularity"))
+    evaluate_gates(limits, 1, candidates, *evidence, tmp_path / "verdict")
+    folders = {"models": page.models, "mlflow_runs": {"xgboost": HOSTILE}}
+    failed = page.model_copy(update={"failure": Failure(step="validate", message="no"), "notice": "no better"})
+    for one in (page, failed):
+        html = render(planted(one, kept={"started", "role"}).model_copy(update=folders))
+        assert injected(html, least=12) == []
+        assert problems_of(html) == []
 
 
 def test_a_stopped_run_says_where_why_and_what_is_missing() -> None:

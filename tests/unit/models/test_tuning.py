@@ -29,6 +29,7 @@ from shortlist.training.tuning.search import STUDY, Result, Search, Trial, searc
 from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
 from shortlist.training.tuning.tracked import TrackedSearch
 from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, measure, run_trial
+from tests.page_rules import HOSTILE, injected, planted
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 TREES = next(iter(KINDS))
@@ -392,6 +393,16 @@ def test_the_patch_and_the_printed_command_say_the_same(result: Result, tmp_path
     page = (tmp_path / PAGE).read_text()
     assert page.count("<svg") == 2
     assert "&lt;no memory&gt;" in page
+
+
+def test_no_text_of_a_search_runs_on_its_page(result: Result, tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    hostile = planted(result, kept={"importance"})
+    one = hostile.trials[-1].model_copy(update={"state": "finished", "value": 0.72})
+    write_outcome(hostile.model_copy(update={"trials": (*hostile.trials[:-1], one)}), HOSTILE, folder)
+    page = (folder / PAGE).read_text()
+    assert injected(page, least=8) == []
+    assert "default-src 'none'" in page
 
 
 def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: Result, tmp_path: Path) -> None:

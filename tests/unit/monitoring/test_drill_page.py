@@ -25,7 +25,7 @@ from monitoring.pages.drill_page import (
 from monitoring.pages.drill_plot import drill_plot
 from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
 from shortlist.rollout.page import NOTHING
-from tests.page_rules import problems_of
+from tests.page_rules import injected, planted, problems_of
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -162,6 +162,12 @@ def test_names_are_shown_and_not_obeyed() -> None:
     plot = drill_plot(DAYS, (_Named(hostile),))
     assert plot is not None
     assert "<script" not in plot.svg
+
+
+def test_no_text_of_a_drill_runs_on_the_page() -> None:
+    page = render_drill(planted(drill(BROKEN, scenario(), UNSEEN), kept={"kind"}))
+    assert injected(page, least=3) == []
+    assert problems_of(page) == []
 
 
 def _said(shown: Drill, width: int) -> str:

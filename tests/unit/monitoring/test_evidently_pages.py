@@ -23,6 +23,8 @@ from monitoring.reference.reference import ColumnReference, ModelReference, Refe
 from monitoring.windows.live_window import LiveWindow
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import DriftLimits
+from tests.page_rules import HOSTILE as ANY_PAGES
+from tests.page_rules import injected
 
 KINDS: dict[str, Kind] = {
     "item_id": "categorical", "device": "categorical", "duration": "numeric", "age": "numeric", "tags": "tags",
@@ -125,6 +127,7 @@ class Scripts(HTMLParser):
 
 
 HOSTILE = (
+    ANY_PAGES,
     "</script><script>alert(1)</script>", "<!--<script>",
     "]]><img src=x onerror=alert(1)>", "'\"`${alert(1)}", "\u2028</style>",
     "&lt;b&gt;", "$a^$",
@@ -142,6 +145,7 @@ def test_values_of_a_log_are_never_markup(tmp_path: Path, pages: dict[str, str])
     for path in written:
         found, usual = Scripts(path.read_text(encoding="utf-8")), Scripts(pages[path.name])
         assert (found.tags, found.handlers) == (usual.tags, usual.handlers)
+        assert injected(path.read_text(encoding="utf-8"), least=0) == []
     drift = written[0].read_text(encoding="utf-8")
     assert "alert(1)" in drift and "<script>alert" not in drift  # it is shown, as text
 

@@ -31,7 +31,7 @@ from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.spec.serving import Canary
-from tests.page_rules import problems_of
+from tests.page_rules import injected, planted, problems_of
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -353,6 +353,12 @@ def test_only_pages_that_are_there_are_linked(tmp_path: Path) -> None:
     assert sorted(links) == sorted(
         ["../../run/report.html", f"../../rollouts/{promoted.id}/rollout.html", "windows/1/drift.html"]
     )
+
+
+def test_no_text_of_the_loop_runs_on_the_page() -> None:
+    page = render(planted(story(), kept={"kind", "rollout"}), Path("/nowhere"))
+    assert injected(page, least=20) == []
+    assert problems_of(page) == []
 
 
 HOSTILE = '"><script>alert(1)</script>'

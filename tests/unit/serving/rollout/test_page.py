@@ -20,7 +20,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.state_machine import advance
 from shortlist.rollout.terminal import line, verdict_table, watched
 from shortlist.spec.serving import Canary
-from tests.page_rules import problems_of
+from tests.page_rules import injected, planted, problems_of
 
 STEPS = (5, 25, 50, 100)
 
@@ -121,6 +121,13 @@ def test_what_others_printed_is_shown_and_not_obeyed() -> None:
     page = render(record.model_copy(update={"state": state}))
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize("record", [story(bad_step=1), story(stop=Phase.SHIFTING), aborted()])
+def test_no_text_of_a_record_runs_on_the_page(record: RolloutRecord) -> None:
+    page = render(planted(record, kept={"time", "began", "rollout", "digest"}))
+    assert injected(page, least=5) == []
+    assert problems_of(page) == []
 
 
 def test_there_is_no_picture_when_nobody_got_it() -> None:
