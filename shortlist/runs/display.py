@@ -17,7 +17,7 @@ from rich.text import Text
 
 from shortlist.contracts import Files
 from shortlist.report.titles import TITLES, step_of, steps_of, title_of
-from shortlist.runs.next_steps import next_steps
+from shortlist.runs.next_steps import after_failure, next_steps
 from shortlist.runs.runner import task_steps
 
 _REFRESH_SECONDS = 0.1
@@ -140,6 +140,8 @@ class Display:
             message = "\n".join(self.failed.values()) or self.fault(run)
             self._console.print(f"\n[bold red]Stopped[/] after {seconds:.0f} s.\n")
             self._console.print(message, markup=False)
+            if advice := after_failure(run, self._asked, self.failed):
+                self._console.print(f"\n{advice}", markup=False, soft_wrap=True)
             self._console.print(f"\nPage: {latest / Files.REPORT}    Log: {latest / 'pipeline.log'}", soft_wrap=True)
         else:
             self._console.print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,8 @@ from shortlist.contracts import Files
 from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Metric
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
-_CHECK: Final = "shortlist check {spec}{log}"
+_CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
+_READS_LOG: Final = frozenset(("ingest", "ingest_files", "join_raw_log", "validate", "validate_days", "join_valid_log"))
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
     "skew": ("{page}#features", "the rows whose features differ between training and Feast"),
@@ -38,15 +39,33 @@ def next_steps(run: Path, asked: str, page: Path) -> str:
         page: The run's page, as the user reaches it.
     """
     summary = json.loads((run / Files.SUMMARY).read_text())
-    arguments = run / "arguments.json"
-    given = json.loads(arguments.read_text()) if arguments.is_file() else {}
-    best = _best_of(summary, "candidate")
+    given, best = _given(run), _best_of(summary, "candidate")
     trained = sorted(name for name, model in summary["models"].items() if model.get("role") != "champion")
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality(summary, best), _slates(summary)))
     commands = _commands(summary, best, asked or summary["spec"], given, page)
     width = max(len(command) for command, _ in commands)
     return "\n".join([*lines, "Next:", *(f"  {command:<{width}}   {what}" for command, what in commands)])
+
+
+def after_failure(run: Path, asked: str, failed: Collection[str]) -> str:
+    """Return the command that lists all problems of a log at once, where a step stopped at one; empty elsewhere.
+
+    Args:
+        run: The run's folder.
+        asked: What the user calls the spec; empty where the run is not of the whole log.
+        failed: Names of the steps that stopped with a message.
+    """
+    if not asked or not _READS_LOG & set(failed):
+        return ""
+    location = _given(run).get("log", {}).get("location")
+    command = _CHECK.format(spec=asked, log=f" --data {location}" if location else "")
+    return f"A run stops at its first problem; this lists those of the log at once: {command}"
+
+
+def _given(run: Path) -> dict[str, Any]:
+    arguments = run / "arguments.json"
+    return json.loads(arguments.read_text()) if arguments.is_file() else {}
 
 
 def _best_of(summary: Mapping[str, Any], role: str) -> str:

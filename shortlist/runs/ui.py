@@ -35,4 +35,6 @@ def serve(runs: Path, port: int) -> None:
     server = ["-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     store = ["--backend-store-uri", uri, "--default-artifact-root", (stores / "mlflow").as_uri()]
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    # Jobs evaluate language models; their processes take as long to start as the server.
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     os.execv(sys.executable, [sys.executable, *server, *store])  # noqa: S606 - our own interpreter

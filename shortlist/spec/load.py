@@ -66,9 +66,8 @@ def parse_spec(text: str, origin: str = "spec", changes: Sequence[str] = ()) -> 
     except YamlError as error:
         raise SpecError(f"{origin}: not valid YAML\n  {str(error).replace(chr(10), chr(10) + '  ')}") from None
     if not isinstance(raw, dict):
-        raise SpecError(
-            f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {type(raw).__name__})"
-        )
+        got = "an empty file" if raw is None else type(raw).__name__
+        raise SpecError(f"{origin}: a spec is a mapping with the keys {', '.join(Spec.model_fields)} (got {got})")
     for change in (one for text in changes for one in split_changes(text, Spec.model_fields)):
         try:
             apply_change(raw, change)

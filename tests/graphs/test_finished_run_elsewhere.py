@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +21,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, Files, ShortlistError
+from shortlist.serving.processes.ports import free_ports
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
@@ -61,20 +70,103 @@ def of_model(finished: Any, task: str, model: str) -> dict[str, Any]:
     raise AssertionError(f"no task {task} of {model}")
 
 
-def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(finished: Any, loaded: Any) -> None:
+@pytest.fixture
+def scored(finished: Any) -> pl.DataFrame:
+    """Raw rows of the test days, with the scores that training gave them."""
     scores = Path(of_model(finished, "train", "xgboost")["scores"]["uri"]) / Files.SCORES
     # A refitted model leaves the scores that it gave to the validation days before it learnt them.
     tested = pl.read_parquet(scores).filter(pl.col("split") == "test")
-    scored = tested.select(Columns.IMPRESSION, Columns.DAY, pl.col("score").alias("trained"))
+    trained = tested.select(Columns.IMPRESSION, Columns.DAY, pl.col("score").alias("trained"))
     log = DayTable.open(Path(step(finished, "validate")["valid_log"]["uri"]), Files.LOG)
-    rows = pl.concat([frame for _, frame in log.frames(set(scored[Columns.DAY].to_list()))]).join(
-        scored.drop(Columns.DAY), on=Columns.IMPRESSION
+    rows = pl.concat([frame for _, frame in log.frames(set(trained[Columns.DAY].to_list()))]).join(
+        trained.drop(Columns.DAY), on=Columns.IMPRESSION
     )
-    assert rows.height == scored.height > 500
+    assert rows.height == trained.height > 500
+    return rows.with_columns(pl.col(Columns.TIME).dt.epoch("us"))
+
+
+@contextmanager
+def answering(command: list[str], url: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A server of MLflow's, from when it answers until the end of the block."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **environment},
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 240
+        while True:
+            try:
+                urllib.request.urlopen(url, timeout=5).close()  # noqa: S310 - on this machine
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < until, f"{command} does not answer"
+                time.sleep(0.2)
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(loaded: Any, scored: pl.DataFrame) -> None:
     names = loaded.metadata.get_input_schema().input_names()
-    moments = rows.with_columns(pl.col(Columns.TIME).dt.epoch("us"))
-    got = loaded.predict(moments.select(names).to_pandas())
-    assert np.abs(got - rows["trained"].to_numpy()).max() < 1e-6
+    got = loaded.predict(scored.select(names).to_pandas())
+    assert np.abs(got - scored["trained"].to_numpy()).max() < 1e-6
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(400)
+def test_mlflows_own_server_gives_trainings_scores(tracker: Tracker, loaded: Any, scored: pl.DataFrame) -> None:
+    (port,) = free_ports(1)
+    model = ["-m", "models:/shortlist-demo@champion", "--env-manager", "local", "-p", str(port)]
+    rows = scored.head(20).select(*loaded.metadata.get_input_schema().input_names(), "trained")
+    body = json.dumps({"dataframe_records": rows.drop("trained").to_dicts()}, default=str).encode()
+    url = f"http://127.0.0.1:{port}"
+    # MLflow starts uvicorn by its name.
+    environment = {"MLFLOW_TRACKING_URI": tracker.uri, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with answering([program("mlflow"), "models", "serve", *model], f"{url}/ping", **environment):
+        request = urllib.request.Request(f"{url}/invocations", body, {"Content-Type": "application/json"})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - on this machine
+            got = json.load(answer)["predictions"]
+    assert np.abs(np.array(got) - rows["trained"].to_numpy()).max() < 1e-6
+
+
+def test_mlflow_evaluates_the_champion_by_its_address(tracker: Tracker, loaded: Any, scored: pl.DataFrame) -> None:
+    import mlflow
+
+    names = loaded.metadata.get_input_schema().input_names()
+    frame = scored.select(*names, pl.col(Columns.LABEL).cast(pl.Float64)).to_pandas()
+    # An experiment of its own: other tests count the runs of the pipeline's.
+    place = tracker._client.create_experiment("evaluated")
+    with mlflow.start_run(experiment_id=place):
+        found = mlflow.models.evaluate(
+            "models:/shortlist-demo@champion", frame, targets=Columns.LABEL, model_type="regressor",
+            evaluator_config={"log_explainer": False, "log_model_explainability": False},
+        )  # fmt: skip
+    squared = np.square(scored["trained"].to_numpy() - scored[Columns.LABEL].to_numpy())
+    assert found.metrics["mean_squared_error"] == pytest.approx(squared.mean(), abs=1e-6)
+    assert found.metrics["example_count"] == scored.height
+
+
+@pytest.mark.servers
+@pytest.mark.timeout(400)
+def test_the_ui_prints_the_address_of_the_projects_experiment(finished: Any, runs: dict[str, Any]) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with answering([program("shortlist"), "ui", "--runs", str(finished.runs), "--port", str(port)], url) as server:
+        assert server.stdout is not None
+        printed = server.stdout.readline()
+        named = re.search(rf"{url}/(#/experiments/(\d+))", printed)
+        assert named, printed
+        with urllib.request.urlopen(f"{url}/{named[1]}", timeout=60) as answer:  # noqa: S310 - on this machine
+            assert "<title>MLflow</title>" in answer.read().decode()
+        asked = f"{url}/api/2.0/mlflow/experiments/get?experiment_id={named[2]}"
+        with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310 - on this machine
+            experiment = json.load(answer)["experiment"]
+    assert experiment["experiment_id"] == runs["pipeline"].info.experiment_id and "demo" in experiment["name"]
 
 
 def test_rows_may_lack_values_and_are_refused_with_a_sentence_where_too_old(loaded: Any) -> None:

@@ -120,4 +120,4 @@ def test_a_finished_run_ends_with_what_to_do_next(tmp_path: Path, capsys: pytest
     summary = {"spec": "mine", "rows": {"test": 2}, "best_possible": None, "gates": [], "blessed": None, "models": {}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     display_of(tmp_path, asked="specs/mine.yaml").conclude(tmp_path, 0, Path("runs"))
-    assert "Next:\n  shortlist check specs/mine.yaml" in capsys.readouterr().out
+    assert "Next:\n  .venv/bin/shortlist check specs/mine.yaml" in capsys.readouterr().out

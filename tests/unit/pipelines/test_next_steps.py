@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shortlist.evaluation.gates import GATES
-from shortlist.runs.next_steps import _ADVICE, next_steps
+from shortlist.runs.next_steps import _ADVICE, after_failure, next_steps
 
 MODELS = {
     "trees": {"auc": 0.75, "gauc": 0.60, "role": "candidate"},
@@ -68,7 +68,7 @@ def test_slates_are_put_beside_the_best_possible_or_the_best_source(ending: Any)
 @pytest.mark.parametrize(
     ("gate", "command"),
     [
-        ("data", "shortlist check specs/mine.yaml --data /logs"),
+        ("data", ".venv/bin/shortlist check specs/mine.yaml --data /logs"),
         ("absolute", "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10"),
         ("calibration", "make run SPEC=specs/mine.yaml DATA=/logs SET=models.trees.calibration=isotonic"),
         ("retrieval", "make run SPEC=specs/mine.yaml DATA=/logs SET=retrieval.candidates=600"),
@@ -97,3 +97,10 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     behind = "\n".join(ending(blessed=BLESSED, notice="No candidate beats 'logistic'.", stages=STAGES))
     assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10 " in behind
     assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind
+
+
+def test_a_run_that_stops_at_its_log_names_the_command_that_lists_all_problems(ending: Any, tmp_path: Path) -> None:
+    ending()
+    advice = after_failure(tmp_path, "specs/mine.yaml", {"ingest": "column 'x' is missing"})
+    assert advice.endswith(".venv/bin/shortlist check specs/mine.yaml --data /logs")
+    assert after_failure(tmp_path, "specs/mine.yaml", {"train_trees": "too large"}) == ""
