@@ -248,7 +248,7 @@ bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minute
 	@$(BIN)/python -m benchmarks.judge
 
 simulate: $(READY) ## rollouts with seeded faults under the real controller, thousands a minute (two minutes; SECONDS=600, SEED=1)
-	@$(BIN)/python -m shortlist.rollout.simulation --seconds $(or $(SECONDS),120) --seed $(or $(SEED),0)
+	@$(BIN)/python -m benchmarks.simulate --seconds $(or $(SECONDS),120) --seed $(or $(SEED),0)
 
 bench-drift: $(READY) ## how often drift tests are wrong, and what they find, by simulation
 	@$(BIN)/python -m benchmarks.drift
