@@ -61,6 +61,11 @@ class OrderingRule(Section):
         """Return the candidates' values as this rule changes them, float64, shape (n_candidates,)."""
         return values
 
+    @property
+    def fixed(self) -> Mapping[int, int | str]:
+        """Items that have a fixed place in every slate, by place, counted from 1."""
+        return {}
+
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
         """Return rows of candidates that have a fixed place, by place, counted from 1."""
         return {}

@@ -71,6 +71,11 @@ class Pin(OrderingRule):
         if isinstance(self.item, str) != (types[Columns.ITEM] == pl.String()):
             raise ExpressionError(f"pin: got item {self.item!r}; wanted {wanted}, as data.item is")
 
+    @property
+    def fixed(self) -> Mapping[int, int | str]:
+        """The item at its place."""
+        return {self.place: self.item}
+
     def pinned(self, candidates: pl.DataFrame) -> Mapping[int, int]:
         """Return the item's row, if it is there."""
         found = np.flatnonzero((candidates[Columns.ITEM] == self.item).to_numpy())

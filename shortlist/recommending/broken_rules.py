@@ -42,9 +42,9 @@ def broken_rules(
     """
     every = found.rows.with_columns(pl.Series(name, own, pl.Float64) for name, own in scores.items())
     values = values_of(every, stages.ordering)
-    usable = np.isfinite(values)
+    usable = np.isfinite(values) & ~every[Columns.ITEM].is_in(slate.removed.items.implode()).to_numpy()
     candidates = every.filter(usable)
-    broken = tuple(_broken(stages, request, candidates, slate))
+    broken = (*_kept_late(stages, request, found, slate), *_broken(stages, request, candidates, slate))
     if broken or not len(slate.items):
         return Checked(broken, None)
     shown = _shown(stages, request, candidates, slate)
@@ -60,7 +60,7 @@ def _broken(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame
         yield "an item is shown that is no candidate"
         return
     shown = _shown(stages, request, candidates, slate)
-    known = FilterRequest(request.now, request.history, stages.lists)
+    known = _known(stages, request)
     for declared in stages.filters.rules:
         if count := declared.broken(candidates[list(shown.rows)], known):
             yield f"{count} items are shown that filter '{declared.name}' removes"
@@ -69,6 +69,21 @@ def _broken(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame
     yield from (problem for rule in stages.ordering.rules if (problem := rule.broken(shown)) is not None)
     if not bool(np.all((slate.propensities > 0) & (slate.propensities <= 1 + 1e-9))):
         yield "a propensity is not between 0 and 1"
+
+
+def _kept_late(stages: Recommender, request: SlateRequest, found: FoundCandidates, slate: Slate) -> Iterator[str]:
+    """Look whether what was removed before ordering had to be."""
+    by_filter = pl.Series(slate.removed.filters, dtype=pl.String())
+    for declared in stages.filters.rules:
+        items = slate.removed.items.filter(by_filter == declared.name)
+        removed = found.rows.filter(pl.col(Columns.ITEM).is_in(items.implode()))
+        if declared.broken(removed, _known(stages, request)) != len(items):
+            yield f"filter '{declared.name}' removed what it keeps"
+
+
+def _known(stages: Recommender, request: SlateRequest) -> FilterRequest:
+    past = request.history if request.latest is None else request.latest
+    return FilterRequest(request.now, past, stages.lists)
 
 
 def _shown(stages: Recommender, request: SlateRequest, candidates: pl.DataFrame, slate: Slate) -> ShownSlate:

@@ -18,6 +18,7 @@ from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import FilterRequest, UserHistory
 from shortlist.ordering.order import columns_read, order
 from shortlist.recommending.candidate_columns import NOW, RANK_OF, SCORE, rank_types
+from shortlist.recommending.past_items import PastItems
 from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import Queries
@@ -27,6 +28,8 @@ from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import SourceSection
 from shortlist.storage.artefacts import digest_of_files
 
+RECENT_WINDOW: Final = timedelta(days=7)
+"""How long a user's live items are recent ones for the sources; what is older was fitted, or refreshed."""
 _NO_ITEM: Final = -1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,8 +48,10 @@ class SlateRequest:
         k: Items wanted.
         now: Moment of the request, with a time zone.
         context: Known columns of the request and of the user; those that are left out are null.
-        recent: Items that the user took last, newest first; None: those known when the sources were fitted.
+        recent: Items that the user took last, newest first; None: those of `history`, then those known when the sources
+            were fitted.
         history: What the user was shown and took; None: not known.
+        latest: Likewise when the slate is put in order, where that has changed since; None: it has not.
     """
 
     id: str
@@ -56,6 +61,7 @@ class SlateRequest:
     context: Mapping[str, Any] = field(default_factory=dict)
     recent: Sequence[int | str] | None = None
     history: UserHistory | None = None
+    latest: UserHistory | None = None
 
 
 class Removed(NamedTuple):
@@ -81,7 +87,7 @@ class FoundCandidates:
     """Sources that were asked for more."""
 
     @property
-    def removed_counts(self) -> Mapping[str, int]:
+    def removed_counts(self) -> Counter[str]:
         """Candidates that each filter removed first, by its name; filters that removed none are left out."""
         return Counter(self.removed.filters)
 
@@ -113,6 +119,17 @@ class Slate:
     """Whether places were drawn."""
     without_value: int
     """Candidates left out because their value is null or not finite."""
+    removed: Removed
+    """Candidates that filters removed after they were found, by `SlateRequest.latest`."""
+
+
+class KnownUsers(NamedTuple):
+    """What a release knows of users."""
+
+    columns: pl.DataFrame | None = None
+    """Those that stages read, sorted by the first one, the user; None: requests tell them."""
+    past: PastItems | None = None
+    """What they were shown and took by the log; None: no filter asks for it."""
 
 
 class Recommender:
@@ -124,7 +141,7 @@ class Recommender:
         ordering: The spec's section.
         lists: Items of the files that filters read, by the name of the filter.
         types: Of candidates' columns, by which what a request tells is typed; None: as its values say.
-        users: Columns of users that stages read, sorted by the first one, the user; None: requests tell them.
+        users: What is known of users.
         digests: SHA-256 of the release's files by relative path.
         labels: Further labels whose scores ordering may read (`data.labels`).
     """
@@ -136,7 +153,7 @@ class Recommender:
         ordering: Ordering,
         lists: Mapping[str, pl.Series] | None = None,
         types: Mapping[str, pl.DataType] | None = None,
-        users: pl.DataFrame | None = None,
+        users: KnownUsers = KnownUsers(),  # noqa: B008 - it cannot be changed
         digests: Mapping[str, str] | None = None,
         labels: Collection[str] = (),
     ) -> None:
@@ -161,6 +178,7 @@ class Recommender:
         """Which items filters keep that ask for nothing else: looked at once, and not for every request."""
         open_rules = [rule for rule in filters.rules if rule.name not in self._decided]
         self._filtered_by = {Columns.ITEM, *(name for rule in open_rules for name in rule.reads)}
+        self._asking = [rule for rule in open_rules if rule.asks_request]
         self._scores_read = [name for name in columns_read(ordering) if name in labels]
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         known = {*self._items, *self._ranks, *labels, SCORE, NOW}
@@ -208,6 +226,13 @@ class Recommender:
         return tuple(dict.fromkeys((*self._of_request, *of_sources)))
 
     @property
+    def window(self) -> timedelta | None:
+        """How long stages ask back what a user was shown and took; None: they never do."""
+        takes = any(getattr(source, "reads_recent", True) for source in self._retriever.section.sources.values())
+        windows = (self._filters.remembers, RECENT_WINDOW if takes else None)
+        return max((one for one in windows if one is not None), default=None)
+
+    @property
     def scores_read(self) -> tuple[str, ...]:
         """Columns of further labels' scores that ordering reads."""
         return tuple(self._scores_read)
@@ -219,11 +244,17 @@ class Recommender:
 
     def context_of(self, user: int | str | None) -> dict[str, Any]:
         """Return what the release knows of a user: columns of side tables that stages read; nothing of an unknown."""
-        if self._users is None or user is None or self._users.width == 1:
+        columns = self._users.columns
+        if columns is None or user is None or columns.width == 1:
             return {}
-        key = self._users.to_series(0)
+        key = columns.to_series(0)
         (row,) = places_of(pl.Series([user], dtype=key.dtype, strict=False), key)
-        return {} if row < 0 else self._users[int(row), 1:].row(0, named=True)
+        return {} if row < 0 else columns[int(row), 1:].row(0, named=True)
+
+    def past_of(self, user: int | str | None) -> UserHistory | None:
+        """Return what a user was shown and took by the log that the release was made with; None: nothing is known."""
+        past = self._users.past
+        return None if past is None else past.of(user, self._retriever.catalogue.ids)
 
     def find(self, request: SlateRequest) -> FoundCandidates:
         """Return the candidates of a request after filters; where fewer than k are left, with those of the fallbacks.
@@ -290,28 +321,54 @@ class Recommender:
             raise SlateRequestError(f"ordering reads '{missing[0]}'; the model gave {', '.join(every)}")
         given = np.asarray(scores, np.float64)
         scored = found.rows.with_columns(pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items())
-        ordered = order(scored, self._ordering, request.k, request.id)
+        left, removed = self._filtered_again(request, found)
+        ordered = order(scored if left is None else scored[left], self._ordering, request.k, request.id)
+        rows = ordered.rows if left is None else left[ordered.rows]
         return Slate(
-            items=found.rows[Columns.ITEM][ordered.rows],
-            rows=ordered.rows,
-            scores=given[ordered.rows],
+            items=found.rows[Columns.ITEM][rows],
+            rows=rows,
+            scores=given[rows],
             values=ordered.values,
-            sources=tuple(found.sources[row] for row in ordered.rows),
+            sources=tuple(found.sources[row] for row in rows),
             propensities=ordered.propensities,
             explored=ordered.explored,
             without_value=ordered.without_value,
+            removed=removed,
         )
+
+    def _filtered_again(self, request: SlateRequest, found: FoundCandidates) -> tuple[np.ndarray | None, Removed]:
+        """Return which candidates are still allowed, None for all; before ordering, so that propensities stay exact.
+
+        Filters that ask nothing of a request gave their verdict, which cannot change.
+        """
+        nothing = Removed(found.rows[Columns.ITEM][:0], ())
+        if request.latest is None or not self._asking:
+            return None, nothing
+        known = FilterRequest(request.now, request.latest, self._lists)
+        filtered = apply_filters(found.rows, self._asking, known)
+        gone = np.flatnonzero(filtered.removed_by >= 0)
+        if not len(gone):
+            return None, nothing
+        names = tuple(filtered.names[rule] for rule in filtered.removed_by[gone])
+        return filtered.rows, Removed(found.rows[Columns.ITEM][gone], names)
 
     def _queries(self, request: SlateRequest) -> Queries:
         catalogue = self._retriever.catalogue
         users = pl.Series([request.user], dtype=self._retriever.recent.schema["user"], strict=False)
-        if request.recent is None:
-            recent = self._retriever.recent_of(users)
+        fitted = np.zeros(0, np.int32)
+        if request.recent is not None:
+            newest = pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False)
         else:
-            rows = catalogue.rows_of(pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False))
-            known = rows[rows != _NO_ITEM][: self._retriever.section.recent_items]
-            recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
-            recent[0, : len(known)] = known
+            fitted = self._retriever.recent_of(users)[0]
+            past = request.history
+            newest = catalogue.ids[:0] if past is None else past.items.filter(past.positive).reverse()
+        rows = catalogue.rows_of(newest)
+        rows = rows[rows != _NO_ITEM]
+        # What was fitted may have been live before: an item of both lists counts once, where it is newest.
+        known = np.concatenate([rows, fitted[~np.isin(fitted, rows)]]) if len(rows) else fitted
+        recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
+        known = known[: recent.shape[1]]
+        recent[0, : len(known)] = known
         return Queries(
             users, recent, pl.DataFrame([self._told(name, value) for name, value in request.context.items()])
         )

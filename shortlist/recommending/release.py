@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
-from shortlist.contracts import DataError
-from shortlist.filters.base import Filter
-from shortlist.filters.rules import Allow, Deny
+from shortlist.contracts import Columns, DataError
+from shortlist.filters.base import FilterRequest
 from shortlist.ordering.order import columns_read
 from shortlist.recommending.candidate_columns import candidate_types, type_of
-from shortlist.recommending.recommender import Recommender
-from shortlist.retrieval.catalogue import write_mappable
+from shortlist.recommending.past_items import PastItems, write_past_items
+from shortlist.recommending.recommender import KnownUsers, Recommender
+from shortlist.retrieval.catalogue import Catalogue, write_mappable
 from shortlist.retrieval.retriever import RETRIEVAL, Retriever
 from shortlist.retrieval.source import users_of
 from shortlist.spec.data import Data
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
-from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
+from shortlist.spec.retrieval import Retrieval, columns_of, item_tables, user_tables
 from shortlist.storage.artefacts import atomic_folder, read_json, verify_manifest, write_json, write_manifest
 
 SLATES: Final = "slates.json"
@@ -32,7 +33,8 @@ SOURCES: Final = "sources"
 """Folder of the fitted sources, inside a release."""
 _LISTS: Final = "lists"
 _USERS: Final = "users.arrow"
-_ITEM: Final = "item"
+_ITEM: Final = Columns.ITEM
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def write_release(
@@ -59,7 +61,9 @@ def write_release(
     verify_manifest(sources)
     item_type = candidate_types(data)[_ITEM]
     lists = {rule.name: rule.read_list(files, item_type) for rule in filters.rules if rule.file and files is not None}
-    _check_pins(filters, ordering, lists)
+    # A refresh takes items as they are now: one that is out of stock today keeps its place for when it is back.
+    columns = {_ITEM} if refreshes else {_ITEM, *columns_of(item_tables(data))}
+    _check_pins(filters, ordering, lists, Catalogue.read(sources), columns)
     with atomic_folder(folder) as staging:
         shutil.copytree(sources, staging / SOURCES, copy_function=_link)
         retriever = Retriever.open(staging / SOURCES)
@@ -67,6 +71,8 @@ def write_release(
         for name, items in lists.items():
             items.to_frame(_ITEM).write_parquet(staging / _LISTS / f"{name}.parquet")
         write_mappable(_user_columns(data, retriever.section, filters, ordering, log), staging / _USERS)
+        if (window := filters.remembers) is not None:
+            write_past_items(data, log, retriever.catalogue, window, staging)
         sections = {"filters": filters.model_dump(mode="json"), "ordering": ordering.model_dump(mode="json")}
         write_json(staging / SLATES, sections | ({_REFRESHES: refreshes} if refreshes else {}))
         write_manifest(staging)
@@ -97,7 +103,14 @@ def open_release(folder: Path, data: Data) -> Recommender:
     lists = {path.stem: pl.read_parquet(path)[_ITEM] for path in sorted((folder / _LISTS).glob("*.parquet"))}
     users = pl.read_ipc(folder / _USERS, memory_map=True)
     return Recommender(
-        Retriever.open(folder / SOURCES), filters, ordering, lists, candidate_types(data), users, digests, data.labels
+        Retriever.open(folder / SOURCES),
+        filters,
+        ordering,
+        lists,
+        candidate_types(data),
+        KnownUsers(users, PastItems.open(folder)),
+        digests,
+        data.labels,
     )
 
 
@@ -112,19 +125,24 @@ def refreshed_digest(folder: Path) -> str:
     return str(read_json(folder / SLATES).get(_REFRESHES, ""))
 
 
-def _check_pins(filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series]) -> None:
-    pinned = [rule.item for rule in ordering.rules if rule.kind == "pin"]
-    for rule in filters.rules:
-        for item in pinned:
-            if rule.name in lists and _removes(rule, item in lists[rule.name]):
+def _check_pins(
+    filters: Filters, ordering: Ordering, lists: Mapping[str, pl.Series], catalogue: Catalogue, columns: set[str]
+) -> None:
+    """Refuse a fixed item that a filter removes from every request: by its list, or by some columns of items."""
+    items = catalogue.items.with_columns(catalogue.ids.alias(_ITEM))
+    for item in (item for rule in ordering.rules for item in rule.fixed.values()):
+        named = pl.DataFrame({_ITEM: pl.Series([item], dtype=catalogue.ids.dtype)})
+        (row,) = catalogue.rows_of(named[_ITEM])
+        known = named if row < 0 else items[int(row)]
+        for rule in filters.rules:
+            if rule.asks_request or not {*rule.reads} <= {*known.columns} & columns:
+                continue
+            if not rule.keeps(known, FilterRequest(_EPOCH, None, lists))[0]:
+                by = f" ({rule.file})" if rule.file else ""
                 raise DataError(
-                    f"ordering: item {item!r} is pinned, and filter '{rule.name}' ({rule.file}) always removes it;"
-                    " leave one of the two out"
+                    f"ordering: item {item!r} is pinned, and filter '{rule.name}'{by} always removes it; leave one of"
+                    " the two out"
                 )
-
-
-def _removes(rule: Filter, is_listed: bool) -> bool:
-    return is_listed if isinstance(rule, Deny) else isinstance(rule, Allow) and not is_listed
 
 
 def _user_columns(data: Data, section: Retrieval, filters: Filters, ordering: Ordering, log: Path) -> pl.DataFrame:

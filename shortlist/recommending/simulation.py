@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
+from shortlist.contracts import Columns
 from shortlist.evaluation.slates import SimulatedRequests
 from shortlist.filters.base import UserHistory
 from shortlist.recommending.broken_rules import broken_rules
 from shortlist.recommending.candidate_columns import SCORE
 from shortlist.recommending.chances import Chances
+from shortlist.recommending.past_items import together
 from shortlist.recommending.recommender import FoundCandidates, Recommender, SlateRequest
 
 MOST_PLACES: Final = 30
@@ -47,6 +50,7 @@ def simulate_requests(stages: Recommender, like: Sequence[SlateRequest], count: 
         found = stages.find(request)
         further = {name: made.scores(found) for name in stages.scores_read}
         scores = {SCORE: made.scores(found), **further}
+        request = made.meanwhile(request, found)
         slate = stages.slate(request, found, scores[SCORE], further)
         checked = broken_rules(stages, request, found, slate, scores)
         empty += not found.rows.height
@@ -75,8 +79,7 @@ class _RandomRequests:
         self._popular = self._items.gather(
             stages.retriever.recent["item_row"].explode(empty_as_null=False).cast(pl.Int64)
         )
-        windows = [window for rule in stages.filters.rules if (window := rule.remembers) is not None]
-        self._remembers = max(windows, default=None)
+        self._remembers = stages.filters.remembers
         self._most = min(MOST_PLACES, stages.candidates, stages.size)
 
     def request(self, name: str) -> SlateRequest:
@@ -98,6 +101,15 @@ class _RandomRequests:
         rows = found.rows.height
         spread = 0.0 if self._random.random() < 0.05 else 1.5
         return 1 / (1 + np.exp(-self._random.normal(-1.0, spread, rows)))
+
+    def meanwhile(self, request: SlateRequest, found: FoundCandidates) -> SlateRequest:
+        """Return a request whose user was shown some of its candidates before it was answered; now and then."""
+        if self._remembers is None or self._random.random() < 0.8:
+            return request
+        items = pl.Series(self._some(found.rows[Columns.ITEM], 10), dtype=self._items.dtype)
+        times = pl.Series([request.now] * len(items), dtype=pl.Datetime("us", "UTC"))
+        shown = UserHistory(items, times, pl.Series(self._random.random(len(items)) < 0.3, dtype=pl.Boolean()))
+        return replace(request, latest=together(request.history, shown))
 
     def _user(self, kind: str) -> Any:
         if kind == "anonymous":

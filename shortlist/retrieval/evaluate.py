@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,11 +17,8 @@ from shortlist.data.generate import FIRST_USER
 from shortlist.evaluation.list_metrics import ListMetrics, Relevant, coverage, list_metrics
 from shortlist.evaluation.retrieval import ALL, BEST, FILE, PER_USER, EvaluatedList, RetrievalEvaluation
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.index import ExactIndex, index_recall
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import ROW, Queries, users_of
-from shortlist.retrieval.sources.nearest import NearestItems
-from shortlist.retrieval.sources.sequence import NextItems
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval, columns_of, user_tables
 from shortlist.storage.artefacts import atomic_folder, write_json
@@ -30,7 +28,6 @@ MOST_USERS: Final = 20_000
 """Users that are evaluated; of more, so many are drawn."""
 MOST_PAIRS: Final = 200_000_000
 """Users times items up to which the best possible list of a generated world is made."""
-_INDEX_QUERIES: Final = 1_000
 _AT_ONCE: Final = 512
 
 
@@ -149,17 +146,8 @@ def popularity_of(retriever: Retriever) -> NDArray[np.float64]:
 
 def _index_facts(retriever: Retriever, name: str, queries: Queries) -> dict[str, object]:
     source = retriever.sources.get(name)
-    if not isinstance(source, NearestItems | NextItems):
-        return {}
-    if not source.index.approximate:
-        return {"index": "exact"}
-    vectors = source.query_vectors(queries.slice(0, _INDEX_QUERIES))
-    vectors = vectors[vectors.any(axis=1)]
-    if not len(vectors):
-        return {"index": "approximate"}
-    exact = ExactIndex(source.vectors)
-    most = min(retriever.section.capped(name), int(source.vectors.any(axis=1).sum()))
-    return {"index": "approximate", "index_recall": index_recall(source.index, exact, vectors, most)}
+    facts = None if source is None else source.index_facts(queries, retriever.section.capped(name))
+    return {} if facts is None else asdict(facts)
 
 
 def _lines(name: str, found: ListMetrics) -> pl.DataFrame:

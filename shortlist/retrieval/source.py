@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -59,11 +60,30 @@ class Ranked(NamedTuple):
     """Shape (B, N); -inf where there is no item. Scores of two sources cannot be compared."""
 
 
-class Source(Protocol):
+@dataclass(frozen=True)
+class IndexFacts:
+    """How a source searches vectors."""
+
+    index: Literal["exact", "approximate"]
+    index_recall: float | None = None
+    """Share of the exact answers that an approximate index finds; None: not measured, or not approximate."""
+
+
+class Source(ABC):
     """A fitted source."""
 
+    @abstractmethod
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return at most `most` different items for every query."""
+
+    def index_facts(self, queries: Queries, most: int) -> IndexFacts | None:
+        """Return how vectors are searched; None: there are none.
+
+        Args:
+            queries: Real ones.
+            most: Items that a query asks for.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -132,6 +152,11 @@ class SourceKind(SourceSection):
     def reads_context(self) -> tuple[str, ...]:
         """Columns of the request or of the user that a query should tell it."""
         return ()
+
+    @property
+    def reads_recent(self) -> bool:
+        """Whether it reads the recent items of a query."""
+        return True
 
     def fit(self, given: FitData, folder: Path) -> None:
         """Learn, and write files that carry no code into an empty folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -23,6 +24,11 @@ class Filters(Section):
     is short."""
     max_fallback: int = Field(default=10_000, ge=1, le=1_000_000)
     """Most candidates of each fallback that a request looks at; where none of them is left, the answer is short."""
+
+    @property
+    def remembers(self) -> timedelta | None:
+        """How long the filters remember what users were shown; None: none of them does."""
+        return max((window for rule in self.rules if (window := rule.remembers) is not None), default=None)
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

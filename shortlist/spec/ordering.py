@@ -28,9 +28,9 @@ class Ordering(Section):
 
     @model_validator(mode="after")
     def _pins_agree(self) -> Self:
-        pins = [rule for rule in self.rules if rule.kind == "pin"]
-        for what in ("place", "item"):
-            given, times = next(iter(Counter(getattr(pin, what) for pin in pins).most_common(1)), (None, 0))
+        pins = [pin for rule in self.rules for pin in rule.fixed.items()]
+        for number, what in enumerate(("place", "item")):
+            given, times = next(iter(Counter(pin[number] for pin in pins).most_common(1)), (None, 0))
             if times > 1:
                 raise ValueError(f"rules: {times} pins have {what} {given!r}; wanted one")
         return self

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, SourceKind
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
 
@@ -103,7 +103,7 @@ class CoVisitation(SourceKind):
         return pl.concat([one_way, other_way]).group_by(ROW, _OTHER).agg(pl.col(_WEIGHT).sum())
 
 
-class Neighbours:
+class Neighbours(Source):
     """Each item's neighbours, one item's after the other's."""
 
     def __init__(self, starts: NDArray[np.int64], items: Rows, scores: Scores, decay: float) -> None:

@@ -7,20 +7,17 @@ from typing import Final
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from shortlist.retrieval.catalogue import Rows, places_of
-from shortlist.retrieval.index import VECTORS, VectorIndex, open_index
-from shortlist.retrieval.source import Queries, Ranked, Scores
+from shortlist.retrieval.catalogue import places_of
+from shortlist.retrieval.source import Queries
 from shortlist.retrieval.sources.co_visitation import recent_weights
+from shortlist.retrieval.vector_source import Matrix, VectorSource
 
 USERS: Final = "users.parquet"
 USER_VECTORS: Final = "user_vectors.npy"
 
-Matrix = NDArray[np.float32]
 
-
-class NearestItems:
+class NearestItems(VectorSource):
     """Items by the inner product of their vectors with a query's.
 
     Args:
@@ -34,19 +31,9 @@ class NearestItems:
     def __init__(
         self, folder: Path, decay: float, newest: int, users: tuple[pl.Series, Matrix] | None = None
     ) -> None:  # fmt: skip
-        self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
+        super().__init__(folder)
         self._decay, self._newest = decay, newest
         self._users = users
-        self.index: VectorIndex = open_index(folder)
-
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
-        """Return the nearest items; none for a query without a vector."""
-        vectors = self.query_vectors(queries)
-        found = self.index.search(vectors, most)
-        known = np.any(vectors != 0, axis=1)[:, None]
-        items: Rows = np.where(known, found.items, -1).astype(np.int32)
-        scores: Scores = np.where(known, found.scores, -np.inf).astype(np.float32)
-        return Ranked(items, scores)
 
     def query_vectors(self, queries: Queries) -> Matrix:
         """Return the vector of every query, shape (B, D); zeros where nothing is known."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from shortlist.contracts import DataError
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, SourceKind, padded
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, padded
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, check_days, columns_of, user_tables
@@ -48,6 +48,11 @@ class Popular(SourceKind):
     def reads_context(self) -> tuple[str, ...]:
         """The keys."""
         return self.keys
+
+    @property
+    def reads_recent(self) -> bool:
+        """No: what is popular is so for everybody."""
+        return False
 
     def fit(self, given: FitData, folder: Path) -> None:
         """Count, and write the lists of every value of the keys; line 0 is that of everybody."""
@@ -103,7 +108,7 @@ class Popular(SourceKind):
         return enough.select(keys).sort(keys).with_row_index(_GROUP, offset=1)
 
 
-class PopularItems:
+class PopularItems(Source):
     """Lists by the values of keys."""
 
     def __init__(self, groups: pl.DataFrame, items: Rows, scores: Scores) -> None:

@@ -14,10 +14,10 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import DataError
 from shortlist.retrieval.catalogue import moved
-from shortlist.retrieval.index import VECTORS, build_index, open_index
+from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
-from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind
-from shortlist.retrieval.sources.nearest import Matrix
+from shortlist.retrieval.source import FitData, Queries, SourceKind
+from shortlist.retrieval.vector_source import Matrix, VectorSource
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data, RowClock
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables
@@ -146,22 +146,13 @@ class SequenceSource(SourceKind):
         return NextItems(folder, self.last)
 
 
-class NextItems:
+class NextItems(VectorSource):
     """Items by the inner product of their vectors with the state of a session."""
 
     def __init__(self, folder: Path, last: int) -> None:
-        self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
-        self.index = open_index(folder)
+        super().__init__(folder)
         self._encoder = _session(folder / ENCODER)
         self._last = last
-
-    def retrieve(self, queries: Queries, most: int) -> Ranked:
-        """Return what follows the recent items; nothing for a user without any."""
-        vectors = self.query_vectors(queries)
-        found = self.index.search(vectors, most)
-        known = np.any(vectors != 0, axis=1)[:, None]
-        items = np.where(known, found.items, -1).astype(np.int32)
-        return Ranked(items, np.where(known, found.scores, -np.inf).astype(np.float32))
 
     def query_vectors(self, queries: Queries) -> Matrix:
         """Return the state of every session, shape (B, D); zeros where there is no event."""

@@ -17,7 +17,8 @@ from shortlist.retrieval.catalogue import moved
 from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
 from shortlist.retrieval.source import FitData, SourceKind
-from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, Matrix, NearestItems
+from shortlist.retrieval.sources.nearest import USER_VECTORS, USERS, NearestItems
+from shortlist.retrieval.vector_source import Matrix
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_columns, columns_of, item_tables, user_tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -15,6 +16,7 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.filters.base import UserHistory
+from shortlist.recommending.past_items import together
 from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest, SlateRequestError
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import Place
@@ -44,7 +46,7 @@ class Recommending:
     Args:
         service: Scores, logs and counts.
         release: Has the stages but for the model.
-        history: What users were shown lately; None: no stage asks for it.
+        history: What users were shown and took lately; None: no stage asks for it.
     """
 
     def __init__(self, service: Service, release: ReleaseRefresher, history: UserItems | None) -> None:
@@ -101,7 +103,12 @@ class Recommending:
         found = self._found(stages, request)
         scored = await self._service.score(self._reader.with_items(asked.tensors, found.rows[Columns.ITEM], now), place)
         bad = scored.unusable
+        request = self._looked_again(stages, request)
         slate = stages.slate(request, found, scored.scores, scored.further)
+        if (
+            self._history is not None and len(slate.items) and not bad
+        ):  # at once: another request of the same user may wait for its scores
+            self._history.show(request.id, request.user, slate.items.to_list(), datetime.now(UTC))
         given = self._given(stages, request, found, scored, slate, behind)
         shown = self._reader.with_items(asked.tensors, slate.items, now)
         times = now, (time.perf_counter() - started) * 1000
@@ -112,11 +119,28 @@ class Recommending:
         return self._response(request, found, scored, slate)
 
     def _request(self, stages: Recommender, asked: AskedSlate, request_id: str) -> SlateRequest:
-        history = self._history.history(asked.user) if self._history is not None else None
+        history = self._known(stages, asked.user)
         context = {**stages.context_of(asked.user), **asked.context}
         if self._service.data.user is not None:
             context[self._service.data.user] = asked.user
         return SlateRequest(request_id, asked.user, asked.k, asked.now, context, asked.recent, history)
+
+    def _known(self, stages: Recommender, user: int | str | None) -> UserHistory | None:
+        """Return what a user was shown and took: by the log that the release was made with, then by the live logs."""
+        live = self._history.history(user) if self._history is not None else None
+        return together(stages.past_of(user), live)
+
+    def _looked_again(self, stages: Recommender, request: SlateRequest) -> SlateRequest:
+        """Return a request with what its user was shown by now, where that is more than when candidates were found."""
+        if stages.filters.remembers is None:
+            return request
+        known = self._known(stages, request.user)
+        before = request.history
+        if known is None or (
+            before is not None and known.items.equals(before.items) and known.positive.equals(before.positive)
+        ):
+            return request
+        return replace(request, latest=known)
 
     def _found(self, stages: Recommender, request: SlateRequest) -> FoundCandidates:
         most = stages.candidates
@@ -136,7 +160,7 @@ class Recommending:
         rows, used = slate.rows, scored.used
         if used is not None:
             used = UsedFeatures({name: each[rows] for name, each in used.tensors.items()}, used.counted_until)
-        sources, filters = found.source_counts, found.removed_counts
+        sources, filters = found.source_counts, found.removed_counts + Counter(slate.removed.filters)
         names = [rule.name for rule in stages.filters.rules]
         own = (
             stages.digest, list(slate.sources), slate.values, slate.propensities, slate.explored, request.k,
@@ -155,15 +179,13 @@ class Recommending:
         metrics.slates.inc()
         metrics.short_slates.inc(len(slate.items) < request.k)
         if not len(slate.items):
-            metrics.empty_slates.labels(_empty_reason(found)).inc()
+            metrics.empty_slates.labels(_empty_reason(found, slate)).inc()
         for name, count in found.source_counts.items():
             metrics.candidates.labels(name).inc(count)
-        for name, count in found.removed_counts.items():
+        for name, count in (found.removed_counts + Counter(slate.removed.filters)).items():
             metrics.removed.labels(name).inc(count)
         for name in found.fallback:
             metrics.fallbacks.labels(name).inc()
-        if self._history is not None:
-            self._history.show(request.id, request.user, slate.items.to_list(), datetime.now(UTC))
 
     def _response(
         self, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate
@@ -179,20 +201,21 @@ class Recommending:
             "explored": slate.explored, "short": len(items) < request.k, "fallback": ",".join(found.fallback),
         }  # fmt: skip
         if not len(items):
-            told["empty"] = _why_empty(found)
+            told["empty"] = _why_empty(found, slate)
         return InferenceResponse(scored.scores[slate.rows], request.id, scored.degraded, beside, told)
 
 
-def _empty_reason(found: FoundCandidates) -> Literal["no_candidates", "filtered", "no_value"]:
+def _empty_reason(found: FoundCandidates, slate: Slate) -> Literal["no_candidates", "filtered", "no_value"]:
     if found.rows.height:
-        return "no_value"
+        return "filtered" if len(slate.removed.items) == found.rows.height else "no_value"
     return "filtered" if found.retrieved else "no_candidates"
 
 
-def _why_empty(found: FoundCandidates) -> str:
-    if found.rows.height:
+def _why_empty(found: FoundCandidates, slate: Slate) -> str:
+    if _empty_reason(found, slate) == "no_value":
         return f"none of {found.rows.height} candidates has a value that is a number"
-    removed = ", ".join(f"'{name}' removed {count}" for name, count in found.removed_counts.items())
+    counts = found.removed_counts + Counter(slate.removed.filters)
+    removed = ", ".join(f"'{name}' removed {count}" for name, count in counts.items())
     return f"no item is left for this request: {found.retrieved} candidates, {removed or 'none of any source'}"
 
 
@@ -207,12 +230,12 @@ def journey_of(request: SlateRequest, found: FoundCandidates, scored: Scored) ->
 
 def request_text(request: SlateRequest) -> str:
     """Return a request as JSON, from which `request_of` makes it again."""
-    past = request.history
-    history = None if past is None else [past.items.to_list(), past.times.to_list(), past.positive.to_list()]
     told = {
         "user": request.user, "k": request.k, "now": request.now, "context": dict(request.context),
-        "recent": request.recent, "history": history,
+        "recent": request.recent, "history": _history_told(request.history),
     }  # fmt: skip
+    if request.latest is not None:
+        told["latest"] = _history_told(request.latest)
     return orjson.dumps(told).decode()
 
 
@@ -234,18 +257,20 @@ def request_of(request_id: str, text: str, item_type: pl.DataType, types: Mappin
         for name, value in request.context.items()
         if value is not None and types.get(name) == pl.Date()
     }
-    if told["history"] is not None:
-        items, times, positive = told["history"]
-        moments = pl.Series([datetime.fromisoformat(one) for one in times], dtype=pl.Datetime("us", "UTC"))
-        history = UserHistory(pl.Series(items, dtype=item_type), moments, pl.Series(positive, dtype=pl.Boolean()))
-        request = replace(request, history=history)
-    return replace(request, context={**request.context, **dates})
+    past, latest = (_history_of(told.get(name), item_type) for name in ("history", "latest"))
+    return replace(request, context={**request.context, **dates}, history=past, latest=latest)
 
 
-def longest_window(recommender: Recommender) -> timedelta | None:
-    """Return how long the filters of a release remember what users were shown; None: none of them does."""
-    windows = [window for rule in recommender.filters.rules if (window := rule.remembers) is not None]
-    return max(windows, default=None)
+def _history_told(past: UserHistory | None) -> list[Any] | None:
+    return None if past is None else [past.items.to_list(), past.times.to_list(), past.positive.to_list()]
+
+
+def _history_of(told: list[Any] | None, item_type: pl.DataType) -> UserHistory | None:
+    if told is None:
+        return None
+    items, times, positive = told
+    moments = pl.Series([datetime.fromisoformat(one) for one in times], dtype=pl.Datetime("us", "UTC"))
+    return UserHistory(pl.Series(items, dtype=item_type), moments, pl.Series(positive, dtype=pl.Boolean()))
 
 
 def _listed(items: pl.Series) -> Any:

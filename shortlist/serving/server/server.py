@@ -32,7 +32,7 @@ from shortlist.serving.server.http_inference import connections_of
 from shortlist.serving.server.logged_columns import as_column
 from shortlist.serving.server.metrics import Metrics, age_seconds
 from shortlist.serving.server.predictor import Predictor
-from shortlist.serving.server.recommending import Recommending, longest_window
+from shortlist.serving.server.recommending import Recommending
 from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.service import Service
 from shortlist.serving.server.settings import ServerSettings
@@ -167,7 +167,7 @@ class ServerComponents:
         data = plan.declared.data
         recommender = open_release(settings.release, data)
         self.release = ReleaseRefresher(recommender, data, settings.place, settings.serving.refresh_seconds)
-        window = longest_window(recommender)
+        window = recommender.window
         items = None
         if window is not None:
             logs = settings.predictions, settings.predictions.with_name("outcomes")

@@ -70,6 +70,8 @@ class UserItems(Refresher):
         self._requests: OrderedDict[str, list[_Shown]] = OrderedDict()
         """Answers whose outcomes may come."""
         self._answered = 0
+        self._early: OrderedDict[str, dict[int, bool]] = OrderedDict()
+        """Outcomes by row of requests that are not known yet: another server's log may be written later."""
         self._lock = threading.Lock()
         self._seen: set[Path] = set()
         self._tidied = -_TIDY_SECONDS
@@ -100,7 +102,9 @@ class UserItems(Refresher):
         with self._lock:
             if request_id in self._requests:
                 return
-            new = self._requests[request_id] = [_Shown(item, moment) for item in items]
+            early = self._early.pop(request_id, {})
+            new = [_Shown(item, moment, early.get(row, False)) for row, item in enumerate(items)]
+            self._requests[request_id] = new
             shown = self._users.setdefault(user, deque(maxlen=MOST_ITEMS))
             before = len(shown)
             shown.extend(new)
@@ -151,9 +155,15 @@ class UserItems(Refresher):
     def _tell(self, outcomes: pl.DataFrame) -> None:
         with self._lock:
             for name, row, label in outcomes.iter_rows():
+                if row is None:
+                    continue
                 shown = self._requests.get(name)
-                if shown is not None and row is not None and 0 <= row < len(shown):
+                if shown is None:
+                    self._early.setdefault(name, {})[row] = bool(label)
+                elif 0 <= row < len(shown):
                     shown[row].positive = bool(label)
+            while len(self._early) > MOST_REQUESTS:
+                self._early.popitem(last=False)
 
     def _refresh(self) -> None:
         self.look()

@@ -88,6 +88,54 @@ def test_a_filter_that_asks_nothing_of_a_request_is_evaluated_once(
     assert before.removed_counts == {"of_today": 3}
 
 
+def past(*events: tuple[int, float, bool]) -> UserHistory:
+    """Return what a user was shown: item, hours before the request, whether it was taken."""
+    items, hours, taken = zip(*events, strict=True)
+    times = pl.Series([NOW - timedelta(hours=one) for one in hours], dtype=pl.Datetime("us", "UTC"))
+    return UserHistory(pl.Series(items, dtype=pl.Int64), times, pl.Series(taken, dtype=pl.Boolean()))
+
+
+def test_live_items_are_the_newest_of_a_users_recent_ones(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+    near = retriever.sources["near"]
+    retrieve = near.retrieve
+
+    def noted(queries: Any, most: int) -> Any:
+        recent = queries.recent[0]
+        asked.append([(10, 20, 30, 40, 50)[row] for row in recent if row >= 0])
+        return retrieve(queries, most)
+
+    monkeypatch.setattr(near, "retrieve", noted)
+    stages = recommender(retriever)
+    # User 1 took 10, 20 and 30 in this order by the log.
+    shown = past((99, 4, True), (50, 3, True), (40, 2, False), (20, 1, True))
+    for own in (request(user=1), request(user=1, history=shown), request(user=1, history=shown, recent=[10])):
+        stages.find(own)
+    new = stages.find(request(user=77, history=shown))
+    assert asked == [
+        [30, 20, 10],
+        [20, 50, 30, 10],
+        [10],
+        [20, 50],
+    ]  # what was shown only, and unknown items, do not count
+    assert "near" in new.sources  # a new user has a session, too
+
+
+def test_a_slate_lacks_what_the_user_was_shown_after_its_candidates_were_found(retriever: Retriever) -> None:
+    stages = recommender(retriever, filters={"rules": [{"kind": "seen", "window": "5h"}]})
+    before = request(k=2, history=past((10, 2, False)))
+    found = stages.find(before)
+    assert items(found) == [30, 40]
+    now = request(k=2, history=before.history, latest=past((10, 2, False), (40, 0, False)))
+    slate = stages.slate(now, found, np.array([0.1, 0.9]))
+    assert (slate.items.to_list(), slate.rows.tolist(), slate.scores.tolist()) == ([30], [0], [0.1])
+    assert (slate.removed.items.to_list(), slate.removed.filters) == ([40], ("seen",))
+    whole = stages.slate(before, found, np.array([0.1, 0.9]))
+    assert (whole.items.to_list(), whole.removed.filters) == ([40, 30], ())
+
+
 def test_a_slate_goes_through_all_stages(retriever: Retriever) -> None:
     stages = recommender(
         retriever,

@@ -102,6 +102,40 @@ def test_a_pinned_item_must_pass_the_lists(
     assert not (tmp_path / "release").exists()
 
 
+@pytest.mark.parametrize(
+    ("keep", "is_refused"),
+    [
+        ("price > 2", True),  # item 20 costs 2
+        ("price > 1", False),
+        ("price > 2 OR country = 'FR'", False),  # not for everybody
+        ("price > 2 AND surface = 'home'", False),  # decided by request; no slate of another surface was promised
+    ],
+)
+def test_a_pinned_item_must_pass_conditions_over_items(
+    inputs: Inputs, tmp_path: Path, keep: str, is_refused: bool
+) -> None:
+    filters = {"rules": [{"kind": "where", "name": "fine", "keep": keep}]}
+    ordering = {"rules": [{"kind": "pin", "item": 20, "place": 1}]}
+    if not is_refused:
+        inputs.write(tmp_path / "release", filters, ordering)
+        return
+    with pytest.raises(ShortlistError, match="item 20 is pinned, and filter 'fine' always removes it; leave one of"):
+        inputs.write(tmp_path / "release", filters, ordering)
+    # Out of stock at a refresh is no contradiction of what was released.
+    sections = Filters.model_validate(filters), Ordering.model_validate(ordering)
+    write_release(inputs.sources, declared(), *sections, inputs.log, None, tmp_path / "refreshed", refreshes="before")
+
+
+def test_the_past_by_the_log_is_part_of_a_release_that_asks_for_it(inputs: Inputs, tmp_path: Path) -> None:
+    seen = {"rules": [{"kind": "seen", "window": "30d"}]}
+    stages = open_release(inputs.write(tmp_path / "seen", seen), declared())
+    past = stages.past_of(2)
+    assert past is not None and (past.items.to_list(), past.positive.to_list()) == ([10], [True])
+    assert stages.past_of(7).items.to_list() == [30]  # type: ignore[union-attr]
+    assert stages.past_of(99) is stages.past_of(None) is None
+    assert open_release(inputs.write(tmp_path / "none"), declared()).past_of(2) is None
+
+
 def test_the_step_reads_lists_beside_the_log(inputs: Inputs, tmp_path: Path) -> None:
     filters = Filters.model_validate({"rules": [{"kind": "allow", "path": "denied.txt"}]})
     (inputs.files / "log.csv").touch()

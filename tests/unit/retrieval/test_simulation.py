@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,9 @@ def keeps_after_half_the_window(own: Any, candidates: pl.DataFrame, request: Fil
     return SEEN(own.model_copy(update={"window": "1d"}), candidates, request)
 
 
-def all_but_the_first(candidates: pl.DataFrame, rules: Any, request: FilterRequest, decided: Any) -> Filtered:
+def all_but_the_first(
+    candidates: pl.DataFrame, rules: Any, request: FilterRequest, decided: Any = MappingProxyType({})
+) -> Filtered:
     return apply_filters(candidates, rules[1:], request, decided)
 
 

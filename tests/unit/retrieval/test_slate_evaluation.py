@@ -24,7 +24,7 @@ from shortlist.evaluation.slates import (
 )
 from shortlist.recommending.broken_rules import broken_rules
 from shortlist.recommending.candidate_columns import check_slates
-from shortlist.recommending.recommender import Recommender, Slate, SlateRequest
+from shortlist.recommending.recommender import Recommender, Removed, Slate, SlateRequest
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
@@ -69,6 +69,7 @@ def slate(items: list[int], propensities: list[float] | None = None) -> Slate:
     return Slate(
         items=pl.Series(items), rows=np.arange(len(items)), scores=ones, values=ones, propensities=shown,
         sources=("popular",) * len(items), explored=False, without_value=0,
+        removed=Removed(pl.Series([], dtype=pl.Int64), ()),
     )  # fmt: skip
 
 

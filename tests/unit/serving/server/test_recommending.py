@@ -18,7 +18,7 @@ from recommending_shop import BEST, RECOMMEND, Shop, outputs, places_of, tensors
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from shortlist.contracts import Files, ShortlistError
+from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
 from shortlist.recommending.release import open_release
@@ -257,6 +257,55 @@ def test_a_logged_journey_gives_the_same_slate_bit_by_bit(local: Shop) -> None:
     assert "seen" in rows[1]["slate:removed_by"]
 
 
+def test_two_requests_of_a_user_at_once_do_not_show_the_same_item(local: Shop) -> None:
+    parts = local.parts(
+        {"rules": [{"kind": "seen"}], "fallback": ["popular"]},
+        {"explore": {"kind": "gumbel", "temperature": 2.0}},
+        log={"feature_sampling": 1.0},
+    )
+    scores, waiting = parts.predictor.scores, asyncio.Barrier(2)
+
+    async def both_wait(*arguments: Any) -> Any:
+        await waiting.wait()  # both have found their candidates
+        return await scores(*arguments)
+
+    parts.predictor.scores = both_wait  # type: ignore[method-assign]
+
+    async def whole() -> list[dict[str, list[Any]]]:
+        asked = (
+            InferenceRequest(RECOMMEND, "", tensors(user_id=1, k=4), RequestContext(name)) for name in ("one", "other")
+        )
+        return [outputs(answer) for answer in await asyncio.gather(*map(parts.service.answer, asked))]
+
+    one, other = asyncio.run(whole())
+    assert len(one["item_id"]) == len(other["item_id"]) == 4
+    assert not {*one["item_id"]} & {*other["item_id"]}
+    rows = {row["request_id"]: row for row in local.logged(parts)}
+    removed = {name: row["slate:filter_counts"] for name, row in rows.items()}
+    assert sorted(removed.values()) == [[0], [4]]  # whichever was answered first
+    # The journey tells what was known when candidates were found and when they were put in order.
+    stages = open_release(local.folder / "release", local.data)
+    (second,) = (name for name, counts in removed.items() if counts == [4])
+    row, answer = rows[second], {"one": one, "other": other}[second]
+    asked = request_of(second, row["slate:request"], stages.item_type, candidate_types(local.data))
+    found = stages.find(asked)
+    assert found.rows["item"].to_list() == row["slate:candidates"]
+    slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32))
+    assert (slate.items.to_list(), slate.propensities.tolist()) == (answer["item_id"], answer["propensity"])
+
+
+def test_what_was_shown_before_the_first_deployment_is_seen(local: Shop) -> None:
+    log = pl.concat([frame for _, frame in DayTable.open(local._published.folder / "log", Files.LOG).frames()])
+    shown = log.filter(pl.col("user_id") == 2**40)["item_id"].drop_nulls()
+    since_the_log = datetime.now(UTC) - log[Columns.TIME].max() + timedelta(days=9)  # type: ignore[operator]
+    rules = {"rules": [{"kind": "seen", "window": f"{since_the_log.days}d"}]}
+    known, new = local.ask(local.parts(rules), {"user_id": 2**40}, {"user_id": 987654})
+    assert len(outputs(new)["item_id"]) == 3
+    assert isinstance(known, BadRequestError) or not {*outputs(known)["item_id"]} & {*shown}
+    (long_ago,) = local.ask(local.parts({"rules": [{"kind": "seen", "window": "1h"}]}), {"user_id": 2**40})
+    assert len(outputs(long_ago)["item_id"]) == 3
+
+
 class TestWhy:
     """`shortlist why`."""
 
@@ -367,6 +416,15 @@ class TestUserItems:
         items.look()  # nothing is read twice
         assert len(items.history(1).items) == 3
 
+    def test_an_outcome_may_be_known_before_its_answer(self, local: Shop, followed: Any) -> None:
+        log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
+        log.add((datetime.now(UTC), "early", "b", 1, 1))
+        log.close()
+        items = followed()
+        items.look()
+        items.show("early", 1, ["a", "b"], datetime.now(UTC))
+        assert items.history(1).positive.to_list() == [False, True]
+
     def test_what_is_older_than_the_window_is_forgotten(self, followed: Any) -> None:
         items = followed(timedelta(hours=1))
         now = datetime.now(UTC)
@@ -426,6 +484,41 @@ def server(start: Any, triton: Any, published: Any, sources: Path, tmp_path_fact
     server = start(triton.http, release=release)
     server.until_ready()
     return server
+
+
+@pytest.fixture(scope="module")
+def near(start: Any, triton: Any, published: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server whose candidates are those whose pictures are nearest to the newest item that a user took."""
+    folder = tmp_path_factory.mktemp("near")
+    log = DayTable.open(published.folder / "log", Files.LOG)
+    section = {"candidates": 2, "sources": {"near": {"kind": "item_vector", "column": "picture", "newest": 1}}}
+    days = frozenset(part.day for part in log.days)
+    fit_retrieval(Retrieval.model_validate(section), published.plan.declared.data, log, days, folder / "sources", 1)
+    server = start(triton.http, release=Shop(published, start.model, folder / "sources", folder).release())
+    server.until_ready()
+    return server
+
+
+def test_one_more_event_of_a_session_changes_the_next_answer(near: Any, published: Any) -> None:
+    user = column("position", "INT64", 1), column("user_id", "INT64", 1)
+
+    def slate() -> set[str]:
+        status, answer = near.infer(column("k", "INT64", 2), *user, model=RECOMMEND)
+        assert status == 200, answer
+        return {*next(one["data"] for one in answer["outputs"] if one["name"] == "item_id")}
+
+    # No other picture points where that of item 0 does, (1, 0), nor where that of item 3 does, (0, 2).
+    for item in ("item 0", "item 3"):
+        assert item not in slate()
+        name = f"took {item}"
+        status, answer = near.infer(column("item_id", "BYTES", item), *user, x_request_id=name)
+        assert status == 200, answer
+        outcomes = near.predictions.with_name("outcomes") / name
+        schema = outcome_schema(item_type(published.plan.declared.data))
+        log = LogWriter(outcomes, schema, PredictionLog(flush_seconds=600))
+        log.add((datetime.now(UTC), name, item, 0, 1))
+        log.close()
+        near.until(lambda: item in slate())  # noqa: B023 - within the round
 
 
 def column(name: str, datatype: str, *values: Any) -> dict[str, Any]:
