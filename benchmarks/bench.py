@@ -118,20 +118,24 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
-def record(lines: Iterable[Line], results: Path = RESULTS, machine: str | None = None) -> None:
+def record(
+    lines: Iterable[Line], results: Path = RESULTS, machine: str | None = None, *, whole: str | None = None
+) -> None:
     """Put lines into the results; those with the same work, name and processor give way, the others stay.
 
     Args:
         lines: What was measured.
         results: The file.
         machine: What it was measured on; this processor by default.
+        whole: Work of which no other entry stays, of whatever processor: its figures do not depend on it, and a name
+            that is not measured any more would contradict the others.
     """
     where: dict[str, Any] = {"hardware": machine or hardware(), "features": processor_features()}
     where |= {"date": datetime.now(UTC).date().isoformat(), "run": os.environ.get(RUN_VARIABLE, "")}
     fresh = [_entry(line) | where for line in lines]
     keys = {key_of(entry) for entry in fresh}
     before = json.loads(results.read_text()) if results.exists() else []
-    kept = [entry for entry in before if key_of(entry) not in keys]
+    kept = [entry for entry in before if key_of(entry) not in keys and entry["work"] != whole]
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
 

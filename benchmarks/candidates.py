@@ -91,7 +91,7 @@ def main() -> None:
     lines = [line for metric in ("recall", "ndcg_at_10") for line in _lines(found, metric)]
     show(f"Candidates of {len(found[PEER].items)} users", lines)
     if not arguments.validation:
-        record(lines)
+        record(lines, whole="candidates")
 
 
 def validated(spec: Spec, data: Path, scratch: Path) -> DayTable:

@@ -139,8 +139,28 @@ ASKED: Final = (
     ),
     Target("index, recall@500", "index", "index", "*recall@500", "value", ">=", 0.98),
     Target("a scan of a million vectors", "index", "index", "1 000 000 items, scan, proc*", "ratio", "<=", 0.5),
+    Target(
+        "a slate of ten of a million items, p50", "recommend", "recommend", "10 of 1,000,000, p50", "value", "<=", 10.0
+    ),
+    Target(
+        "a slate of ten of a million items, p99", "recommend", "recommend", "10 of 1,000,000, p99", "value", "<=", 25.0
+    ),
     Target("stages added to scoring, p50", "recommend", "recommend", "added stages, p50", "ratio", "<=", 1.5),
     Target("MMR of 500 to 10", "recommend", "recommend", "MMR, 500 to 10", "value", "<=", 1.0),
+    Target(
+        "broken slates of 100 000 simulated requests", "simulate_slates", "simulation", "*, broken", "value", "<=", 0.0
+    ),
+    Target(
+        "sources, times popularity's recall",
+        "candidates",
+        "candidates",
+        "kuairand, all three*, recall",
+        "ratio",
+        ">=",
+        1.0,
+    ),
+    Target("attention over a history, p99", "attention", "attention", "request, p99", "ratio", "<=", 1.5),
+    Target("sequences, RecTools' nDCG@10", "sequences", "sequences", "*, unseen_ndcg_at_10", "ratio", ">=", 0.95),
     Target("two towers, plain torch's rate", "two_tower", "two_tower", "ours", "ratio", ">=", 1.5),
     Target(
         "a search from bad settings, to the best possible", "tuning", "tuning", "below the best*", "value", "<=", 0.003

@@ -106,3 +106,13 @@ def test_results_of_another_processor_are_kept_and_never_shown_as_this_ones(
     assert [(row.ours, row.reached) for row in rows] == [("", "cannot run"), ("9 ms", "no")]
     everything.show(rows)
     assert "This processor cannot run: scoring, bf16." in capsys.readouterr().out
+
+
+def test_a_work_that_is_recorded_as_a_whole_keeps_no_older_name(tmp_path: Path) -> None:
+    results = tmp_path / "latest.json"
+    record([Line("lists", "given up", 0.4, ""), Line("load", "ours", 9.0, "s")], results, "another machine")
+    record([Line("lists", "ours", 0.6, "")], results, whole="lists")
+    assert [(one["work"], one["name"]) for one in json.loads(results.read_text())] == [
+        ("lists", "ours"),
+        ("load", "ours"),
+    ]

@@ -120,6 +120,8 @@ def told_by_a_server() -> Known:
     """What a server tells; its scrape adds which spec and version it serves."""
     metrics = Metrics()
     metrics.count("http", 200, 0.001)
+    metrics.candidates.labels("near").inc()
+    metrics.removed.labels("seen").inc()
     parts: Any = object.__new__(ServerComponents)  # only its names and numbers are wanted, not the server behind them
     parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
@@ -265,6 +267,18 @@ def test_a_panel_can_be_drawn(panel: dict[str, Any]) -> None:
     assert references
     assert len(set(references)) == len(references)
     assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "shortlist_candidates_total", "shortlist_removed_candidates_total", "shortlist_index_age_seconds",
+        *(f"shortlist_monitoring_slate_{what}" for what in ("short_ratio", "fallback_ratio", "source_ratio",
+          "removed_ratio", "hit_ratio", "clicks", "items", "overlap_ratio")),
+    ],
+)  # fmt: skip
+def test_the_dashboard_shows_every_stage_of_slates(metric: str) -> None:
+    assert any(metric == name for _, expression in expressions() for name, _ in asked(expression))
 
 
 def test_panels_lie_side_by_side() -> None:
