@@ -64,6 +64,9 @@ READY_TRITON := $(TRITON_VENV)/.ready
 # The site's own: nothing that runs needs its generator.
 DOCS_VENV := .venv-docs
 READY_DOCS := $(DOCS_VENV)/.ready
+# Node's: axe-core and what drives Chromium.
+PAGES_ENV := .venv-pages
+READY_PAGES := $(PAGES_ENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -76,10 +79,15 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs [WORKERS=3]
-	@$(BIN)/pytest -m "not gpu and not full_size" -n $(WORKERS) --maxprocesses 4 --durations 25
+	@$(BIN)/pytest -m "not gpu and not full_size and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
 	@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2
+
+test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
+	@rm -rf build/pages && mkdir -p build/pages
+	@SHORTLIST_PAGES=build/pages $(BIN)/pytest -q $$(grep -rl 'page_rules import.*problems_of' tests/unit | grep -v test_page_rules)
+	@$(BIN)/pytest -q -rs -m browser tests/pages
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none
 	@$(BIN)/pytest -m gpu -rs
@@ -328,6 +336,10 @@ $(READY_DOCS): $(LOCK)/docs.txt | $(UV)
 	$(call install,the documentation generator,$(DOCS_VENV),$(LOCK)/docs.txt)
 	@touch $@
 
+$(READY_PAGES): tests/pages/package.json
+	@mkdir -p $(PAGES_ENV) && cp $< $(PAGES_ENV)
+	@if command -v npm > /dev/null; then npm install --prefix $(PAGES_ENV) --no-package-lock --no-audit --no-fund --silent && touch $@; fi
+
 $(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
 	$(call install,what the cluster profile needs,$(VENV),$(LOCK)/cluster.txt)
 	@touch $@
@@ -349,6 +361,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune test test-full-size test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune test test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention setup clean lock

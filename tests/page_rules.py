@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass, replace
 from enum import Enum
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -78,7 +81,13 @@ class _Rules(HTMLParser):
 
 
 def problems_of(page: str) -> list[str]:
-    """Return what is wrong with a page; empty when nothing is."""
+    """Return what is wrong with a page; empty when nothing is.
+
+    The page is left in the folder SHORTLIST_PAGES, where that is set, for the browser of `make test-pages`.
+    """
+    if folder := os.environ.get("SHORTLIST_PAGES"):
+        name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::", 1)[1].partition(" ")[0])
+        (Path(folder) / f"{name}.html").write_text(page, encoding="utf-8")
     rules = _Rules()
     rules.feed(page)
     twice = {name for name in rules.ids if rules.ids.count(name) > 1}
