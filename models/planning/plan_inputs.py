@@ -123,7 +123,8 @@ def _table(ids: DeclaredIds, name: str, cardinalities: Mapping[str, int], fitted
 
 
 def _check_columns(cardinalities: Mapping[str, int], spec: Spec) -> None:
-    known = {limits.column for feature in kinds_of(spec.features) for limits in feature.vocabularies()}
+    declared = DeclaredColumns(spec.data)
+    known = {limits.column for feature in kinds_of(spec.features) for limits in feature.vocabularies(declared)}
     for column in cardinalities:
         if column not in known:
             raise ShortlistError(

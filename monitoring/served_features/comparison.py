@@ -107,7 +107,7 @@ def compare(
     """
     transformer = Transformer.load(views.parent, "cpu", files.preprocessing)
     declared, index = transformer.plan.declared, ViewIndex.read(views)
-    signature = without_streamed(without_sent_vectors(files.signature, declared), transformer.plan.streaming)
+    signature = without_streamed(without_sent_vectors(files.signature, declared), transformer.plan)
     rows = log_rows(requests, declared)
     if not rows.height:
         return Comparison({}, 0, 0, None, None)

@@ -14,8 +14,7 @@ from monitoring.windows.live_rows import Unfold
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.open_counts import open_places
-from shortlist.features.open_events import StreamingPlan
-from shortlist.features.open_lists import LISTED, live_list
+from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
 from shortlist.serving.export.encoding import padded
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
@@ -99,15 +98,15 @@ def without_sent_vectors(signature: Signature, declared: DeclaredColumns) -> Sig
     return signature.model_copy(update={"vectors": tuple(one for one in signature.vectors if one.place not in sent)})
 
 
-def without_streamed(signature: Signature, streaming: StreamingPlan | None) -> Signature:
+def without_streamed(signature: Signature, plan: Plan) -> Signature:
     """Return a signature without what servers count or list as it arrives: a sample of requests cannot say it."""
-    if streaming is None:
-        return signature
-    places = {*open_places(streaming), *(live_list(one, name) for one in streaming.lists for name in LISTED)}
+    live = (one for one in plan.joined if one.opened is not None)
+    places = {*open_places(plan.streaming), *(one.place(name) for one in live for name in (*one.lists, *one.vectors))}
     return signature.model_copy(
         update={
             "numbers": tuple(one for one in signature.numbers if one not in places),
             "lists": tuple(one for one in signature.lists if one.place not in places),
+            "vectors": tuple(one for one in signature.vectors if one.place not in places),
         }
     )
 

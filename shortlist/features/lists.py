@@ -38,5 +38,7 @@ def map_values(lists: pl.Series, function: Callable[[pl.Series], pl.Series]) -> 
     values = function(lists.explode(empty_as_null=False, keep_nulls=False))
     ends = np.cumsum(lists.list.len().fill_null(0).to_numpy(), dtype=np.int64)
     offsets = pa.array(np.concatenate([np.zeros(1, dtype=np.int64), ends]))
-    array = pa.LargeListArray.from_arrays(offsets, values.to_arrow(compat_level=pl.CompatLevel.oldest()))
+    # Polars 1.39 takes no elements of older texts in lists: it crashes where they are null.
+    level = pl.CompatLevel.newest() if values.dtype == pl.String else pl.CompatLevel.oldest()
+    array = pa.LargeListArray.from_arrays(offsets, values.to_arrow(compat_level=level))
     return pl.Series(lists.name, array, dtype=pl.List(values.dtype))

@@ -91,14 +91,16 @@ def _lists(events: pl.DataFrame, offsets: np.ndarray, newest: Newest) -> list[pl
             pa.array(offsets), events[own].to_arrow(compat_level=pl.CompatLevel.oldest())
         )
         found.append(pl.Series(name, array))
-    return [series if series.name in (NEWEST_VALUES, NEWEST_TIMES) else _wide(series, newest.most) for series in found]
+    plain = (NEWEST_VALUES, NEWEST_TIMES)
+    return [series if series.name in plain else wide_lists(series, newest.most) for series in found]
 
 
-def _wide(lists: pl.Series, width: int) -> pl.Series:
-    """Return lists of numbers, padded with 0 to a width."""
+def wide_lists(lists: pl.Series, width: int) -> pl.Series:
+    """Return lists of numbers as FP32, padded with 0 to a width; what is no finite number is 0."""
     lengths = lists.list.len().to_numpy().astype(np.int64)
     matrix = np.zeros((len(lists), width), np.float32)
-    matrix[np.arange(width) < lengths[:, None]] = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    numbers = lists.explode(empty_as_null=False, keep_nulls=False).cast(pl.Float32).fill_null(0.0).to_numpy()
+    matrix[np.arange(width) < lengths[:, None]] = np.where(np.isfinite(numbers), numbers, np.float32(0))
     return pl.Series(lists.name, matrix, dtype=pl.Array(pl.Float32, width)).cast(pl.List(pl.Float32))
 
 

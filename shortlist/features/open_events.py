@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.tiles import Tiles
 
 Key = int | str
+"""Of a column that is kept as a number only: a float, too."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -27,6 +29,13 @@ class OpenList:
     """Events of the list."""
     positives: bool = False
     """Whether only events with a positive label are listed."""
+    numbers: tuple[str, ...] = ()
+    """Numeric columns of the log, known before the impression, that are kept with every event."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What is kept of every event: as in the view."""
+        return (NEWEST_VALUES, NEWEST_TIMES, *(f"newest_{name}" for name in self.numbers))
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class StreamingPlan:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the log that events are kept with."""
-        listed = (name for one in self.lists for name in (one.key, one.of))
+        listed = (name for one in self.lists for name in (one.key, one.of, *one.numbers))
         return tuple(dict.fromkeys((*self.keys, *listed)))
 
     @property

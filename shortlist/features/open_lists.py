@@ -15,11 +15,8 @@ import polars as pl
 import pyarrow as pa
 
 from shortlist.contracts import Columns
-from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.open_events import OpenList
 from shortlist.features.ordered_events import Ints, OrderedEvents
-
-LISTED = (NEWEST_VALUES, NEWEST_TIMES)
 
 
 def open_list(wanted: OpenList, feature: str) -> str:
@@ -27,34 +24,13 @@ def open_list(wanted: OpenList, feature: str) -> str:
     return f"open_{wanted.view}:{feature}"
 
 
-def live_list(wanted: OpenList, feature: str) -> str:
-    """Return under which name looked-up rows hold the list of all events, those of the open tiles first."""
-    return f"live_{wanted.view}:{feature}"
-
-
-def viewed_list(wanted: OpenList, feature: str) -> str:
-    """Return under which name looked-up rows hold the list that the statistics hold."""
-    return f"{wanted.view}:{feature}"
-
-
-def with_live_lists(rows: pl.DataFrame, lists: Sequence[OpenList]) -> pl.DataFrame:
-    """Return looked-up rows with the lists of all events; rows without those of the open tiles have none."""
-    found = []
-    for wanted in lists:
-        for feature in LISTED:
-            viewed, opened = (place(wanted, feature) for place in (viewed_list, open_list))
-            parts = [pl.col(name).fill_null([]) for name in (opened, viewed) if name in rows.columns]
-            found.append(pl.concat_list(parts).list.head(wanted.most).alias(live_list(wanted, feature)))
-    return rows.with_columns(found)
-
-
 @dataclass(frozen=True)
 class _Listed:
     """The events of a list, ordered by the value of its key and by time."""
 
     events: OrderedEvents
-    values: pl.Series
-    times: Ints
+    features: tuple[pl.Series, ...]
+    """As `OpenList.features` names them."""
 
 
 class OpenLists:
@@ -86,9 +62,8 @@ class OpenLists:
             counts = np.minimum(last - first, wanted.most)
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
             places = np.repeat(last - 1 + offsets[:-1], counts) - np.arange(int(offsets[-1]))
-            values = (listed.values[places], pl.Series(listed.times[places]))
-            named = zip(LISTED, values, strict=True)
-            found += [_lists(open_list(wanted, feature), own, offsets) for feature, own in named]
+            named = zip(wanted.features, listed.features, strict=True)
+            found += [_lists(open_list(wanted, feature), own[places], offsets) for feature, own in named]
         return found
 
 
@@ -101,7 +76,9 @@ def _listed(wanted: OpenList, log: pl.DataFrame) -> _Listed:
     events, order = OrderedEvents.of(kept[wanted.key], times)
     own = kept[wanted.of]
     values = own if own.dtype == pl.String else own.cast(pl.Int64)
-    return _Listed(events, values[order], times[order])
+    numbers = (kept[name].cast(pl.Float32).fill_null(0.0) for name in wanted.numbers)
+    finite = (pl.select(pl.when(one.is_finite()).then(one).otherwise(0.0)).to_series() for one in numbers)
+    return _Listed(events, tuple(one[order] for one in (values, pl.Series(times), *finite)))
 
 
 def _lists(name: str, values: pl.Series, offsets: Ints) -> pl.Series:

@@ -8,6 +8,7 @@ from typing import Any
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
 from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
 from shortlist.features.open_events import StreamingPlan
@@ -48,6 +49,8 @@ class Plan:
     """One per column."""
     slates: tuple[SlateValue, ...] = ()
     """What is compared among the rows of a request."""
+    joined: tuple[JoinedList, ...] = ()
+    """Lists of events that are put together when rows are looked up."""
     tiles: Tiles = WHOLE_DAYS
     """By which statistics are counted."""
     streaming: StreamingPlan | None = None
@@ -131,7 +134,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
     declared, operations = DeclaredColumns(data), kinds_of(features)
     tiles = Tiles.declared(data, features, declared.timezone)
     slices = gates.slices if gates is not None else ()
-    vocabularies = _vocabularies(operations)
+    vocabularies = _vocabularies(operations, declared)
     planned = Plan(
         declared=declared,
         features=operations,
@@ -151,6 +154,7 @@ def plan(data: Data, features: Features, gates: Gates | None = None) -> Plan:
         slates=tuple(
             value for feature in operations if (value := feature.slate_value(declared, operations)) is not None
         ),
+        joined=tuple(dict.fromkeys(one for each in operations if (one := each.joined_list(declared)) is not None)),
         tiles=tiles,
         streaming=_streaming(features, operations, declared, tiles),
     )
@@ -192,9 +196,9 @@ def _read(features: tuple[FeatureKind, ...], slices: tuple[str, ...]) -> tuple[s
     return tuple(dict.fromkeys((*(name for feature in features for name in feature.reads), *slices)))
 
 
-def _vocabularies(features: tuple[FeatureKind, ...]) -> tuple[VocabularyLimits, ...]:
+def _vocabularies(features: tuple[FeatureKind, ...], declared: DeclaredColumns) -> tuple[VocabularyLimits, ...]:
     found: dict[str, VocabularyLimits] = {}
-    for limits in (limits for feature in features for limits in feature.vocabularies()):
+    for limits in (limits for feature in features for limits in feature.vocabularies(declared)):
         if found.setdefault(limits.column, limits) != limits:
             raise PlanError(
                 f"features: vocabularies of '{limits.column}' differ in min_rows or max_size; a column has one"

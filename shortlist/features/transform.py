@@ -11,10 +11,10 @@ from typing import Any, Self
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.features.joined_lists import with_joined_lists
 from shortlist.features.kinds.base import Number
 from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
-from shortlist.features.open_lists import with_live_lists
 from shortlist.features.plan import Plan, View
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import with_slates
@@ -78,8 +78,7 @@ class Transformer:
         for view in self.plan.views:
             asked = self.lookup_keys(view, rows)
             rows = self.gather(view, rows, asked, self.files[view.name].answer(asked, day))
-        if self.plan.streaming is not None:
-            rows = with_live_lists(rows, self.plan.streaming.lists)
+        rows = with_joined_lists(rows, self.plan.joined, lambda view, keys: self.answer(view, keys, day))
         return with_slates(rows, self.plan.slates)
 
     def answer(self, view: str, keys: pl.DataFrame, day: date) -> pl.DataFrame:

@@ -11,6 +11,7 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.moments import Moments
@@ -113,7 +114,7 @@ class FeatureKind(Feature):
         """
         return ()
 
-    def vocabularies(self) -> Iterable[VocabularyLimits]:
+    def vocabularies(self, declared: DeclaredColumns) -> Iterable[VocabularyLimits]:
         """Return the columns whose values get ids."""
         return ()
 
@@ -135,6 +136,10 @@ class FeatureKind(Feature):
 
     def open_list(self, declared: DeclaredColumns) -> OpenList | None:
         """Return the list of events that goes on with those of the open tiles; None: it lists none of them."""
+        return None
+
+    def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
+        """Return the list of events that is put together when rows are looked up; None where there is none."""
         return None
 
     def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:

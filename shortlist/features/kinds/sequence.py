@@ -12,18 +12,18 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.hashing import NO_CODE
+from shortlist.features.joined_lists import ItemColumn, JoinedList
 from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, Newest
 from shortlist.features.kinds.base import DeclaredIds, FeatureKind, FeatureName, Fitted, Form, view_column
 from shortlist.features.kinds.graph import Graph
 from shortlist.features.kinds.vocabulary import encoded
 from shortlist.features.lists import map_values
 from shortlist.features.open_events import OpenList
-from shortlist.features.open_lists import live_list
 from shortlist.features.vectors import Matrix, as_series, matrix
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.spec.base import Names
-from shortlist.spec.data import Data, RowClock
-from shortlist.spec.features import declared_column
+from shortlist.spec.data import Data, RowClock, SideTable
+from shortlist.spec.features import declared_column, owner_of
 from shortlist.system.query_engine import Engine
 
 SECONDS_AGO: Final = "seconds_ago"
@@ -52,14 +52,21 @@ class Sequence(FeatureKind):
     beside: Names = Field(
         default=(),
         alias="with",
-        description="Numbers of every event, each a vector named `<name>_<number>`: `seconds_ago`, which is"
-        " log(1 + seconds) from the event to this impression, or numeric columns of the log, outcomes allowed.",
+        description="What stands beside every event, named `<name>_<column>`: `seconds_ago`, which is log(1 + seconds)"
+        " from the event to this impression; numeric columns of the log, outcomes allowed; columns of the listed item's"
+        " side table. Numbers give a vector, other columns a list of ids, of several tags the first one.",
     )
     counts: Literal["rows", "positives"] = "rows"
     """Events: impressions, or those of them with a positive label."""
     live: bool = False
     """Whether events of the open tiles are listed too, as servers keep them: the newest is seconds old. Needs
-    `features.streaming`; numbers beside it are `seconds_ago` at most."""
+    `features.streaming`. Numbers known after the impression are 0 until its tile is complete."""
+    sent: str | None = None
+    """Column of the log, of type tags, in which a request may bring a list of its own, newest first: it replaces the
+    stored one for this request, as for users without a key. Null: requests bring none."""
+    sent_times: str | None = None
+    """Column of the log, of type tags with integers, in which a request brings the times of the events in `sent`, one
+    for each, in microseconds since 1970-01-01 UTC. Wanted for `seconds_ago`."""
     name: FeatureName
     """Name of the feature."""
     min_rows: int = Field(default=1, ge=1)
@@ -76,8 +83,8 @@ class Sequence(FeatureKind):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The key: of the impression itself nothing else is read."""
-        return (self.key,)
+        """The key, and the list that a request may bring: of the impression itself nothing else is read."""
+        return (self.key, *self._sent)
 
     @property
     def read_as_keys(self) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ class Sequence(FeatureKind):
     @property
     def reads(self) -> tuple[str, ...]:
         """The key, and what is listed."""
-        return (self.key, self.of, *self._columns)
+        return (self.key, self.of, *self._sent, *self._columns)
 
     def check(self, data: Data) -> None:
         """Check also that events have a time, and that values and numbers are the log's."""
@@ -102,22 +109,45 @@ class Sequence(FeatureKind):
                 f"{self.title}: rows of this log have no times of their own, so nothing says which events came before;"
                 " declare data.clock: {kind: column}"
             )
-        wanted = {self.key: ("integer", "hex", "string"), self.of: ("integer", "hex", "string")}
-        for name, types in (wanted | dict.fromkeys(self._columns, ("integer", "number"))).items():
-            kind = declared_column(name, data, self.title).type
-            if name not in {column.name for column in data.columns}:
-                raise ValueError(f"{self.title}: '{name}' is a column of a side table; events have columns of the log")
-            if kind not in types:
-                raise ValueError(f"{self.title}: '{name}' is of type {kind}; wanted {' or '.join(types)}")
+        for name in (self.key, self.of, *self._columns):
+            self._check_column(name, data)
+        self._check_sent(data)
         if self.live:
             self._check_live(data)
 
-    def _check_live(self, data: Data) -> None:
-        if self._columns:
+    def _check_column(self, name: str, data: Data) -> None:
+        kind, owner = declared_column(name, data, self.title).type, _owner_of(name, data)
+        wanted: tuple[str, ...] = ("integer", "number")
+        if name in (self.key, self.of):
+            wanted = ("integer", "hex", "string")
+        elif owner is not None:
+            wanted = ("integer", "number", "hex", "string", "tags")
+        if owner is not None and (name in (self.key, self.of) or owner.key != self.of):
             raise ValueError(
-                f"{self.title}: servers keep no '{self._columns[0]}' of events as they arrive; leave it out of `with`,"
-                " or declare a second sequence without live"
+                f"{self.title}: '{name}' is a column of a side table; events have columns of the log, and of the side"
+                f" table whose key is '{self.of}'"
             )
+        if kind not in wanted:
+            raise ValueError(f"{self.title}: '{name}' is of type {kind}; wanted {' or '.join(wanted)}")
+
+    def _check_sent(self, data: Data) -> None:
+        if self.sent_times is not None and self.sent is None:
+            raise ValueError(f"{self.title}: sent_times has times of no list; declare `sent`, or leave it out")
+        if self.sent is not None and SECONDS_AGO in self.beside and self.sent_times is None:
+            raise ValueError(
+                f"{self.title}: nothing says when the events in '{self.sent}' happened; declare sent_times, or leave"
+                f" '{SECONDS_AGO}' out of `with`"
+            )
+        text = data.by_name[self.of].type == "string"
+        for name, tag in ((self.sent, "string" if text else "integer"), (self.sent_times, "integer")):
+            if name is not None and _owner_of(name, data) is not None:
+                raise ValueError(
+                    f"{self.title}: '{name}' is a column of a side table; requests send columns of the log"
+                )
+            if name is not None and (data.by_name[name].type, data.by_name[name].tag_type) != ("tags", tag):
+                raise ValueError(f"{self.title}: '{name}' holds no list of {tag}s; wanted type: tags, tag_type: {tag}")
+
+    def _check_live(self, data: Data) -> None:
         if self.counts == "positives" and data.outcome_delay is None:
             raise ValueError(
                 f"{self.title}: nothing says when an outcome is known; declare data.outcome_delay, so that training"
@@ -131,9 +161,8 @@ class Sequence(FeatureKind):
             )
 
     def forms(self, declared: DeclaredColumns) -> list[Form]:
-        """Return a list of ids, and vectors."""
-        numbers: list[Form] = ["vector" for _ in self.beside]
-        return ["ids", *numbers]
+        """Return a list of ids, and vectors or further lists."""
+        return ["ids", *("ids" if self._is_category(name, declared) else "vector" for name in self.beside)]
 
     def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
         """Return the newest events of the key."""
@@ -142,20 +171,41 @@ class Sequence(FeatureKind):
     def open_list(self, declared: DeclaredColumns) -> OpenList | None:
         """Return what is listed of the open tiles."""
         view, in_log = self._view(declared), declared.in_log
-        wanted = OpenList(view.name, in_log(self.key), in_log(self.of), self.last, self.counts == "positives")
+        known = tuple(in_log(name) for name in self._logged(declared) if declared.column(name).known == "before")
+        positives = self.counts == "positives"
+        wanted = OpenList(view.name, in_log(self.key), in_log(self.of), self.last, positives, known)
         return wanted if self.live else None
 
-    def vocabularies(self) -> Iterator[VocabularyLimits]:
-        """Return the listed column."""
-        yield VocabularyLimits(self.of, self.min_rows, self.max_size)
+    def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
+        """Return what is put together behind the look-up; None where the view holds all there is."""
+        items = tuple(
+            ItemColumn(owner.name, declared.in_log(owner.key), name, not self._is_category(name, declared))
+            for name in self._columns
+            if (owner := declared.owner(name)) is not None
+        )
+        view, opened = self._view(declared), self.open_list(declared)
+        if opened is None and self.sent is None and not items:
+            return None
+        assert view.newest is not None
+        return JoinedList(
+            view.name, declared.in_log(self.of), self.last, opened, self.sent or "", self.sent_times or "",
+            view.newest.numbers, items,
+        )  # fmt: skip
+
+    def vocabularies(self, declared: DeclaredColumns) -> Iterator[VocabularyLimits]:
+        """Return the listed column, and those of its side table that are no numbers."""
+        categories = (name for name in self._columns if self._is_category(name, declared))
+        yield from (VocabularyLimits(name, self.min_rows, self.max_size) for name in (self.of, *categories))
 
     def shape(self, output: int, fitted: Fitted) -> tuple[int | None, int | None]:
         """Return the size of the vocabulary, or the number of events."""
-        return (None, self.last) if output else (fitted.vocabularies[self.of].size, None)
+        column = self._encoded(output, fitted.declared)
+        return (None, self.last) if column is None else (fitted.vocabularies[column].size, None)
 
     def declared_ids(self, output: int, declared: DeclaredColumns) -> DeclaredIds | None:
         """Return as many ids as there are values, `max_size` at most."""
-        return None if output else DeclaredIds(self.max_size, self.of, self.last)
+        column = self._encoded(output, declared)
+        return None if column is None else DeclaredIds(self.max_size, column, self.last)
 
     def events(self, output: int) -> int | None:
         """Return the most events: those of the list, and of the numbers beside it."""
@@ -163,25 +213,29 @@ class Sequence(FeatureKind):
 
     def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
         """Give the ids and the numbers."""
-        values = rows[self._place(fitted.declared, NEWEST_VALUES)]
-        yield map_values(values, fitted.vocabularies[self.of].ids).alias(self.name)
-        for number, output in zip(self.beside, self.outputs[1:], strict=True):
-            if number == SECONDS_AGO:
+        for number, output in enumerate(self.outputs):
+            column = self._encoded(number, fitted.declared)
+            if column is not None:
+                values = rows[self._place(fitted.declared, self._feature(number, fitted.declared))]
+                yield map_values(values, fitted.vocabularies[column].ids).alias(output)
+            elif self.beside[number - 1] == SECONDS_AGO:
                 yield as_series(output, self._seconds_ago(rows, fitted.declared))
             else:
-                yield as_series(output, matrix(rows[self._place(fitted.declared, f"newest_{number}")], self.last))
+                values = rows[self._place(fitted.declared, self._feature(number, fitted.declared))]
+                yield as_series(output, matrix(values, self.last))
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids."""
-        codes = graph.listed(self._place(fitted.declared, NEWEST_VALUES), self.last)
+        column = self._encoded(output, fitted.declared)
+        assert column is not None
+        codes = graph.listed(self._place(fitted.declared, self._feature(output, fitted.declared)), self.last)
         there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
-        return encoded(graph, codes, self.of, fitted), there
+        return encoded(graph, codes, column, fitted), there
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
         """Compile the numbers."""
-        number = self.beside[output - 1]
-        if number != SECONDS_AGO:
-            return graph.vector(self._place(fitted.declared, f"newest_{number}"), self.last)
+        if self.beside[output - 1] != SECONDS_AGO:
+            return graph.vector(self._place(fitted.declared, self._feature(output, fitted.declared)), self.last)
         times = graph.listed(self._place(fitted.declared, NEWEST_TIMES), self.last)
         wide = self._widened(graph, times)
         there = graph.add("Not", graph.add("Equal", wide, np.array([NO_CODE])))
@@ -213,14 +267,41 @@ class Sequence(FeatureKind):
     def _columns(self) -> tuple[str, ...]:
         return tuple(name for name in self.beside if name != SECONDS_AGO)
 
+    @property
+    def _sent(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.sent, self.sent_times) if name is not None)
+
+    def _logged(self, declared: DeclaredColumns) -> tuple[str, ...]:
+        return tuple(name for name in self._columns if declared.owner(name) is None)
+
+    def _is_category(self, name: str, declared: DeclaredColumns) -> bool:
+        return name != SECONDS_AGO and declared.column(name).type not in ("integer", "number")
+
+    def _encoded(self, output: int, declared: DeclaredColumns) -> str | None:
+        """Return the column by whose vocabulary an output's values get ids; None for a vector."""
+        column = self.beside[output - 1] if output else self.of
+        return column if not output or self._is_category(column, declared) else None
+
+    def _feature(self, output: int, declared: DeclaredColumns) -> str:
+        if not output:
+            return NEWEST_VALUES
+        name = self.beside[output - 1]
+        return f"newest_{declared.in_log(name)}" if declared.owner(name) is None else f"item_{name}"
+
     def _view(self, declared: DeclaredColumns) -> KeyedView:
         in_log = declared.in_log
-        newest = Newest(in_log(self.of), self.last, tuple(map(in_log, self._columns)), self.counts == "positives")
+        numbers = tuple(map(in_log, self._logged(declared)))
+        newest = Newest(in_log(self.of), self.last, numbers, self.counts == "positives")
         return KeyedView(declared.key((self.key,)), newest=newest)
 
     def _place(self, declared: DeclaredColumns, name: str) -> str:
-        wanted = self.open_list(declared)
-        return view_column(self._view(declared), name) if wanted is None else live_list(wanted, name)
+        wanted = self.joined_list(declared)
+        return view_column(self._view(declared), name) if wanted is None else wanted.place(name)
+
+
+def _owner_of(name: str, data: Data) -> SideTable | None:
+    """Return the side table of a column that is not the log's."""
+    return None if name in {column.name for column in data.columns} else owner_of(name, data)
 
 
 _FLOAT: Final = 1

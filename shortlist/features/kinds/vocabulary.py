@@ -42,7 +42,7 @@ class Vocabulary(PerColumn):
         """Return ids; lists of them for tags."""
         return ["ids" if declared.is_tags(name) else "id" for name in self.each]
 
-    def vocabularies(self) -> Iterator[VocabularyLimits]:
+    def vocabularies(self, declared: DeclaredColumns) -> Iterator[VocabularyLimits]:
         """Return every column."""
         yield from (VocabularyLimits(name, self.min_rows, self.max_size) for name in self.each)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import orjson
 
 from shortlist.features.open_events import Impressions, OpenRequest, Outcome, StreamingPlan
@@ -24,7 +24,7 @@ from shortlist.serving.log.event_log import framed, records
 
 SUFFIX: Final = ".checkpoint"
 _Entry = TypeVar("_Entry")
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 _AT_ONCE: Final = 1_000
 """Entries of a record: encoding one keeps other threads waiting for about a millisecond."""
 
@@ -94,8 +94,8 @@ def _parts(state: OpenState, found: EventCheckpoint) -> Iterator[list[Any]]:
                 yield ["tile", start, kind.name, key, []]  # a key of which nothing was counted, too
                 yield from (["tile", start, kind.name, key, some] for some in _some(values.items()))
     for start, views in state.sessions.items():
-        for view, sessions in views.items():
-            listed = ((key, np.frombuffer(events, "<i8").tolist()) for key, events in sessions.items())
+        for view, keys in views.items():
+            listed = ((key, b64encode(events).decode()) for key, events in keys.items())
             yield from (["sessions", start, view, some] for some in _some(listed))
     for some in _some(state.requests):
         yield ["requests", [_request_values(one) for one in some]]
@@ -125,7 +125,7 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
         elif kind == "sessions":
             start, view, listed = values
             known = sessions.setdefault(start, {}).setdefault(view, {})
-            known.update((key, np.array(events, "<i8").tobytes()) for key, events in listed)
+            known.update((key, b64decode(events)) for key, events in listed)
         elif kind == "requests":
             requests |= {one[0]: _request(one) for one in values[0]}
         elif kind == "strangers":

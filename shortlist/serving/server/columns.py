@@ -106,6 +106,22 @@ class Ragged:
         most = int(self.lengths.max(initial=0))
         return max(1, most if longest is None else min(most, longest))
 
+    def head(self, most: int) -> Ragged:
+        """Return the first values of every row."""
+        return Ragged(self.values, self.starts, np.minimum(self.lengths, most))
+
+    def packed(self) -> Ragged:
+        """Return the rows without values between them."""
+        return self.take(np.arange(len(self)))
+
+    def replaced_by(self, other: Ragged, rows: NDArray[np.bool_]) -> Ragged:
+        """Return rows of another column where so said, else this one's; each of one row or of all."""
+        if not rows.any():
+            return self
+        lengths = np.where(rows, other.lengths, self.lengths)
+        starts = np.where(rows, other.starts + len(self.values), self.starts)
+        return Ragged(np.concatenate([self.values, other.values]), starts, lengths)
+
     def padded(self, longest: int | None) -> Codes:
         """Return a matrix of the values, padded with NO_CODE; at least one wide.
 

@@ -10,7 +10,6 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.open_lists import LISTED, open_list
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
 from shortlist.features.tiles import moment_of
@@ -72,6 +71,11 @@ class DayAssembler:
         return self._assembler.needs
 
     @property
+    def open_lists(self) -> tuple[str, ...]:
+        """Places of the lists of the open tiles."""
+        return self._assembler.open_lists
+
+    @property
     def widths(self) -> Mapping[str, int]:
         """Of vectors, by place."""
         return self._assembler.widths
@@ -95,9 +99,17 @@ class DayAssembler:
         columns = {name: log_column(rows[name], name, self._declared, widths.get(name)) for name in needs.columns}
         columns[Columns.TIME] = rows[Columns.TIME].dt.epoch("us").to_numpy()
         counted = {place: rows[place].to_numpy() for place in needs.counted if place in rows.columns}
-        listed = (open_list(one, feature) for one in needs.listed for feature in LISTED)
-        lists = {place: Ragged.of(rows[place]) for place in listed if place in rows.columns}
+        lists = {place: _listed(rows[place]) for place in self._assembler.open_lists if place in rows.columns}
         return {**columns, **counted, **lists}
+
+
+def _listed(lists: pl.Series) -> Ragged:
+    """Return lists of the open tiles; numbers stay numbers."""
+    if lists.dtype != pl.List(pl.Float32):
+        return Ragged.of(lists)
+    lengths = lists.list.len().fill_null(0).to_numpy().astype(np.intp)
+    numbers = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    return Ragged(numbers, np.cumsum(lengths) - lengths, lengths)
 
 
 def log_column(values: pl.Series, name: str, declared: DeclaredColumns, width: int | None) -> Column:

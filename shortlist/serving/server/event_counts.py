@@ -19,7 +19,7 @@ from polars.exceptions import PanicException
 from shortlist.contracts import Columns
 from shortlist.features.open_counts import open_positives, open_rows
 from shortlist.features.open_events import Impressions, Key, OpenList, Outcome, StreamingPlan
-from shortlist.features.open_lists import LISTED, open_list
+from shortlist.features.open_lists import open_list
 from shortlist.features.open_sessions import Listed
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.tiles import moment_of
@@ -275,7 +275,7 @@ class EventCounts:
     def _values(self, inputs: Inputs, key: str) -> list[Key | None]:
         sent: Any = inputs.sent.get(key, (None,))
         if isinstance(sent, np.ndarray):
-            return [None if value == NO_CODE else value for value in sent.tolist()]
+            return [None if value == NO_CODE or value != value else value for value in sent.tolist()]  # noqa: PLR0124
         return list(sent)
 
     def _note(self, tile: ClosedTile) -> None:
@@ -287,7 +287,8 @@ class EventCounts:
 
 def _lists(wanted: OpenList, listed: Listed) -> dict[str, Column]:
     starts, lengths = np.cumsum(listed.lengths) - listed.lengths, listed.lengths
-    named = zip(LISTED, (listed.codes, listed.times), strict=True)
+    values: tuple[Any, ...] = (listed.codes, listed.times, *listed.numbers)
+    named = zip(wanted.features, values, strict=True)
     return {open_list(wanted, feature): Ragged(own, starts, lengths) for feature, own in named}
 
 

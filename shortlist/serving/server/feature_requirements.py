@@ -8,10 +8,9 @@ from typing import Literal, Self
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_TIME, KeyedView
 from shortlist.features.open_counts import open_places
-from shortlist.features.open_events import OpenList
-from shortlist.features.open_lists import LISTED, live_list, open_list, viewed_list
 from shortlist.features.plan import Plan, View
 from shortlist.serving.export.signature import SECOND_OF_DAY, WEEKDAY, Signature
 
@@ -65,22 +64,20 @@ class FeatureRequirements:
     """Columns of the log."""
     counted: tuple[str, ...] = ()
     """Places of what is counted as it arrives."""
-    listed: tuple[OpenList, ...] = ()
-    """What is listed as it arrives."""
+    joined: tuple[JoinedList, ...] = ()
+    """Lists that are put together of what is looked up, of what is listed as it arrives, and of what is sent."""
 
     @classmethod
     def of(cls, plan: Plan, signature: Signature) -> Self:
         """Return what the model of a signature needs of the views in a plan.
 
-        Lists of all events are named `live_list` in it: what is read are those of the views and of the open tiles.
+        Lists that are put together are named `JoinedList.place` in it: what is read are their parts.
         """
-        lists = plan.streaming.lists if plan.streaming is not None else ()
-        signature, listed = _with_both_parts(signature, lists)
-        wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
+        joined = tuple(one for one in plan.joined if _is_read(one, signature))
+        wanted = {place: set(roles) for place, roles in _wanted(signature, plan.joined, plan.declared).items()}
         steps = []
         counted = tuple(place for place in open_places(plan.streaming) if place in wanted)
-        keys = plan.streaming.keys if plan.streaming is not None and counted else ()
-        for key in (*keys, *(one.key for one in listed)):
+        for key in plan.streaming.keys if plan.streaming is not None and counted else ():
             wanted.setdefault(key, set()).add("code")
         for view in reversed(plan.views):
             given = {name: f"{view.name}:{name}" for name in view.features}
@@ -90,9 +87,8 @@ class FeatureRequirements:
                 for place, role in _keys(step):
                     wanted.setdefault(place, set()).add(role)
         looked_up = {place for step in steps for place in step.places} | _CLOCK | {*counted}
-        looked_up |= {open_list(one, feature) for one in listed for feature in LISTED}
         own = {place: frozenset(roles) for place, roles in wanted.items() if place not in looked_up}
-        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted, listed)
+        return cls(plan.declared, signature, tuple(reversed(steps)), own, counted, joined)
 
     @property
     def of_user(self) -> tuple[Step, ...]:
@@ -118,7 +114,7 @@ class FeatureRequirements:
 
     def merged(self, steps: tuple[Step, ...], key: str) -> Step:
         """Return some steps as one, which gives only what is read outside of them."""
-        outside = {place: set(roles) for place, roles in _of_signature(self.signature).items()}
+        outside = {place: set(roles) for place, roles in _wanted(self.signature, self.joined, self.declared).items()}
         for step in self.steps:
             if step not in steps:
                 for place, role in _keys(step):
@@ -127,17 +123,35 @@ class FeatureRequirements:
         return _with_roles(Step(key, (key,), (False,)), given, outside)
 
 
-def _with_both_parts(signature: Signature, lists: Iterable[OpenList]) -> tuple[Signature, tuple[OpenList, ...]]:
-    """Return a signature that reads the two parts of live lists in their place, and those that it reads."""
-    parts = {live_list(one, name): (viewed_list(one, name), open_list(one, name)) for one in lists for name in LISTED}
-    read = [
-        each.model_copy(update={"place": place})
-        for each in signature.lists
-        for place in parts.get(each.place, (each.place,))
-    ]
-    places = {each.place for each in signature.lists}
-    listed = tuple(one for one in lists if any(live_list(one, name) in places for name in LISTED))
-    return signature.model_copy(update={"lists": tuple(read)}), listed
+def _is_read(joined: JoinedList, signature: Signature) -> bool:
+    read = {*(each.place for each in signature.lists), *(each.place for each in signature.vectors)}
+    return any(joined.place(feature) in read for feature in (*joined.lists, *joined.vectors))
+
+
+def _wanted(signature: Signature, joined: Iterable[JoinedList], declared: DeclaredColumns) -> Wanted:
+    """Return what a signature reads, with the parts of lists that are put together in their place."""
+    wanted = {place: set(roles) for place, roles in _of_signature(signature).items()}
+
+    def want(place: str, role: Role) -> None:
+        wanted.setdefault(place, set()).add(role)
+
+    for one in joined:
+        if not _is_read(one, signature):
+            continue
+        for feature in (*one.lists, *one.vectors):
+            wanted.pop(one.place(feature), None)
+        for feature in one.lists[:2]:
+            want(one.stored(feature), "list")
+        for name in one.numbers:
+            want(one.stored(f"newest_{name}"), "vector")
+        for name in one.sent_columns:
+            want(name, "list")
+        if one.opened is not None:
+            want(one.opened.key, "code")
+        for item in one.items:
+            kind = declared.column(item.name).type
+            want(item.place, "list" if kind == "tags" else "number" if item.is_number else "code")
+    return {place: frozenset(roles) for place, roles in wanted.items()}
 
 
 def _of_signature(signature: Signature) -> Wanted:

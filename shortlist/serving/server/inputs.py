@@ -33,6 +33,8 @@ from shortlist.spec.serving import Limits
 Key = Sequence[str | None] | Codes
 
 _TIME: Final = Declaration(name="event_time_", type="integer")
+_MOST_EVENTS: Final = 1_000
+"""Of a list that a request brings; as many as a sequence lists at most."""
 _MATRICES: Final = ("tags", "vector")
 _EMPTY: Final = null_texts(())
 
@@ -110,6 +112,11 @@ class InputReader:
         )
 
     @property
+    def histories(self) -> frozenset[str]:
+        """Columns in which a request may bring a list of items, newest first, in place of the stored one."""
+        return frozenset(one.sent for one in self._needs.joined if one.sent and one.of == self._data.item)
+
+    @property
     def _required(self) -> str | None:
         item = self._data.item
         return item if item in self._needs.columns else None
@@ -139,6 +146,7 @@ class InputReader:
         said = {name: self._as_sent(tensor, columns[name]) for name, tensor in sent.items()}
         keys = {name: cast(Key, said[name]) for name in _roles(self._data) if name in said}
         needed = {name: columns[name] if name in columns else self._null(name) for name in self._needs.columns}
+        self._check_histories(needed)
         needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
         return Inputs(rows, needed, keys, said, columns)
 
@@ -152,6 +160,14 @@ class InputReader:
         column = cast(Codes, self._column(declared, clean))
         values = clean.data if declared.type == "string" else column.tolist()
         return [value for value in values if value is not None and value != NO_CODE]
+
+    def _check_histories(self, columns: Mapping[str, Column]) -> None:
+        """Refuse lists of events, sent in place of stored ones, that are too long."""
+        for joined in self._needs.joined:
+            for name in joined.sent_columns:
+                longest = int(cast(Ragged, columns[name]).lengths.max(initial=0))
+                if longest > _MOST_EVENTS:
+                    raise BadRequestError(f"input '{name}': got {longest} events; wanted at most {_MOST_EVENTS}")
 
     def _without_null_texts(self, declared: Declaration, tensor: Tensor) -> Tensor:
         """Return a tensor with None for every text that means no value; in a row of several only an empty one does.

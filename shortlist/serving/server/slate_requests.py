@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -81,6 +81,8 @@ class SlateRequestReader:
                 raise BadRequestError(f"input '{tensor.name}' is given twice; wanted once")
             else:
                 own[tensor.name] = tensor
+        recent = self._recent(own.get(RECENT_ITEMS))
+        context += self._histories(recent, {tensor.name for tensor in context})
         typed = self.with_items(context, self._nothing, now)
         values = {name: self._value(name, sent) for name, sent in typed.sent.items() if name != self._item.name}
         moments = typed.columns[Columns.TIME]
@@ -90,9 +92,16 @@ class SlateRequestReader:
             k=_k_of(own.get(K)),
             now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moments[0])),
             context={name: value for name, value in values.items() if name != Columns.TIME},
-            recent=self._recent(own.get(RECENT_ITEMS)),
+            recent=recent,
             tensors=context,
         )
+
+    def _histories(self, recent: list[int | str] | None, sent: Collection[str]) -> list[Tensor]:
+        """Return recent items as the model reads them, in the columns that the request does not bring itself."""
+        is_text = self._item.type == "string"
+        values: Any = recent if is_text else np.array(recent or [], np.int64)
+        wanted = sorted(self._reader.histories - set(sent)) if recent else []
+        return [Tensor(name, BYTES if is_text else "INT64", (1, len(recent or [])), values) for name in wanted]
 
     def with_items(self, context: Sequence[Tensor], items: pl.Series, now: int) -> Inputs:
         """Return the rows of some items in a request's context, as the model's requests have them."""

@@ -12,11 +12,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns
-from shortlist.features.open_events import OpenList
-from shortlist.features.open_lists import LISTED, live_list, open_list, viewed_list
+from shortlist.features.joined_lists import ItemColumn, JoinedList
+from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SlateValue, told
-from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
+from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST, NUMBERS, Signature
 from shortlist.serving.server.clock import clock_columns
 from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tags, Vectors, as_numbers, mixed
 from shortlist.serving.server.feature_requirements import FeatureRequirements, Step
@@ -48,11 +48,14 @@ class TensorAssembler:
         self.item = self.needs.merged(self.needs.of_item, data.item) if data.item and self.needs.of_item else None
         joined = [step for step in (self.user, self.item) if step is not None]
         self.steps: tuple[Step, ...] = (*joined, *self.needs.others)
-        self.widths = {each.place: each.width for each in signature.vectors}
+        stored = {one.stored(f"newest_{name}"): one.most for one in self.needs.joined for name in one.numbers}
+        self.widths = {each.place: each.width for each in signature.vectors} | stored
         self.signature = signature
         """Of the model."""
         self._zone = ZoneInfo(plan.declared.timezone)
-        self._open_lists = tuple(open_list(one, feature) for one in self.needs.listed for feature in LISTED)
+        opened = (one.open_place(feature) for one in self.needs.joined if one.opened for feature in one.opened.features)
+        self.open_lists = tuple(place for place in opened if place is not None)
+        """Places of the lists of the open tiles."""
 
     def tensors(
         self, columns: Mapping[str, Column], tables: Tables, rows: int, slates: NDArray[np.int64] | None = None,
@@ -62,7 +65,7 @@ class TensorAssembler:
 
         Args:
             columns: Those of `needs.columns`, and `event_time` in microseconds; each of one row or of all. Likewise
-                those of `needs.counted`, which are 0 where nobody counts, and the lists of `needs.listed`.
+                those of `needs.counted`, which are 0 where nobody counts, and the open lists of `needs.joined`.
             tables: A table for every one of `steps`.
             rows: Number of rows.
             slates: Number of every row's slate; None: all rows are one, as in a request.
@@ -73,12 +76,15 @@ class TensorAssembler:
             BadRequestError: The rows have more.
         """
         empty: dict[str, Column] = dict.fromkeys(self.needs.counted, _NONE)
-        empty |= dict.fromkeys(self._open_lists, _EMPTY)
+        empty |= dict.fromkeys(self.open_lists, _EMPTY)
         found = _Found({**empty, **columns}, self._zone)
         for step in self.steps:
             found.look_up(step, tables[step.name], most_tags)
-        for wanted in self.needs.listed:
+        for wanted in self.needs.joined:
             found.join_lists(wanted)
+            for item in wanted.items:
+                step = next(step for step in self.steps if item.place in step.places)
+                found.add_of_items(wanted, item, step, tables[step.name])
         if self._slates:
             found.compare(self._slates, rows, slates)
         return self._laid_out(found, rows, most_tags)
@@ -161,13 +167,41 @@ class _Found:
         for place in step.vectors:
             self._vectors[place] = table.vectors[place].take(rows, axis=0)
 
-    def join_lists(self, wanted: OpenList) -> None:
-        """Add the lists of all events: those of the open tiles, then those that were looked up."""
-        known = self._lists.keys() | self._columns.keys()
-        for feature in LISTED:
-            if (viewed := viewed_list(wanted, feature)) in known:
-                whole = self.list(open_list(wanted, feature)).followed_by(self.list(viewed), wanted.most)
-                self._lists[live_list(wanted, feature)] = whole
+    def join_lists(self, wanted: JoinedList) -> None:
+        """Add the lists of all events: what was sent, else those of the open tiles, then those that were looked up."""
+        sent = cast(Ragged, self._columns[wanted.sent]).head(wanted.most) if wanted.sent else Ragged.empty(1)
+        opened = self._opened(wanted, NEWEST_VALUES)
+        stored = opened.followed_by(self.list(wanted.stored(NEWEST_VALUES)), wanted.most)
+        self._lists[wanted.place(NEWEST_VALUES)] = stored.replaced_by(sent, sent.lengths > 0)
+        times = self._opened(wanted, NEWEST_TIMES).followed_by(self.list(wanted.stored(NEWEST_TIMES)), wanted.most)
+        own = Ragged.empty(1)
+        if wanted.sent_times:
+            whole, their = (cast(Ragged, self._columns[name]) for name in wanted.sent_columns)
+            own = Ragged.empty(1).replaced_by(their.head(wanted.most), whole.lengths == their.lengths)
+        self._lists[wanted.place(NEWEST_TIMES)] = times.replaced_by(own, sent.lengths > 0)
+        for feature in (f"newest_{name}" for name in wanted.numbers):
+            numbers = _before(opened, self._opened(wanted, feature), self.vectors(wanted.stored(feature)))
+            self._vectors[wanted.place(feature)] = np.where((sent.lengths > 0)[:, None], np.float32(0), numbers)
+
+    def _opened(self, wanted: JoinedList, feature: str) -> Ragged:
+        place = wanted.open_place(feature)
+        return Ragged.empty(1) if place is None else self.list(place)
+
+    def add_of_items(self, wanted: JoinedList, item: ItemColumn, step: Step, table: ViewTable) -> None:
+        """Add what the side table says of every listed item."""
+        listed = self._lists[wanted.place(NEWEST_VALUES)].packed()
+        rows, place = table.find(listed.values), wanted.place(item.feature)
+        if item.is_number:
+            numbers = table.numbers[rows, step.numbers.index(item.place)].astype(np.float32)
+            finite = np.where(np.isfinite(numbers), numbers, np.float32(0))
+            self._vectors[place] = _wide(listed, finite, wanted.most)
+            return
+        if item.place in step.codes:
+            codes = table.codes[rows, step.codes.index(item.place)]
+        else:
+            codes = table.lists[item.place].take(rows).head(1).padded(1)[:, 0]
+        codes = np.where(codes == NO_CODE, NULL_IN_LIST, codes)  # the event keeps its place
+        self._lists[place] = Ragged(codes, listed.starts, listed.lengths)
 
     def compare(self, values: Sequence[SlateValue], rows: int, slates: NDArray[np.int64] | None) -> None:
         """Add where every row stands among those of its slate, by the function that the training table calls."""
@@ -232,6 +266,24 @@ def _with_compared(signature: Signature, values: Sequence[SlateValue]) -> Signat
     kept = (place for place in signature.numbers if place not in told_places)
     read = (place for value in values for place in value.reads)
     return signature.model_copy(update={"numbers": tuple(dict.fromkeys((*kept, *read)))})
+
+
+def _before(opened: Ragged, numbers: Ragged, stored: Vectors) -> Vectors:
+    """Return numbers of the events of the open tiles, 0 where nothing is known of them, then those of the others."""
+    most = stored.shape[1]
+    first = _wide(opened, numbers.values, most) if len(numbers.values) else np.zeros((1, most), np.float32)
+    place = np.arange(most) - opened.lengths[:, None]
+    place, stored = np.broadcast_arrays(place, stored) if len(place) != len(stored) else (place, stored)
+    moved = np.take_along_axis(stored, np.maximum(place, 0), axis=1)
+    return cast(Vectors, np.where(place < 0, first, moved))
+
+
+def _wide(lists: Ragged, numbers: NDArray[Any], most: int) -> Vectors:
+    """Return numbers of lists' values, 0 behind the last one."""
+    wide = np.zeros((len(lists), most), np.float32)
+    within = np.arange(most) < lists.lengths[:, None]
+    wide[within] = numbers[(lists.starts[:, None] + np.arange(most))[within]]
+    return wide
 
 
 _ONE: Final = np.zeros(1, np.int64)

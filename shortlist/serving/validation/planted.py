@@ -15,7 +15,6 @@ import polars as pl
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.data.convert import convert
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.open_lists import LISTED, open_list
 from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
@@ -70,7 +69,7 @@ def planted_difference(
     log = pl.concat([example] * ROWS).with_columns(own[name].cast(example.schema[name]) for name in own.columns)
     # Nobody counts events here: open tiles are empty.
     log = log.with_columns(pl.lit(0).alias(place) for place in assembler.needs.counted)
-    log = log.drop([open_list(one, feature) for one in assembler.needs.listed for feature in LISTED], strict=False)
+    log = log.drop(assembler.open_lists, strict=False)
     table = encode(look_up(log, day), signature, declared)
     times = log[Columns.TIME].dt.epoch("us").to_list()
     for binary in (False, True):

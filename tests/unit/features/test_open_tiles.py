@@ -21,7 +21,7 @@ from shortlist.features.keyed import KeyedView, Total, with_rows
 from shortlist.features.lists import map_values
 from shortlist.features.open_counts import OpenCounts, open_positives, open_rows
 from shortlist.features.open_events import Impressions, OpenList, OpenRequest, Outcome, StreamingPlan
-from shortlist.features.open_lists import LISTED, open_list
+from shortlist.features.open_lists import open_list
 from shortlist.features.open_sessions import OpenSessions
 from shortlist.features.open_tiles import ClosedTile, OpenTiles
 from shortlist.features.statistics import KeyCount, count, countable
@@ -145,7 +145,7 @@ def trained(counts: OpenCounts, moment: int, users: Sequence[int | None], pages:
     rows = pl.DataFrame({"user_id": users, "page": pages, Columns.TIME: times})
     found = counts.columns(rows)
     counted: list[list] = [found[place(key)].to_list() for key in KEYS for place in (open_rows, open_positives)]
-    listed = [found[open_list(one, feature)] for one in LISTS for feature in LISTED]
+    listed = [found[open_list(one, feature)] for one in LISTS for feature in one.features]
     return [*counted, *(map_values(each, codes_of).to_list() for each in listed)]
 
 
@@ -324,7 +324,7 @@ def sessions(users: int, events: int, max_bytes: int) -> OpenSessions:
     for user in range(users):
         for number in range(events):
             shown = Impressions("a", at(0), [at(number)], {"user_id": [user], "page": [number]}, 1)
-            found.add(0, OpenRequest(shown), [0], positives=False)
+            found.add(at(0), OpenRequest(shown), [0], positives=False)
     return found
 
 
@@ -332,18 +332,18 @@ def test_a_session_of_10_000_events_keeps_the_newest() -> None:
     kept = sessions(users=1, events=10_000, max_bytes=2**20)
     listed = kept.listed(LISTS[0], [0])
     assert listed.codes.tolist() == [9_999, 9_998, 9_997]
-    assert kept.bytes == 240 + 3 * 24
+    assert kept.bytes == 240 + 3 * 15
 
 
 def test_beyond_the_declared_memory_the_sessions_that_rested_longest_go() -> None:
-    each = 240 + 2 * 24
+    each = 240 + 2 * 15
     kept = sessions(users=40, events=2, max_bytes=20 * each)
     lengths = kept.listed(LISTS[0], range(40)).lengths
     assert kept.bytes <= 20 * each
     assert kept.dropped == 40 - np.count_nonzero(lengths)
     assert lengths[-19:].tolist() == [2] * 19
     assert not lengths[:20].any()
-    kept.close(0)
+    kept.close(at(0))
     assert (kept.bytes, kept.listed(LISTS[0], [39]).codes.tolist()) == (0, [])
 
 

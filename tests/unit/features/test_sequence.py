@@ -133,6 +133,62 @@ def test_a_live_list_goes_on_with_the_events_of_the_open_tiles(world: Any) -> No
     assert table["history_seconds_ago"].to_list()[5] == pytest.approx(ago, rel=1e-6)
 
 
+def test_what_the_side_table_says_stands_beside_its_item(world: Any) -> None:
+    rows = [
+        world.row(0, 9, item_id=10),  # maker 7, topics a and b
+        world.row(0, 10, item_id=30),  # maker 8, no topics
+        world.row(0, 11, item_id=99),  # in no table
+        world.row(1, 9, item_id=20),  # maker 7, topic b
+        world.row(2, 9, item_id=20),
+    ]
+    beside = {**HISTORY, "with": ["maker", "topics"]}
+    table = world.features(rows, beside, {"kind": "vocabulary", "each": "topics", "max_values": 1})
+    a, b = table["topics_id"][0][0], table["topics_id"][3][0]
+    assert table["history_maker"].to_list()[3:] == [[0.0, 8.0, 7.0], [7.0, 0.0, 8.0]]
+    assert table["history_topics"].to_list()[3:] == [[0, 0, a], [b, 0, 0]]
+
+
+def test_a_live_list_knows_of_open_tiles_what_requests_say_and_the_side_table(world: Any) -> None:
+    rows = [
+        world.row(0, 9.0, item_id=10, price=1.5, seconds=8.0),
+        world.row(0, 10.1, item_id=30, price=math.inf, seconds=4.0),
+        world.row(0, 10.2, item_id=20, price=2.5, seconds=3.0),
+        world.row(0, 10.3, item_id=20),  # two of the open tile, one of the other
+        world.row(1, 9, item_id=None),
+        world.row(2, 9),
+    ]
+    table = live_table(world, rows, {"with": ["price", "seconds", "maker", "topics"]}, "0s")
+    assert table["history_price"].to_list()[3] == [2.5, 0.0, 1.5]
+    assert table["history_seconds"].to_list()[3] == [0.0, 0.0, 8.0]  # what is known afterwards comes with the tile
+    assert table["history_seconds"].to_list()[4] == [0.0, 3.0, 4.0]  # the newest has none: null
+    assert table["history_maker"].to_list()[3] == [7.0, 8.0, 7.0]
+    b, none, a = table["history_topics"].to_list()[3]
+    assert none == 0 and len({a, b, 0}) == 3
+
+
+def test_a_list_that_a_request_brings_replaces_the_stored_one(world: Any) -> None:
+    at = int((world.row(1, 8)["event_time"]).timestamp() * 1e6)
+    rows = [
+        *(world.row(0, 9 + place, item_id=item, seconds=1.0) for place, item in enumerate((10, 20, 30))),
+        world.row(1, 9, item_id=10, basket=[30, 10, 20, 30], basket_times=[at, at - 10**6, at, at]),
+        world.row(1, 9, item_id=10, basket=[30, 99], basket_times=[at]),  # whose time is it?
+        world.row(1, 9, item_id=10, basket=[], basket_times=[at]),
+        world.row(1, 9, item_id=10, user_id=None, basket=[20], basket_times=[at]),
+        world.row(2, 9, item_id=10),
+    ]
+    sent = {"sent": "basket", "sent_times": "basket_times", "with": ["seconds_ago", "seconds", "maker"]}
+    table = world.features(rows, {**HISTORY, **sent}, IDS)
+    one, two, three = table["item_id_id"][:3]
+    lists = [[three, one, two], [three, 0], [three, two, one], [two], [one, one, one]]
+    assert table["history"].to_list()[3:] == lists
+    hour = math.log(1 + 3_600)
+    ago = table["history_seconds_ago"].to_list()
+    assert ago[3] == pytest.approx([hour, math.log(1 + 3_601), hour], rel=1e-6)
+    assert (ago[4], ago[6]) == ([0.0] * 3, pytest.approx([hour, 0.0, 0.0], rel=1e-6))
+    assert table["history_seconds"].to_list()[3:6] == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
+    assert table["history_maker"].to_list()[3:5] == [[8.0, 7.0, 7.0], [8.0, 0.0, 0.0]]
+
+
 def test_a_live_list_has_positive_events_when_their_outcome_is_known(world: Any) -> None:
     rows = [
         world.row(0, 9.0, item_id=10, label=1),
@@ -149,7 +205,6 @@ def test_a_live_list_has_positive_events_when_their_outcome_is_known(world: Any)
 @pytest.mark.parametrize(
     ("changed", "delay", "message"),
     [
-        ({"with": ["seconds"]}, "1m", r"servers keep no 'seconds' of events as they arrive; leave it out of `with`"),
         ({"counts": "positives"}, None, r"nothing says when an outcome is known; declare data\.outcome_delay"),
         ({"of": "likes"}, "1m", r"requests do not send 'likes' \(known: after\), so that servers cannot list it"),
     ],
@@ -196,6 +251,13 @@ def test_a_list_of_another_length_is_counted_again(world: Any) -> None:
     ("changed", "message"),
     [
         ({"of": "topics"}, r"'topics' is a column of a side table; events have columns of the log"),
+        ({"with": ["city"]}, r"'city' is a column of a side table; events have .* side table whose key is 'item_id'"),
+        ({"with": ["released"]}, r"'released' is of type date; wanted integer or number or hex or string or tags"),
+        ({"sent": "words"}, r"'words' holds no list of integers; wanted type: tags, tag_type: integer"),
+        ({"sent": "watched"}, r"'watched' is a column of a side table; requests send columns of the log"),
+        ({"sent": "price"}, r"'price' holds no list of integers; wanted type: tags"),
+        ({"sent_times": "basket"}, r"sent_times has times of no list; declare `sent`"),
+        ({"sent": "basket", "with": ["seconds_ago"]}, r"nothing says when the events in 'basket' happened; declare"),
         ({"of": "price"}, r"'price' is of type number; wanted integer or hex or string"),
         ({"key": "words"}, r"'words' is of type tags; wanted integer or hex or string"),
         ({"with": ["page"]}, r"'page' is of type string; wanted integer or number"),

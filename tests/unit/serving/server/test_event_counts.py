@@ -52,6 +52,8 @@ DATA = Data.model_validate(
         "columns": [
             {"name": "user_id", "type": "integer"},
             {"name": "page", "type": "string"},
+            {"name": "price", "type": "number"},
+            {"name": "seconds", "type": "number", "known": "after"},
             {"name": "clicked", "type": "integer"},
         ],
         "label": "clicked",
@@ -76,14 +78,15 @@ FEATURES = Features.model_validate(
 LIVE = Features.model_validate(
     {
         "columns": [
-            {"kind": "sequence", "of": "page", "key": "user_id", "last": 3, "live": True, "with": ["seconds_ago"],
-             "name": "seen"},
+            {"kind": "sequence", "of": "page", "key": "user_id", "last": 3, "live": True, "name": "seen",
+             "with": ["seconds_ago", "price", "seconds"]},
             {"kind": "sequence", "of": "page", "key": "user_id", "last": 4, "live": True, "counts": "positives",
              "name": "taken"},
         ],
         "streaming": {"delay": "1s"},
     }
 )  # fmt: skip
+PRICES: dict[str | None, float | None] = {"home": 1.5, "Zürich": None, "other": 1e300, "x": 4.0, None: 0.5}
 Asked = tuple[float, int | None, Sequence[str | None], Sequence[int]]
 """Seconds after START, user, page of each row, label of each row."""
 
@@ -117,11 +120,13 @@ def written_log(folder: Path, rows: pl.DataFrame) -> Path:
 
 def as_rows(asked: Sequence[Asked]) -> pl.DataFrame:
     rows = [
-        (user, page, START + timedelta(seconds=at), label)
+        (user, page, PRICES[page], 3.0 * label, START + timedelta(seconds=at), label)
         for at, user, pages, labels in asked
         for page, label in zip(pages, labels, strict=True)
     ]
-    schema = {"user_id": pl.Int64, "page": pl.String, Columns.TIME: pl.Datetime("us", "UTC"), Columns.LABEL: pl.Int8}
+    numbers = {"price": pl.Float64, "seconds": pl.Float64}
+    own = {Columns.TIME: pl.Datetime("us", "UTC"), Columns.LABEL: pl.Int8}
+    schema = {"user_id": pl.Int64, "page": pl.String, **numbers, **own}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -158,7 +163,8 @@ def session_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         weights = add("Range", np.array(1), add("Add", length, np.array(1)), np.array(1))
         total = add("ReduceSum", add("Mul", add("Where", there, ids, np.array([0])), weights), np.array([1]))
         parts.append(graph.nodes.cast(total, np.float32))
-    ago = add("MatMul", graph.floats(["seen_seconds_ago"]), AGO_WEIGHTS[:, None])
+    weights = np.concatenate([AGO_WEIGHTS, 2 * AGO_WEIGHTS, 3 * AGO_WEIGHTS])[:, None]
+    ago = add("MatMul", graph.floats(["seen_seconds_ago", "seen_price", "seen_seconds"]), weights)
     total = add("Add", ago, add("Add", parts[0], add("Mul", parts[1], np.float32([100.0]))))
     whole, signature = graph.finished(total, SCORE, 1, "streamed", "sum")
     save(whole, folder / "model" / FOLDER / MODEL_FILE)
@@ -174,10 +180,11 @@ def session_score(rows: pl.DataFrame) -> np.ndarray:
     """Return what `session_model` gives: it depends on every event, on its place and on its time."""
     placed = [[sum((place + 1) * one for place, one in enumerate(ids)) for ids in rows[name]]
               for name in ("seen", "taken")]  # fmt: skip
-    ago: np.ndarray = (
-        rows["seen_seconds_ago"].to_numpy() @ AGO_WEIGHTS + np.array(placed[0]) + 100.0 * np.array(placed[1])
-    )
-    return ago
+    beside: np.ndarray = sum(
+        (place + 1) * rows[f"seen_{name}"].to_numpy() @ AGO_WEIGHTS
+        for place, name in enumerate(("seconds_ago", "price", "seconds"))
+    )  # type: ignore[assignment]
+    return beside + np.array(placed[0]) + 100.0 * np.array(placed[1])
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +217,7 @@ class Shop:
         at, user, pages, labels = asked
         tensors = [
             Tensor("page", "BYTES", (len(pages),), list(pages)),
+            Tensor("price", "FP64", (len(pages),), np.array([PRICES[page] for page in pages], np.float64)),
             Tensor(Columns.TIME, "INT64", (1,), np.array([microseconds(START + timedelta(seconds=at))])),
         ]
         if user is not None:

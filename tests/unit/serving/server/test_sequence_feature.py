@@ -15,6 +15,7 @@ import pytest
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import announce_views
 from shortlist.features.skew import check_skew
 from shortlist.features.store import apply
@@ -24,8 +25,13 @@ from shortlist.serving.export.encoding import encode
 from shortlist.serving.export.graph import FeatureGraph
 from shortlist.serving.export.graph_builder import save
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, SCORE, Signature
+from shortlist.serving.server.columns import to_codes
+from shortlist.serving.server.inputs import InputReader
+from shortlist.serving.server.request_errors import BadRequestError
 from shortlist.serving.server.server import ServerComponents
 from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.slate_requests import SlateRequestReader
+from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.validation.rows import ReferenceRows, ServedRows
 from shortlist.spec.features import Features
@@ -35,10 +41,14 @@ LAST = 12
 FEATURES = [
     {"kind": "sequence", "of": "item_id", "key": "user_id", "last": LAST, "name": "history",
      "with": ["seconds_ago", "seconds"]},
+    {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 4, "name": "basket", "sent": "words",
+     "sent_times": "places", "with": ["seconds_ago", "seconds", "price", "weight", "topics", "maker"]},
     {"kind": "sequence", "of": "position", "key": "page", "last": 3, "counts": "positives", "name": "places"},
 ]  # fmt: skip
-VECTORS = ["history_seconds_ago", "history_seconds"]
-LISTS = ["history", "places"]
+NUMBERS = [name for name in FEATURES[1]["with"] if name != "topics"]
+VECTORS = ["history_seconds_ago", "history_seconds", *(f"basket_{name}" for name in NUMBERS)]
+LISTS = ["history", "places", "basket", "basket_topics"]
+SENT = [["item 2", "in no table", "item 1"], [5 * 10**15, 0, 6 * 10**15]]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +80,8 @@ def model(fitted: Path) -> Path:
         for values in (kept, graph.nodes.cast(there, np.int64)):
             total = graph.nodes.add("ReduceSum", values, np.array([1]), keepdims=1)
             parts.append(graph.nodes.cast(total, np.float32))
-    whole, signature = graph.finished(graph.nodes.joined(parts, axis=1), SCORE, 2 * LAST + 4, "sequences", "all")
+    width = 2 * LAST + 5 * 4 + 8
+    whole, signature = graph.finished(graph.nodes.joined(parts, axis=1), SCORE, width, "sequences", "all")
     save(whole, folder / FOLDER / MODEL_FILE)
     signature.write(folder / FOLDER)
     (folder / Files.PREPROCESSING).symlink_to(fitted)
@@ -121,31 +132,42 @@ def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, m
         model="sequences", version=1, model_folder=model, predictor="127.0.0.1:1", http_port=1, grpc_port=2,
         store=store, project="sequences", predictions=fitted.with_name("predictions"),
     )  # fmt: skip
-    for user in (2, 10**9):  # one that is known, and a new one, whose lists are empty
-        got = asyncio.run(tensors_of(settings, user, shop.until + timedelta(hours=2)))
-        looked_up = transformer.look_up(asked(shop, day, user), shop.until.date())
+    # One that is known, a new one, whose lists are empty, and nobody, with a list of their own.
+    for user, sent in ((2, None), (10**9, None), (None, SENT), (2, [[], []])):
+        got = asyncio.run(tensors_of(settings, user, shop.until + timedelta(hours=2), sent))
+        looked_up = transformer.look_up(asked(shop, day, user, sent), shop.until.date())
         expected = encode(looked_up, Signature.read(model / FOLDER), transformer.plan.declared)
         for name, tensor in got.items():
             np.testing.assert_array_equal(tensor, expected[name])
-        lengths = transformer.compute(looked_up)["history"].list.len().to_list()
-        assert lengths == ([LAST] if user == 2 else [0])
+        features = transformer.compute(looked_up)
+        assert features["history"].list.len().to_list() == ([LAST] if user == 2 else [0])
+        if sent == SENT:
+            assert features["basket_weight"].to_list() == [[-2.5, 0.0, 0.0, 0.0]]  # that of item 1 is null
+            assert features["basket"].list.len().to_list() == [3] and features["basket_topics"][0][1] == 0
 
 
-def asked(shop: Any, day: Any, user: int) -> pl.DataFrame:
+def asked(shop: Any, day: Any, user: int | None, sent: Any) -> pl.DataFrame:
     time = pl.lit(shop.until + timedelta(hours=2)).cast(pl.Datetime("us", "UTC"))
     return shop.rows(day).head(1).with_columns(
-        pl.lit(user, pl.Int64).alias("user_id"), pl.lit("home").alias("page"), time.alias(Columns.TIME)
+        pl.lit(user, pl.Int64).alias("user_id"), pl.lit("home").alias("page"), time.alias(Columns.TIME),
+        pl.Series("words", [sent[0] if sent else None], pl.List(pl.String)),
+        pl.Series("places", [sent[1] if sent else None], pl.List(pl.Int64)),
     )  # fmt: skip
 
 
-async def tensors_of(settings: ServerSettings, user: int, time: Any) -> dict[str, np.ndarray]:
+async def tensors_of(settings: ServerSettings, user: int | None, time: Any, brought: Any) -> dict[str, np.ndarray]:
     """Return what the server's parts make of a request for a model server."""
     sent = [
-        Tensor("user_id", "INT64", (1,), np.array([user])),
         Tensor("item_id", "BYTES", (1,), ["item 1"]),
         Tensor("page", "BYTES", (1,), ["home"]),
         Tensor(Columns.TIME, "INT64", (1,), np.array([int(time.timestamp() * 1e6)])),
     ]
+    if user is not None:
+        sent.append(Tensor("user_id", "INT64", (1,), np.array([user])))
+    if brought is not None:
+        words, places = brought
+        sent.append(Tensor("words", "BYTES", (1, len(words)), words))
+        sent.append(Tensor("places", "INT64", (1, len(places)), np.array(places, np.int64)))
     parts = ServerComponents(settings)
     try:
         parts.refresh.poll()
@@ -155,3 +177,31 @@ async def tensors_of(settings: ServerSettings, user: int, time: Any) -> dict[str
         return parts.service.tensors(inputs, tables)
     finally:
         await parts.close()
+
+
+@pytest.fixture(scope="module")
+def reader(shop: Any, model: Path) -> InputReader:
+    signature = Signature.read(model / FOLDER)
+    plan = Preprocessing.load(model / Files.PREPROCESSING).plan
+    assembler = TensorAssembler(plan, signature)
+    return InputReader(assembler.needs, assembler.widths, 10)
+
+
+def test_items_that_a_request_for_recommendations_brings_are_the_history_of_its_candidates(
+    shop: Any, reader: InputReader
+) -> None:
+    slates = SlateRequestReader(reader, shop.plan.declared.data, ())
+    k, recent = Tensor("k", "INT64", (1,), np.array([3])), Tensor("recent_items", "BYTES", (2,), ["item 2", "item 1"])
+    asked = slates.read([k, recent], 0)
+    candidates = slates.with_items(asked.tensors, pl.Series(["item 4", "item 5"]), 0)
+    assert (asked.recent, asked.context["words"]) == (["item 2", "item 1"], ["item 2", "item 1"])
+    np.testing.assert_array_equal(candidates.columns["words"].values, to_codes(pl.Series(["item 2", "item 1"])))
+    own = slates.read([k, recent, Tensor("words", "BYTES", (1, 1), ["item 9"])], 0)
+    assert own.context["words"] == ["item 9"]
+    assert "words" not in slates.read([k], 0).context
+
+
+def test_a_history_that_is_too_long_is_refused(reader: InputReader) -> None:
+    item = Tensor("item_id", "BYTES", (1,), ["item 1"])
+    with pytest.raises(BadRequestError, match="input 'words': got 1001 events; wanted at most 1000"):
+        reader.read([item, Tensor("words", "BYTES", (1, 1_001), ["item 1"] * 1_001)], 0)

@@ -22,6 +22,7 @@ from monitoring.served_features.served_features import PublishedViews, compare_s
 from monitoring.windows.answered import answered
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.joined_lists import JoinedList
 from shortlist.features.open_events import OpenList, StreamingPlan
 from shortlist.features.tiles import Tiles
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
@@ -244,15 +245,16 @@ def test_the_server_logs_features_of_the_declared_share(published: Any, model: P
     assert none.height == 100 and all(none[name].null_count() == 100 for name in FEATURE_COLUMNS)
 
 
-def test_what_servers_count_and_list_as_it_arrives_is_not_compared() -> None:
-    lists = (OpenList("newest_3", "user_id", "item_id", 3),)
-    streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=lists)
+def test_what_servers_count_and_list_as_it_arrives_is_not_compared(shop: Any) -> None:
+    opened = OpenList("newest_3", "user_id", "item_id", 3)
+    streaming = StreamingPlan(("user_id",), Tiles(), timedelta(seconds=1), lists=(opened,))
+    plan = replace(shop.plan, streaming=streaming, joined=(JoinedList("newest_3", "item_id", 3, opened),))
     places = ("live_newest_3:newest_values", "newest_3:newest_times")
     signature = Signature(
         model="shop", kind="all", numbers=("price", "open_user_id:rows", "open_user_id:positives"),
         lists=tuple(ListInput(tensor=f"list_{number}", place=place, longest=3) for number, place in enumerate(places)),
     )  # fmt: skip
-    left = without_streamed(signature, streaming)
+    left = without_streamed(signature, plan)
     assert left.numbers == ("price",)
     assert [(each.tensor, each.place) for each in left.lists] == [("list_1", "newest_3:newest_times")]
-    assert without_streamed(signature, None) == signature
+    assert without_streamed(signature, shop.plan) == signature
