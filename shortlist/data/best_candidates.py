@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from shortlist.data.click_model import ClickModel
 from shortlist.data.generate import FIRST_ITEM, FIRST_USER
-from shortlist.data.synthetic_world import build_world
-from shortlist.data.traffic import shares_shown_to
+from shortlist.data.synthetic_world import SyntheticWorld, build_world
+from shortlist.data.traffic import exposure, shares_shown_to
 from shortlist.spec.data import GeneratedSource
 
 _PAIRS_AT_ONCE = 2_000_000
@@ -40,8 +40,16 @@ def best_candidates(source: GeneratedSource, users: pl.Series, days: Iterable[da
     for first in range(0, len(numbers), step):
         some = numbers[first : first + step]
         clicks = sum(
-            shares_shown_to(source, world, some, day) * truth.clicks_expected(some, context, day)
+            chance * shares_shown_to(source, world, chapter, day) * truth.clicks_expected(some, chapter, context, day)
             for day, context in contexts.items()
+            for chance, chapter in _chapters(world, some, day)
         )
         found[first : first + step] = np.argsort(-np.asarray(clicks), axis=1, kind="stable")[:, : found.shape[1]]
     return found + FIRST_ITEM
+
+
+def _chapters(world: SyntheticWorld, users: NDArray[np.int64], day: int) -> list[tuple[float, NDArray[np.int64]]]:
+    """Return the chapters that users may be in, each with its probability; -1 is none."""
+    if world.chapters is None:
+        return [(1.0, np.full(users.size, -1))]
+    return world.chapters.likely(users, day, exposure(world, day))

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit
 
 from shortlist.data.random_streams import Floats, Ints
-from shortlist.data.synthetic_world import DEVICES, Chapters, SyntheticWorld, mean_over_tags
+from shortlist.data.synthetic_world import DEVICES, SyntheticWorld, mean_over_tags
 from shortlist.data.traffic import SLOTS, SURFACES, Impressions, Part, draw_impressions
 from shortlist.spec.data import GeneratedSource
 
@@ -58,17 +57,18 @@ class ClickModel:
         """Return the probability of a click had every item been shown first, shape (rows,)."""
         return self.probability(replace(shown, position=np.ones_like(shown.position)), day)
 
-    def clicks_expected(self, users: Ints, context: Floats, day: int) -> Floats:
+    def clicks_expected(self, users: Ints, chapter: Ints, context: Floats, day: int) -> Floats:
         """Return the probability of a click of some users on every item, shape (users, items).
 
         Args:
             users: Numbers of the users.
+            chapter: The chapter that each is in; -1: none.
             context: What the moments of `usual_context` add to the appeal; the mean over them is returned.
             day: Counted from the first day.
         """
         items = np.arange(self.world.items.creator.size)
         pairs = np.repeat(users, items.size), np.tile(items, users.size)
-        appeal = _preference(self.world, *pairs, day, self.taste, np.zeros(1))
+        appeal = _preference(self.world, *pairs, np.repeat(chapter, items.size), day, self.taste, np.zeros(1))
         chances = [expit(self.offset + self.scale * (appeal + one)) for one in context]
         found: Floats = np.mean(chances, axis=0).reshape(users.size, items.size)
         return found
@@ -79,14 +79,11 @@ class ClickModel:
         return np.quantile(_context(shown), np.linspace(0.1, 0.9, 5))
 
 
-def _of_present_chapter(chapters: Chapters, user: Ints, item: Ints, day: int) -> npt.NDArray[np.bool_]:
-    """Return whether items are of the chapter that users are in on a day."""
-    present: npt.NDArray[np.bool_] = chapters.of_item[item] == chapters.of_user(user, day)
-    return present
-
-
 def _appeal(world: SyntheticWorld, shown: Impressions, day: int, weight: float) -> Floats:
-    return _preference(world, shown.user, shown.item, day, weight, _context(shown))
+    chapters, chapter = world.chapters, np.full(1, -1)
+    if chapters is not None:
+        chapter = chapters.after(shown.previous) if chapters.within_session else chapters.of_user(shown.user, day)
+    return _preference(world, shown.user, shown.item, chapter, day, weight, _context(shown))
 
 
 def _context(shown: Impressions) -> Floats:
@@ -100,7 +97,9 @@ def _context(shown: Impressions) -> Floats:
     return context
 
 
-def _preference(world: SyntheticWorld, user: Ints, item: Ints, day: int, weight: float, context: Floats) -> Floats:
+def _preference(
+    world: SyntheticWorld, user: Ints, item: Ints, chapter: Ints, day: int, weight: float, context: Floats
+) -> Floats:  # fmt: skip
     users, items, tastes = world.users, world.items, world.tastes_on(day)
     tags = items.tags[item]
     taste = (
@@ -110,8 +109,7 @@ def _preference(world: SyntheticWorld, user: Ints, item: Ints, day: int, weight:
     )
     further = 0.4 * np.exp(-(day - items.published[item]) / 14)
     if world.chapters is not None:
-        present = _of_present_chapter(world.chapters, user, item, day)
-        further = further + world.chapters.effect * present
+        further = further + world.chapters.effect * (world.chapters.of_item[item] == chapter)
     if world.content is not None:
         further = further + world.content.appeal(user, item)
     # Users and items differ less than contexts do: 200 000 rows are few for thousands of them, most rarely seen.

@@ -22,6 +22,10 @@ TOPICS = (
 TAGS_PER_ITEM = 3
 FAVOURITE_TAGS = 2
 
+FIRST_OF_SESSION = 1 / 7
+"""Share of the impressions that are the first of their session."""
+_STEPS_TO_REST = 1_000
+"""After so many items the chapter of the first one no longer tells that of the next."""
 _COUNTRY_SHARE = np.array([0.32, 0.24, 0.17, 0.13, 0.08, 0.06])
 _AGE_SHARE = np.array([0.27, 0.34, 0.22, 0.13, 0.04])
 _DEVICE_SHARE = np.array([0.52, 0.27, 0.15, 0.06])
@@ -83,10 +87,32 @@ class Chapters:
     count: int
     follow: float
     effect: float
+    within_session: bool = False
 
     def of_user(self, user: Ints, day: int) -> Ints:
         """Return the chapter that users are in on a day."""
         return (self.at_first[user] + day) % self.count
+
+    def after(self, previous: Ints) -> Ints:
+        """Return the chapter that follows items; -1 for an item -1, which is none."""
+        return np.where(previous < 0, -1, (self.of_item[previous] + 1) % self.count)
+
+    def likely(self, users: Ints, day: int, shown: Floats) -> list[tuple[float, Ints]]:
+        """Return the chapters that users may be in on a day, each with its probability.
+
+        Args:
+            users: The users.
+            day: Counted from the first day.
+            shown: How often each item is shown on that day, in proportion, but for those that follow chapters.
+        """
+        if not self.within_session:
+            return [(1.0, self.of_user(users, day))]
+        mass = np.bincount(self.of_item[: shown.size], shown, self.count) / shown.sum()
+        present = mass
+        for _ in range(_STEPS_TO_REST):
+            present = self.follow * np.roll(present, 1) + (1 - self.follow) * mass
+        every = [*enumerate(np.roll(present, 1) * (1 - FIRST_OF_SESSION)), (-1, FIRST_OF_SESSION)]
+        return [(float(chance), np.full(users.size, chapter)) for chapter, chance in every]
 
 
 @dataclass(frozen=True)
@@ -135,7 +161,7 @@ def _chapters(source: GeneratedSource, items: int) -> Chapters | None:
     at_first = random.integers(0, declared.count, source.users)
     # The chapters of old items do not depend on how many a drift brings, which come last.
     of_item = random.integers(0, declared.count, items)
-    return Chapters(of_item, at_first, declared.count, declared.follow, declared.effect)
+    return Chapters(of_item, at_first, declared.count, declared.follow, declared.effect, declared.within_session)
 
 
 def _users(source: GeneratedSource) -> Users:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from shortlist.data.random_streams import Floats, Ints, random_stream
-from shortlist.data.synthetic_world import DEVICES, SyntheticWorld
+from shortlist.data.synthetic_world import DEVICES, FIRST_OF_SESSION, SyntheticWorld
 from shortlist.spec.data import GeneratedSource
 
 PART_ROWS = 250_000
@@ -19,7 +19,6 @@ SLOTS = 10
 
 _SURFACE_SHARE = np.array([0.55, 0.22, 0.15, 0.08])
 _SECONDS_BETWEEN_IMPRESSIONS = 35.0
-_IMPRESSIONS_PER_SESSION = 7.0
 _DAY_US = 86_400_000_000
 # Visits per hour of the day: a quiet night, lunch, a long evening; later and more even at the weekend.
 _WORKDAY = np.array([3, 2, 1, 1, 1, 2, 4, 6, 6, 5, 5, 6, 8, 7, 6, 6, 6, 7, 9, 11, 13, 13, 10, 6], float)
@@ -48,6 +47,8 @@ class Impressions:
     surface: Ints
     device: Ints
     position: Ints
+    previous: Ints
+    """The item shown before in the same session; -1 for the first one."""
 
 
 def plan_parts(source: GeneratedSource) -> list[Part]:
@@ -79,10 +80,11 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part)
     visit, place = visit[order], place[order]
     item = _shown(source, world, part, random)
     if world.chapters is not None:
-        item = _of_chapters(source, world, part, visitor[visit], item)
+        item = _of_chapters(source, world, part, visitor[visit], visit, place, item)
     if source.position_bias is not None:
         item = _as_ranked(source, world, part, visit, place, item)
-    return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], place % SLOTS + 1)
+    slots, previous = place % SLOTS + 1, _previous(visit, place, item)
+    return Impressions(time_us[order], visitor[visit], item, surface[visit], device[visit], slots, previous)
 
 
 def _volumes(source: GeneratedSource) -> list[int]:
@@ -100,7 +102,7 @@ def _volumes(source: GeneratedSource) -> list[int]:
 
 def _sessions(random: np.random.Generator, rows: int) -> tuple[Ints, Ints]:
     """Return each row's session and its place in it; sessions have geometric lengths, the last one is cut."""
-    lengths = random.geometric(1 / _IMPRESSIONS_PER_SESSION, rows)
+    lengths = random.geometric(FIRST_OF_SESSION, rows)
     ends = np.cumsum(lengths)
     visit = np.searchsorted(ends, np.arange(rows), side="right")
     return visit, np.arange(rows) - (ends - lengths)[visit]
@@ -132,7 +134,7 @@ def _times(random: np.random.Generator, hours: Floats, share: tuple[float, float
 
 def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: np.random.Generator) -> Ints:
     """Return the item of each row: by popularity, newer ones more often, none before its publication."""
-    item = _draw(random, _exposure(world, part.day), part.rows)
+    item = _draw(random, exposure(world, part.day), part.rows)
     for place, drift in enumerate(source.drifts):
         if drift.kind == "new_items" and drift.holds_on(part.day):
             arrivals = random_stream(source.seed, "arrivals", place, part.day, part.first_row)
@@ -142,24 +144,40 @@ def _shown(source: GeneratedSource, world: SyntheticWorld, part: Part, random: n
     return item
 
 
-def _exposure(world: SyntheticWorld, day: int) -> Floats:
+def exposure(world: SyntheticWorld, day: int) -> Floats:
     """Return how often each old item is shown on a day, in proportion."""
     age = day - world.items.published[: world.old_items]
     return np.where(age >= 0, world.items.popularity[: world.old_items] * (1 + np.exp(-np.maximum(age, 0) / 7)), 0.0)
 
 
-def _of_chapters(source: GeneratedSource, world: SyntheticWorld, part: Part, user: Ints, item: Ints) -> Ints:
+def _of_chapters(
+    source: GeneratedSource, world: SyntheticWorld, part: Part, user: Ints, visit: Ints, place: Ints, item: Ints
+) -> Ints:  # fmt: skip
     """Return the item of each row, that of some rows drawn anew among the items of the user's present chapter."""
-    assert world.chapters is not None
+    chapters = world.chapters
+    assert chapters is not None
     random = random_stream(source.seed, "followed", part.day, part.first_row)
-    follows = random.random(part.rows) < world.chapters.follow
-    chapter, shown = world.chapters.of_user(user, part.day), _exposure(world, part.day)
-    found = item.copy()
-    for number in range(world.chapters.count):
-        rows = np.flatnonzero(follows & (chapter == number))
-        weight = np.where(world.chapters.of_item[: world.old_items] == number, shown, 0.0)
-        if rows.size and weight.any():
-            found[rows] = _draw(random, weight, rows.size)
+    follows = random.random(part.rows) < chapters.follow
+    shown, found = exposure(world, part.day), item.copy()
+    steps = range(1, int(place.max(initial=0)) + 1) if chapters.within_session else [None]
+    for step in steps:  # within a session, an item depends on the one before
+        rows = np.flatnonzero(follows & (place == step)) if step is not None else np.flatnonzero(follows)
+        previous = _previous(visit, place, found)[rows]
+        chapter = chapters.after(previous) if chapters.within_session else chapters.of_user(user[rows], part.day)
+        for number in range(chapters.count):
+            chosen = rows[chapter == number]
+            weight = np.where(chapters.of_item[: world.old_items] == number, shown, 0.0)
+            if chosen.size and weight.any():
+                found[chosen] = _draw(random, weight, chosen.size)
+    return found
+
+
+def _previous(visit: Ints, place: Ints, item: Ints) -> Ints:
+    """Return the item before in the same session, -1 for the first one; rows are in any order."""
+    order = np.lexsort((place, visit))
+    before = np.where(place[order] > 0, np.roll(item[order], 1), -1)
+    found = np.empty_like(item)
+    found[order] = before
     return found
 
 
@@ -178,26 +196,35 @@ def _as_ranked(
     return found
 
 
-def shares_shown_to(source: GeneratedSource, world: SyntheticWorld, users: Ints, day: int) -> Floats:
-    """Return which share of the impressions of each user on a day is each item's, shape (users or 1, items)."""
+def shares_shown_to(
+    source: GeneratedSource, world: SyntheticWorld, chapter: Ints, day: int
+) -> Floats:  # fmt: skip
+    """Return which share of the impressions of some users on a day is each item's, shape (users or 1, items).
+
+    Args:
+        source: What the log is generated from.
+        world: Its world.
+        chapter: The chapter that each user is in; -1: none.
+        day: Counted from the first day.
+    """
     shares = shares_shown(source, world, day)
     if world.chapters is None:
         return shares[None]
     old = np.zeros_like(shares)
-    old[: world.old_items] = _exposure(world, day)
+    old[: world.old_items] = exposure(world, day)
     by_chapter = np.stack(
-        [np.where(world.chapters.of_item == number, old, 0.0) for number in range(world.chapters.count)]
+        [np.where(world.chapters.of_item == number, old, 0.0) for number in (*range(world.chapters.count), -1)]
     )
     totals = by_chapter.sum(axis=1, keepdims=True)
     by_chapter = np.where(totals > 0, by_chapter / np.where(totals > 0, totals, 1), shares)
-    followed: Floats = by_chapter[world.chapters.of_user(users, day)]
+    followed: Floats = by_chapter[chapter]
     return (1 - world.chapters.follow) * shares + world.chapters.follow * followed
 
 
 def shares_shown(source: GeneratedSource, world: SyntheticWorld, day: int) -> Floats:
     """Return which share of a day's impressions is each item's, shape (items,), but for those that follow chapters."""
     shares = np.zeros(world.items.creator.size)
-    old = _exposure(world, day)
+    old = exposure(world, day)
     shares[: world.old_items] = old / old.sum()
     for place, drift in enumerate(source.drifts):
         if drift.kind == "new_items" and drift.holds_on(day):

@@ -73,7 +73,8 @@ class GeneratedChapters(Section):
     """An order of items that users follow: what comes next depends on what they took last.
 
     Every item belongs to a chapter, and every user goes on to the next chapter each day, after the last one to the
-    first. No column says which chapter an item or a user is in: it shows in the order of a user's items alone.
+    first; or, with `within_session`, after every item. No column says which chapter an item or a user is in: it shows
+    in the order of a user's items alone.
     """
 
     count: int = Field(default=8, ge=2, le=1_000)
@@ -82,6 +83,9 @@ class GeneratedChapters(Section):
     """Share of impressions whose item is of the user's present chapter; the others may be of any."""
     effect: float = Field(default=1.0, ge=0.0, le=10.0)
     """How much it counts that an item is of the user's present chapter, against when and where it is shown."""
+    within_session: bool = False
+    """Whether a user's present chapter is the one after that of the item shown before in the same session, and none
+    for the first one. Only the last items of a session tell it: sequences of whole days do not."""
 
 
 class GeneratedSource(Section):

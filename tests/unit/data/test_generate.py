@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from sklearn.metrics import roc_auc_score
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.best_candidates import best_candidates
+from shortlist.data.click_model import ClickModel
 from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
 from shortlist.data.synthetic_world import build_world
+from shortlist.data.traffic import draw_impressions, exposure, plan_parts
 from shortlist.spec.data import Drift, GeneratedChapters, GeneratedSource
 from shortlist.storage.artefacts import folder_digest
 
@@ -221,3 +224,35 @@ def test_the_best_list_of_a_user_is_of_the_present_chapter() -> None:
         best = best_candidates(strong, users, [strong.start + timedelta(days=day)], 20) - FIRST_ITEM
         present = chapters.of_item[best] == ((chapters.at_first[:3] + day) % 5)[:, None]
         assert present.mean() > 0.9
+
+
+SESSIONS = WORLD.model_copy(
+    update={"chapters": GeneratedChapters(count=5, follow=0.6, effect=1.5, within_session=True)}
+)
+
+
+def test_within_a_session_an_item_follows_the_one_before() -> None:
+    world = build_world(SESSIONS)
+    truth, chapters, part = ClickModel.of(SESSIONS, world), world.chapters, plan_parts(SESSIONS)[1]
+    assert chapters is not None
+    shown = draw_impressions(SESSIONS, world, part)
+    first = shown.previous < 0
+    next_one = chapters.of_item[shown.item] == chapters.after(shown.previous)
+    assert first.mean() == pytest.approx(1 / 7, abs=0.02) and not next_one[first].any()
+    assert next_one[~first].mean() == pytest.approx(0.6 + 0.4 / 5, abs=0.08)
+    # The item before counts in the log-odds, and nothing else of the session does.
+    nowhere = replace(shown, previous=np.full_like(shown.previous, -1))
+    with_it, without = truth.probability(shown, 1), truth.probability(nowhere, 1)
+    odds = np.log(with_it / (1 - with_it)) - np.log(without / (1 - without))
+    np.testing.assert_allclose(odds, np.where(next_one, 1.5 * truth.scale, 0.0), atol=1e-5)
+
+
+def test_the_chapters_that_a_user_may_be_in_are_as_likely_as_in_the_log() -> None:
+    world = build_world(SESSIONS)
+    chapters, part = world.chapters, plan_parts(SESSIONS)[1]
+    assert chapters is not None
+    found = chapters.after(draw_impressions(SESSIONS, world, part).previous)
+    likely = chapters.likely(np.arange(3), 1, exposure(world, 1))
+    assert sum(chance for chance, _ in likely) == pytest.approx(1.0)
+    for chance, chapter in likely:
+        assert chance == pytest.approx((found == chapter[0]).mean(), abs=0.05)

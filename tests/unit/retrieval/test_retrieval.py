@@ -201,9 +201,9 @@ WORLD = GeneratedSource(kind="generated", rows=20_000, users=300, items=200, day
 def test_expected_clicks_are_the_planted_probabilities() -> None:
     truth = ClickModel.of(WORLD, build_world(WORLD))
     user = np.array([4])
-    one = truth.clicks_expected(user, np.array([-0.5]), 3)
-    two = truth.clicks_expected(user, np.array([0.8]), 3)
-    both = truth.clicks_expected(user, np.array([-0.5, 0.8]), 3)
+    one = truth.clicks_expected(user, np.full(1, -1), np.array([-0.5]), 3)
+    two = truth.clicks_expected(user, np.full(1, -1), np.array([0.8]), 3)
+    both = truth.clicks_expected(user, np.full(1, -1), np.array([-0.5, 0.8]), 3)
     assert both == pytest.approx((one + two) / 2)
     odds = np.log(two / (1 - two)) - np.log(one / (1 - one))
     assert odds == pytest.approx(np.full((1, 200), 1.3 * truth.scale))
@@ -238,7 +238,8 @@ def test_the_best_list_is_that_of_clicks_counted_in_another_way() -> None:
     for user in (3, 50, 200):
         names = ("time_us", "surface", "device", "position")
         contexts = {name: np.tile(getattr(drawn, name)[moments], 200) for name in names}
-        asked = Impressions(user=np.full(200 * 150, user), item=np.repeat(np.arange(200), 150), **contexts)
+        contexts |= {"user": np.full(200 * 150, user), "previous": np.full(200 * 150, -1)}
+        asked = Impressions(item=np.repeat(np.arange(200), 150), **contexts)
         clicks = shown * truth.probability(asked, day).reshape(200, 150).mean(axis=1)
         (found,) = best_candidates(WORLD, pl.Series([user + FIRST_USER]), [WORLD.start + timedelta(days=day)], 20)
         own = np.argsort(-clicks, kind="stable")[:20]
