@@ -51,8 +51,10 @@ FEATURES = Features.model_validate(
         "streaming": True,
     }
 )
-SECTION: dict[str, Any] = {"features": ("position_number", "item_id_id"), "embedding_dim": 8, "batch_size": 500, "epochs": 4,
-                           "learning_rate": 0.01, "embedding_learning_rate": 0.1}  # fmt: skip
+SECTION: dict[str, Any] = {
+    "features": ("position_number", "item_id_id"), "embedding_dim": 8, "batch_size": 500, "epochs": 4,
+    "learning_rate": 0.01, "embedding_learning_rate": 0.1,
+}  # fmt: skip
 
 
 def test_a_model_with_the_sequence_gains_over_one_without(tmp_path: Path) -> None:
