@@ -30,8 +30,8 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
-# Processes of make test; tests of servers wait more than they compute: try more than there are cores.
-WORKERS ?= logical
+# Processes of make test: one more than there are cores, because tests of servers wait more than they compute.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=

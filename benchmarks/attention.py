@@ -33,8 +33,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
-from shortlist.training.export import export
-from shortlist.training.packing import pack
+from shortlist.training.export import export, pack
 from shortlist.training.train import train
 
 CANDIDATES: Final = 500

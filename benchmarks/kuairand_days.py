@@ -55,7 +55,7 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.training.continued_training import PreviousModel
-from shortlist.training.packing import pack
+from shortlist.training.export import pack
 from shortlist.training.train import load_ranker, ranker_class, train
 
 LIST = 20

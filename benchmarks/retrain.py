@@ -34,7 +34,7 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
 from shortlist.training.continued_training import PreviousModel
-from shortlist.training.packing import pack
+from shortlist.training.export import pack
 from shortlist.training.train import ranker_class, train
 
 ROWS, DAYS, ROUNDS = 200_000, 15, 3

@@ -24,8 +24,7 @@ from shortlist.serving.server.day_assembler import DayAssembler
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
-from shortlist.training.export import export
-from shortlist.training.packing import pack
+from shortlist.training.export import export, pack
 from shortlist.training.train import train
 
 SPECS: Final = Path(__file__).parents[1] / "pipelines" / "specs"

@@ -33,13 +33,13 @@ from models.dcn.network import DCN
 from models.dcn.section import DCNModel
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
-from models.dlrm.compiling import missing
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.precision import narrow, precision_of
 from models.dlrm.section import DLRMModel
+from models.dlrm.step import missing
 from models.dlrm.train import Training, score_batch
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel

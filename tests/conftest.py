@@ -50,14 +50,7 @@ _REASONS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests of servers a second try; where several processes share the tests, put the longest groups first.
-
-    Tests marked `servers` wait for answers of servers or measure them, and how long these take says something about the
-    machine too. The summary names every test that needed its second try (`RERUN`). All other tests have one.
-    """
-    for item in items:
-        if item.get_closest_marker("servers"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+    """Put the longest groups first, where several processes share the tests."""
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
         items.sort(key=lambda item: order.index(_group(item.path)))

@@ -10,10 +10,10 @@ from benchmarks.bench import Line
 from benchmarks.gpu.roofs import Roofs
 from benchmarks.gpu.timing import seconds
 from benchmarks.gpu.world import World
-from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
+from models.dlrm.step import batch_loss
 from models.planning.plan import forward_bytes
 
 

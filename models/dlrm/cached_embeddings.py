@@ -5,7 +5,7 @@ Letters as in `models.dlrm.network`, with C slots of the cache in place of R row
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from models.dlrm.cache_policy import CacheError, CacheState
 from models.dlrm.chunks import Lookups
 from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.row_transfer import RowTransfer, sent
 
 _BLOCK: Final = 2**18
 """Rows written back at once when all of them are: what is in between takes memory on both sides."""
@@ -44,8 +43,11 @@ class CachedTable(FusedTable):
         whole = FusedTable(layout, width)
         nn.Module.__init__(self)
         slots = min(slots, layout.rows)
-        self.register_buffer("weight_RD", torch.zeros(slots, width))
-        self.register_buffer("squares_R", torch.zeros(slots))
+        # What is kept is the whole table: see `_save_whole` and `_load_whole`.
+        self.register_buffer("weight_RD", torch.zeros(slots, width), persistent=False)
+        self.register_buffer("squares_R", torch.zeros(slots), persistent=False)
+        self.register_state_dict_post_hook(_save_whole)  # type: ignore[no-untyped-call] # torch does not annotate it
+        self.register_load_state_dict_pre_hook(_load_whole)  # type: ignore[no-untyped-call] # torch does not annotate it
         self._host = (whole,)  # in a tuple, torch does not take it for a part of the model that goes to the device
         self._transfer = RowTransfer(whole)
         self._residents = CacheState(layout.rows, slots)
@@ -133,19 +135,27 @@ class CachedTable(FusedTable):
         self._moved_C[:] = False
         self._transfer.forget()
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        self.flush()
-        self._host[0]._save_to_state_dict(destination, prefix, keep_vars)
 
-    @torch.no_grad()
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
-        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
-    ) -> None:  # fmt: skip
-        self._host[0]._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
-        self._forget()
+def _save_whole(table: CachedTable, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """Put the rows of the whole table into a state; torch calls it at the end of `state_dict`."""
+    table.flush()
+    table._host[0].state_dict(destination=state, prefix=prefix)
+
+
+def _load_whole(
+    table: CachedTable, state: dict[str, Any], prefix: str, _metadata: Any, _strict: bool,
+    missing_keys: list[str], _unexpected_keys: list[str], _errors: list[str],
+) -> None:  # fmt: skip
+    """Take the rows of the whole table out of a state; torch calls it at the begin of `load_state_dict`.
+
+    Raises:
+        RuntimeError: The rows have another shape.
+    """
+    host = table._host[0]
+    names = host.state_dict().keys()
+    own = {name: state.pop(f"{prefix}{name}") for name in names if f"{prefix}{name}" in state}
+    missing_keys.extend(f"{prefix}{name}" for name in host.load_state_dict(own, strict=False).missing_keys)
+    table._forget()
 
 
 def _halves(lookups: Lookups) -> tuple[Lookups, Lookups]:
@@ -155,3 +165,78 @@ def _halves(lookups: Lookups) -> tuple[Lookups, Lookups]:
     edge = int(starts[middle])
     first = Lookups(rows_L[:edge], starts[: middle + 1], None if shares_L is None else shares_L[:edge])
     return first, Lookups(rows_L[edge:], starts[middle:] - edge, None if shares_L is None else shares_L[edge:])
+
+
+class _PendingTransfer(NamedTuple):
+    """Rows on their way to host memory."""
+
+    rows_K: Tensor
+    values: Tensor
+    """Weights, then accumulators, in host memory once the copy is done."""
+    done: torch.cuda.Event | None
+    """None: it is done."""
+
+
+class RowTransfer:
+    """Moves rows between the host's table and the device's slots, one copy for all rows of a batch.
+
+    Only what is on its way is pinned, not the table, so a table may take all of the host's memory. Rows that leave the
+    device are waited for when they are needed, or when the next ones leave: by then they have long arrived.
+    """
+
+    def __init__(self, host: FusedTable) -> None:
+        """Take the whole table, in host memory."""
+        self._host = host
+        self._leaving: _PendingTransfer | None = None
+
+    def fetch(self, rows_K: np.ndarray, slots_K: np.ndarray, device: FusedTable) -> None:
+        """Copy rows of the host into slots of the device; none of them may be on its way back."""
+        rows, width = torch.from_numpy(rows_K), device.weight_RD.shape[1]
+        values = _in_between(len(rows) * (width + 1), device)
+        torch.index_select(self._host.weight_RD, 0, rows, out=values[: -len(rows)].view(-1, width))
+        torch.index_select(self._host.squares_R, 0, rows, out=values[-len(rows) :])
+        # torch does not give pinned memory away again before the copy from it is done.
+        there, slots = sent(values, device), sent(torch.from_numpy(slots_K.astype(np.int64)), device)
+        device.weight_RD.index_copy_(0, slots, there[: -len(rows)].view(-1, width))
+        device.squares_R.index_copy_(0, slots, there[-len(rows) :])
+
+    def write_back(self, rows_K: np.ndarray, slots_K: np.ndarray, device: FusedTable) -> None:
+        """Start to copy slots of the device into rows of the host; `land` ends it."""
+        self.wait_for_transfers()
+        slots = sent(torch.from_numpy(slots_K.astype(np.int64)), device)
+        leaving = torch.cat(
+            [device.weight_RD.index_select(0, slots).flatten(), device.squares_R.index_select(0, slots)]
+        )
+        values = _in_between(len(leaving), device).copy_(leaving, non_blocking=True)
+        done = None
+        if leaving.is_cuda:
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch does not annotate it
+            done.record()
+        self._leaving = _PendingTransfer(torch.from_numpy(rows_K.astype(np.int64)), values, done)
+
+    def wait_for_transfers(self) -> None:
+        """Wait for the rows that left, and put them where they belong."""
+        if self._leaving is None:
+            return
+        rows_K, values, done = self._leaving
+        if done is not None:
+            done.synchronize()
+        self._host.weight_RD.index_copy_(0, rows_K, values[: -len(rows_K)].view(len(rows_K), -1))
+        self._host.squares_R.index_copy_(0, rows_K, values[-len(rows_K) :])
+        self._leaving = None
+
+    def forget(self) -> None:
+        """Let the rows on their way be lost."""
+        self._leaving = None
+
+
+def sent(host: Tensor, device: FusedTable) -> Tensor:
+    """Return a tensor of the host on a table's device, without waiting for it."""
+    if not device.weight_RD.is_cuda:
+        return host
+    pinned = host if host.is_pinned() else host.pin_memory()
+    return pinned.to(device.weight_RD.device, non_blocking=True)
+
+
+def _in_between(floats: int, device: FusedTable) -> Tensor:
+    return torch.empty(floats, pin_memory=device.weight_RD.is_cuda)

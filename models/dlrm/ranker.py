@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from models.checkpoints import checkpoint_location
 from models.devices import torch_device
 from models.dlrm.admission import Admission, begun
+from models.dlrm.cached_embeddings import CachedTable
 from models.dlrm.chunks import Chunk
 from models.dlrm.diagnosis import Diagnosis, diagnose_table
 from models.dlrm.distributed_trainer import DistributedTrainer, gather_to_rank_zero
@@ -22,16 +23,18 @@ from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.loading import Loading, Rows
 from models.dlrm.network import DLRM
+from models.dlrm.placement import Memory, cached_rows, memory_demand
+from models.dlrm.precision import precision_of
 from models.dlrm.section import DLRMModel
 from models.dlrm.sharded import ShardedTable
 from models.dlrm.step import step_options
-from models.dlrm.tables import drawn_table, rows_on_device
 from models.dlrm.train import Loaders, Training, batch_log_odds
 from models.dlrm.warm_start import copy_champion_weights
 from models.inputs import FeatureColumn, LearningTable, chosen
 from models.moments import Moments, merged, moments, scaling
 from models.objectives import check_lists, learning_lists
-from models.process_group import current
+from models.planning.accelerators import Precision
+from models.process_group import ProcessGroup, current
 from models.ranker import IncompatibleModelError, OnEpoch, Outcome, Ranker
 from models.record import TrainedModel, read_record
 from models.validation import probabilities
@@ -207,3 +210,69 @@ def diagnose(table: DayTable, section: DLRMModel, runtime: Runtime, count: int) 
     """Return what bounds a training, of the label alone; see `diagnose_table`."""
     section = section.model_copy(update={"labels": (), "sharing": "shared_bottom"})
     return diagnose_table(table, section, runtime, count, DLRM)
+
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_MEMINFO: Final = Path("/proc/meminfo")
+
+
+def free_memory() -> Memory:
+    """Return the memory of the current CUDA device, and the host's."""
+    free, total = torch.cuda.mem_get_info()
+    return Memory(total, free, host_free())
+
+
+def host_free(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Return the bytes of host memory that are available, to the machine and to this container.
+
+    Args:
+        meminfo: The kernel's account of the machine.
+        cgroup: The container's limits (version 2); a machine without any has none of its files.
+    """
+    free = 1024 * _number_behind("MemAvailable:", meminfo)
+    limit = cgroup / "memory.max"
+    if limit.exists() and (most := limit.read_text().strip()) != "max":
+        # As the kubelet counts: file pages that nobody used lately can be had any time.
+        used = int((cgroup / "memory.current").read_text()) - _number_behind("inactive_file", cgroup / "memory.stat")
+        free = min(free, int(most) - used)
+    return free
+
+
+def _number_behind(name: str, file: Path) -> int:
+    lines = (line.split() for line in file.read_text().splitlines())
+    return int(next(words[1] for words in lines if words[0] == name))
+
+
+_COUNTED: Final = 8
+"""Bytes per row that `models.dlrm.admission` takes beside the table, as far as it is on the device."""
+
+
+def rows_on_device(layout: Layout, section: EmbeddingSection, device: str) -> int | None:
+    """Return how many embedding rows are kept on the device; None: all.
+
+    Args:
+        layout: The features.
+        section: The model's section.
+        device: "cpu" or "cuda".
+
+    Raises:
+        PlacementError: There is too little memory; says how much is missing, and what would fit.
+    """
+    precision: Precision = "bf16" if (exact := precision_of(section, device)) == "fp16" else exact
+    beside = _COUNTED if any(one.hashed for one in layout.tables) else 0
+    demand = memory_demand(layout, section, precision, beside)
+    return cached_rows(demand, section.cached_rows, free_memory() if device == "cuda" else None)
+
+
+def drawn_table(layout: Layout, width: int, slots: int | None, group: ProcessGroup | None) -> FusedTable | ShardedTable:
+    """Return a fresh table, in host memory still; its rows are the same ones wherever they will lie.
+
+    Args:
+        layout: The features.
+        width: Floats of a row.
+        slots: Rows that the device keeps; None: all.
+        group: The processes that the rows are spread over; None: this one has all.
+    """
+    if group is not None:
+        return ShardedTable(layout, width, group.rank, group.world)
+    return FusedTable(layout, width) if slots is None else CachedTable(layout, width, slots)

@@ -7,23 +7,29 @@ GPU; what it learnt (the loss) stays there until somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+import os
+import shutil
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from models.dlrm.batch_loss import batch_loss
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.compiling import compiled, pays, silenced
-from models.dlrm.embedding_model import EmbeddingModel
+from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
 from models.dlrm.embedding_section import EmbeddingSection
 from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.order_loss import ORDER_LOSSES
 from models.dlrm.padding import Padded, padded
 from models.dlrm.precision import Precision, matmul_precision, narrow, precision_of
-from models.dlrm.scaling import LossScale
 from models.dlrm.static_shape_adagrad import StaticShapeAdagrad
+from models.dlrm.weighted_labels import weighted_log_loss
+from shortlist.contracts import ShortlistError
 
 
 @runtime_checkable
@@ -183,3 +189,146 @@ def make_adam(model: EmbeddingModel, section: EmbeddingSection, device: str) -> 
         model.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True,
         capturable=device == "cuda",
     )  # fmt: skip
+
+
+def batch_loss(
+    network: EmbeddingNetwork, dense_BF: Tensor, pooled: Tensor, labels_B: Tensor, rows: Tensor | None
+) -> Tensor:
+    """Return the mean log loss of a batch's rows.
+
+    Args:
+        network: The network.
+        dense_BF: Floats.
+        pooled: What the table gave.
+        labels_B: 0 or 1; or with weights, see `weighted_labels`. Shape (B, H) with further labels: the loss is then the
+            mean over labels too.
+        rows: How many of the rows count, the first ones; None: all.
+    """
+    logits_B = network(dense_BF, pooled)
+    if rows is None:
+        return weighted_log_loss(logits_B, labels_B, "mean")
+    losses_B = weighted_log_loss(logits_B, labels_B, "none")
+    counts_B = torch.arange(len(labels_B), device=labels_B.device) < rows
+    return torch.where(counts_B, losses_B, 0.0).sum() / rows
+
+
+_FIRST: Final = 2.0**16
+_GROWTH: Final = 2.0
+_BACKOFF: Final = 0.5
+GOOD_STEPS: Final = 2_000
+"""Steps without an overflow after which the scale doubles; all four as in `torch.amp.GradScaler`."""
+
+
+class LossScale:
+    """The rules of `torch.amp.GradScaler`, for the perceptrons and the embedding rows together, all on the device.
+
+    torch's own asks the device for the verdict where an optimizer is not its own; here nobody waits for it, so that a
+    step can be a CUDA graph.
+    """
+
+    def __init__(self, device: str, first: float = _FIRST, good_steps: int = GOOD_STEPS) -> None:
+        self._good_steps = good_steps
+        self._scale = torch.full((), first, device=device)
+        self._growth = torch.zeros((), dtype=torch.int32, device=device)
+        self._astray = torch.zeros((), device=device)
+        self._skipped = torch.zeros((), device=device)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss to derive."""
+        return loss * self._scale
+
+    @torch.no_grad()
+    def unscale(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Divide gradients by the scale in place, then move the scale.
+
+        Args:
+            gradients: Of everything that the step would move.
+
+        Returns:
+            1 when one of them is no finite number and nothing may move, else 0; on the device.
+        """
+        is_finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+        inverse = self._scale.reciprocal()
+        for gradient in gradients:
+            gradient.mul_(inverse)
+        self._astray.copy_(~is_finite)
+        good_steps = torch.where(is_finite, self._growth + 1, 0)
+        has_grown = good_steps == self._good_steps
+        self._growth.copy_(torch.where(has_grown, 0, good_steps))
+        larger = self._scale * _GROWTH
+        grown = torch.where(has_grown & larger.isfinite(), larger, self._scale)
+        self._scale.copy_(torch.where(is_finite, grown, self._scale * _BACKOFF))
+        self._skipped.add_(self._astray)
+        return self._astray
+
+    def line(self) -> dict[str, float]:
+        """Return what a line of the history says; waits for the device."""
+        return {"loss_scale": float(self._scale), "skipped_steps": int(self._skipped)}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what it remembers, by name."""
+        return {"scale.scale": self._scale, "scale.growth": self._growth, "scale.skipped": self._skipped}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` returned."""
+        for name, own in self.state().items():
+            own.copy_(state[name])
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PAYS_FROM: Final = 100_000_000
+"""Visited rows. Compiling spares about 0.5 us of processor time per row (3 % of a step of 8 192 rows with perceptrons
+of 0.5 M weights; with wider ones the products take all the time), and costs some 20 s before the first step."""
+_OLDEST_GPU: Final = (7, 0)
+"""Compute capability that torch's compiler asks for."""
+
+
+def pays(section: EmbeddingSection, device: str, visits: int) -> bool:
+    """Return whether the network of a training is to be compiled: as declared, or where it pays.
+
+    Args:
+        section: The model's section.
+        device: "cpu" or "cuda".
+        visits: Rows of the training days times epochs.
+
+    Raises:
+        ShortlistError: It is declared, and cannot be done here.
+    """
+    if section.compile == "off" or section.learns_order:
+        return False
+    lacking = missing(device)
+    if section.compile == "on" and lacking:
+        raise ShortlistError(
+            f"models.dlrm.compile is on, but {lacking}. Install it (Debian: g++ and python3-dev), or declare compile:"
+            " auto or off."
+        )
+    return section.compile == "on" or (device == "cpu" and not lacking and visits >= PAYS_FROM)
+
+
+def compiled(function: F) -> F:
+    """Return a function compiled for the shapes of its first call; other shapes are compiled anew."""
+    return cast(F, torch.compile(function, fullgraph=True, dynamic=False))
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Silence what the compiler says of itself, while a first step is taken: its derivative is compiled last."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def missing(device: str) -> str:
+    """Return what compiling lacks on this machine, as the end of a sentence; empty: nothing."""
+    if os.environ.get("TORCHDYNAMO_DISABLE", "0") == "1":
+        return "TORCHDYNAMO_DISABLE=1 forbids it, as in images without a compiler"
+    if not any(map(shutil.which, (os.environ.get("CXX") or "g++", "clang++"))):
+        return "there is no C++ compiler"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "Python's headers are missing"
+    if device == "cuda" and find_spec("triton") is None:
+        return "Triton, which compiles for GPUs, is not installed"
+    if device == "cuda" and torch.cuda.get_device_capability() < _OLDEST_GPU:
+        return "Triton compiles for no GPU as old as this one"
+    return ""

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import sys
 import time
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from models.dlrm.allocation import keep_freed_memory
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import WORTH_S, Checkpoint, CheckpointStorage, random_states, restore_random_states
 from models.dlrm.chunks import Batch
 from models.dlrm.cuda_graphs import make_step
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
-from models.dlrm.gpu_failure import gpu_failure
-from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
 from models.dlrm.step import AdmissionFilter, HostBackedTable, StepOptions, step_options
 from models.dlrm.training_progress import TrainingProgress
 from models.dlrm.weighted_labels import without_weights
 from models.ranker import DivergedError, OnEpoch
 from models.validation import probabilities, quality
+from shortlist.contracts import ShortlistError
 from shortlist.evaluation.ranking import mean_ndcg
 from shortlist.system.progress import progress
 
@@ -258,3 +260,113 @@ def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
 def score_batch(model: EmbeddingModel, batch: Batch) -> np.ndarray:
     """Return the probabilities of a batch, shape (B,), float32."""
     return probabilities(batch_log_odds(model, batch))
+
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 2**26
+"""Freed blocks up to this size stay with the process; larger ones, such as a loader's pools, go back."""
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what a step frees for the next one; return whether there is a glibc to tell.
+
+    By default it gives blocks over 32 MiB back to the system, which clears every page again: at an embedding width of
+    128 and 2 048 rows that was a fifth of a step's processor time (28 500 page faults a step, then none).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    return mallopt is not None and all(
+        mallopt(what, bytes_) == 1 for what, bytes_ in ((_M_MMAP_THRESHOLD, _KEPT_BYTES), (_M_TRIM_THRESHOLD, 2**29))
+    )
+
+
+class GpuFailureError(ShortlistError):
+    """The GPU failed in the middle of a training; the weights on it are gone."""
+
+
+def gpu_failure(error: RuntimeError, device: str, step: int, so_far: TrainingProgress) -> GpuFailureError | None:
+    """Return what a failure of the GPU means for a training; None when the error is none.
+
+    Args:
+        error: What torch says.
+        device: Where the training ran.
+        step: The last one begun in the running epoch; the GPU may have failed earlier, for nobody waits for it.
+        so_far: Epochs that are learnt, and the one that a checkpoint was left of.
+    """
+    # Failures of cuBLAS and cuDNN have no class of their own.
+    if not isinstance(error, torch.AcceleratorError) and not str(error).startswith("CUDA error"):
+        return None
+    why = str(error).partition("\n")[0]
+    where = f"at or shortly before step {step} of epoch {len(so_far.history) + 1}"
+    kept = (
+        f"The checkpoint of epoch {so_far.kept} is kept: start the same run again, and it goes on from there"
+        if so_far.kept
+        else "No checkpoint was left yet: start the same run again, and it begins anew"
+    )
+    return GpuFailureError(
+        f"models.dlrm: {device} was lost {where} ({why}). {kept} (a step that Kubeflow retries does so by itself)."
+        " If it happens again, look for Xid errors in the node's kernel log, and drain the node."
+    )
+
+
+class NonFiniteLossError(ValueError):
+    """A loss is no finite number.
+
+    Attributes:
+        step: Whose, from 1.
+        rows: Of the pass before it.
+        loss: What it is.
+    """
+
+    def __init__(self, step: int, rows: int, loss: float) -> None:
+        super().__init__(f"the loss of step {step} is {loss}")
+        self.step, self.rows, self.loss = step, rows, loss
+
+
+class LossMonitor:
+    """Sums up losses, and finds the first that is no finite number.
+
+    Looking at a loss makes the host wait for its step, so on a GPU many are looked at together; a bad one is found that
+    many steps late at most, and named exactly.
+
+    Attributes:
+        steps, rows: Looked at so far.
+    """
+
+    def __init__(self, every: int, device: str) -> None:
+        self.steps = self.rows = 0
+        self._total = 0.0
+        self._waiting_K = torch.zeros(every, device=device)
+        self._rows_K: list[int] = []
+
+    @property
+    def mean(self) -> float:
+        """Mean log loss of a row."""
+        return self._total / self.rows
+
+    def add(self, loss: Tensor, rows: int) -> None:
+        """Take the mean loss of a step and its rows.
+
+        Raises:
+            NonFiniteLossError: One of them is no finite number.
+        """
+        self._waiting_K[len(self._rows_K)] = loss
+        self._rows_K.append(rows)
+        if len(self._rows_K) == len(self._waiting_K):
+            self.check_finite()
+
+    def check_finite(self) -> None:
+        """Look at the losses that wait.
+
+        Raises:
+            NonFiniteLossError: One of them is no finite number.
+        """
+        losses = self._waiting_K[: len(self._rows_K)].tolist()
+        for loss, rows in zip(losses, self._rows_K, strict=True):
+            self.steps += 1
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(self.steps, self.rows, loss)
+            self._total, self.rows = self._total + loss * rows, self.rows + rows
+        self._rows_K.clear()

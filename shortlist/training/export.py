@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,3 +84,18 @@ def _within(graph: FeatureGraph, score: str) -> str:
     add, largest = graph.nodes.add, np.float32(1) - _SMALLEST
     at_least = add("Where", add("Less", score, _SMALLEST), _SMALLEST, score)
     return add("Where", add("Greater", at_least, largest), largest, at_least)
+
+
+def pack(model: Path, fitted: Path) -> None:
+    """Copy what features were fitted to, statistics left out, into a model folder and write its manifest again.
+
+    Args:
+        model: Folder of a trained model.
+        fitted: What `shortlist.features.fit.fit` wrote.
+    """
+    inside = model / Files.PREPROCESSING
+    inside.mkdir()
+    shutil.copyfile(fitted / Files.FEATURES, inside / Files.FEATURES)
+    if (fitted / "vocabularies").is_dir():
+        shutil.copytree(fitted / "vocabularies", inside / "vocabularies")
+    write_manifest(model)

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from models.inputs import split_of
 from models.ranker import Ranker
 from shortlist.contracts import Columns, DataError, Files, best_column, label_column, score_column
+from shortlist.evaluation.metrics import auc
+from shortlist.evaluation.records import TrainingOnlyEffect
 from shortlist.evaluation.scores import LEARNT
 from shortlist.storage.artefacts import atomic_folder, write_json
 from shortlist.storage.tables import DayTable
 from shortlist.system.progress import progress
-from shortlist.training.training_only import training_only_effects
 
 SPLIT: Final = "split"
 SCORE: Final = "score"
@@ -98,3 +99,52 @@ def _scores_of(ranker: Ranker[Any], frame: pl.DataFrame, held_out: slice | None)
     kept = {name: model.predict(frame) if model.held_out is None else model.held_out[held_out]
             for name, model in models.items()}  # fmt: skip
     return [pl.Series(name, one.astype(np.float32)) for name, one in kept.items()]
+
+
+_ROWS: Final = 20_000
+"""Test rows that are scored again, once for each value: the first ones."""
+_VALUES: Final = 10
+
+
+def training_only_effects(ranker: Ranker[Any], table: DayTable) -> list[TrainingOnlyEffect]:
+    """Return an effect for each feature of kind `training_only` that a model reads itself; a blend reads none."""
+    fixed = {one.name: one.served for one in ranker.record.features if one.served is not None}
+    if not fixed or ranker.section.members:
+        return []
+    rows = _test_rows(table)
+    labels = rows[Columns.LABEL].to_numpy().astype(np.float64)
+    as_served, as_shown = _auc(labels, ranker.predict(rows)), _auc(labels, ranker.predict_as_shown(rows))
+    served = {name: float(value) for name, value in fixed.items() if value is not None}
+    effects = []
+    for name, value in served.items():
+        others = {other: fixed_value for other, fixed_value in served.items() if other != name}
+        tried = sorted({*_values(rows[name]), value})
+        means = ((one, float(ranker.predict_as_shown(rows, **{**others, name: one}).mean())) for one in tried)
+        effects.append(
+            TrainingOnlyEffect(
+                feature=name, served=value, rows=rows.height, mean_scores=tuple(means), auc_as_served=as_served,
+                auc_as_shown=as_shown,
+            )
+        )  # fmt: skip
+    return effects
+
+
+def _test_rows(table: DayTable) -> pl.DataFrame:
+    taken, height = [], 0
+    for _, frame in table.frames(set(split_of(table).test)):
+        taken.append(frame.head(_ROWS - height))
+        height += taken[-1].height
+        if height == _ROWS:
+            break
+    return pl.concat(taken)
+
+
+def _values(column: pl.Series) -> list[float]:
+    """Return all values of a column, or where there are many, those at equal distances in their order."""
+    known = column.drop_nulls().unique().sort().cast(pl.Float64)
+    places = np.unique(np.linspace(0, len(known) - 1, min(_VALUES, len(known))).round().astype(int))
+    return known.gather(places).to_list() if len(known) else []
+
+
+def _auc(labels: np.ndarray, scores: np.ndarray) -> float | None:
+    return auc(labels, scores.astype(np.float64)) if 0 < labels.sum() < len(labels) else None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,8 +25,15 @@ from models.ranker import DivergedError, IncompatibleModelError, MemberFiles
 from models.record import TrainedModel
 from models.registry import kind_of
 from shortlist.contracts import Files
+from shortlist.features.scored_views import write_views_from
+from shortlist.features.view_index import ViewIndex
 from shortlist.report.figures import write_plots
 from shortlist.report.report import training_plots
+from shortlist.serving.export.signature import FOLDER
+from shortlist.serving.server import raw_scorer
+from shortlist.serving.server.inputs import Input
+from shortlist.serving.server.tensors import BYTES, FLOATS
+from shortlist.spec.cluster import Cluster
 from shortlist.spec.load import digest
 from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
@@ -31,16 +42,14 @@ from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.tracking.lineage import ContinuedFrom, Lineage, TrainingTrigger, git_commit
-from shortlist.tracking.logged_model import TrainingDetails
+from shortlist.tracking.logged_model import InputType, RawColumn, ServableModel, TrackedDataset, TrainingDetails
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import tracking_location
 from shortlist.training.continued_training import PreviousModel
-from shortlist.training.distributed_launch import distributed_launch_for
-from shortlist.training.export import export
-from shortlist.training.packing import pack
-from shortlist.training.servable import servable_model, tracked_datasets
-from shortlist.training.train import ranker_class, train
+from shortlist.training.export import export, pack
+from shortlist.training.local_workers import train_locally
+from shortlist.training.train import DistributedLaunch, ranker_class, train
 
 
 class RunContext(BaseModel):
@@ -215,4 +224,109 @@ def _place(
     name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
     return CheckpointLocation(
         open_object_store(StorageConfig.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors"
+    )
+
+
+_LARGEST_VIEWS: Final = 2 * 1024**3
+"""Bytes of views beyond which a model is logged without them, and so without what scores raw columns."""
+_IMPORTED: Final = ("mlflow", "numpy", "onnxruntime", "pandas", "polars", "pyarrow", "pydantic")
+
+
+def tracked_datasets(table: DayTable, digests: Mapping[str, str], name: str) -> tuple[TrackedDataset, ...]:
+    """Return what a training read: the training, validation and test days of a feature table.
+
+    Args:
+        table: The feature table.
+        digests: SHA-256 of its files by relative path.
+        name: Of the spec.
+    """
+    split, found = split_of(table), []
+    for context, days in (("training", split.train), ("validation", split.validation), ("test", split.test)):
+        if not days:
+            continue
+        parts = [table.by_day[day] for day in days]
+        files = {file: digests[file] for part in parts for file in part.files}
+        found.append(
+            TrackedDataset.model_validate(
+                {
+                    "name": f"{name} {context}",
+                    "context": context,
+                    "path": str(table.folder),
+                    "digest": digest_of_files(files),
+                    "rows": sum(part.rows for part in parts),
+                    "days": f"{days[0]}..{days[-1]}",
+                }
+            )
+        )
+    return tuple(found)
+
+
+@contextmanager
+def servable_model(model: Path, fitted: Path, table: DayTable) -> Iterator[ServableModel | None]:
+    """Give what MLflow is told to load a model by; None for one that was not exported, or whose views are too large.
+
+    Args:
+        model: The model's folder.
+        fitted: What its features were fitted to.
+        table: The feature table; rows of its validation and test days, and later ones, can be scored.
+    """
+    views = ViewIndex.read(fitted / "views")
+    size = sum(views.path(view).stat().st_size for view in views.views)
+    if not (model / FOLDER).is_dir() or size > _LARGEST_VIEWS:
+        if size > _LARGEST_VIEWS:
+            note(f"The statistics of {size / 1024**3:.1f} GiB are not copied to MLflow: pyfunc cannot load the model.")
+        yield None
+        return
+    split = split_of(table)
+    with TemporaryDirectory(prefix="shortlist-lookup-") as scratch:
+        lookup = Path(scratch) / raw_scorer.LOOKUP
+        write_views_from(views, min((*split.validation, *split.test)), lookup)
+        inputs, keys = raw_scorer.raw_inputs(model)
+        yield ServableModel(
+            loader=raw_scorer.__name__,
+            columns=tuple(_raw_column(one, one.name in keys) for one in inputs),
+            folders={raw_scorer.LOOKUP: lookup},
+            requirements=tuple(f"{name}=={version(name)}" for name in _IMPORTED),
+        )
+
+
+def _raw_column(one: Input, is_key: bool) -> RawColumn:
+    several = len(one.shape) > 1
+    kind: InputType
+    if one.datatype in FLOATS:
+        kind = "vector" if several else "double"
+    elif one.datatype == BYTES:
+        kind = "strings" if several else "string"
+    else:
+        # MLflow refuses a missing value in a column of `long`, and integers in one of `double`.
+        kind = "longs" if several else ("long" if is_key else "any")
+    return RawColumn(name=one.name, type=kind, required=not one.optional)
+
+
+def distributed_launch_for(name: str, cluster: str, stores: str) -> DistributedLaunch | None:
+    """Return the processes that train a model together; None when one process does.
+
+    Args:
+        name: Of the model, as declared.
+        cluster: `runtime.cluster` as JSON; empty: nothing is declared there.
+        stores: As the graph's parameter says it.
+    """
+    declared = Cluster.model_validate_json(cluster) if cluster else Cluster()
+    workers = declared.workers.get(name)
+    world = workers.nodes * workers.processes if workers else 1
+    if workers is None or world == 1:
+        return None
+    if "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return DistributedLaunch(world, train_locally, workers.wait_seconds)
+    from shortlist.rollout.kserve.api import KubernetesAPI, connect
+    from shortlist.training.cluster_workers import TrainJobContext, train_on_cluster  # loads the cluster's client
+
+    kubernetes = KubernetesAPI(connect(), declared.namespace)
+    return DistributedLaunch(
+        world,
+        partial(
+            train_on_cluster,
+            TrainJobContext(kubernetes, open_object_store(StorageConfig.parse(stores)), declared, workers),
+        ),
+        workers.wait_seconds,
     )

@@ -41,8 +41,6 @@ from shortlist.spec.serving import PredictionLog, Serving
 from shortlist.storage.objects import open_object_store
 from shortlist.storage.storage_config import StorageConfig
 
-pytestmark = pytest.mark.servers
-
 KEY = "logs/shop/predictions"
 SCHEMA = pa.schema({"request_id": pa.string()})
 MINUTES = timedelta(minutes=5)

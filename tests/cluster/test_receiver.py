@@ -32,8 +32,6 @@ from shortlist.kubeflow.trigger_service import SERVER
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.storage.storage_config import StorageConfig
 
-pytestmark = pytest.mark.servers
-
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of the receivers in this file

@@ -30,8 +30,6 @@ from shortlist.storage.records.store import LockedError
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 
-pytestmark = pytest.mark.servers
-
 FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
 BEGIN = """
 import sys, time

@@ -28,8 +28,6 @@ from shortlist.storage.records.opening import RECORD_STORES, open_record_store
 from shortlist.storage.records.store import LockedError, RecordStore
 from shortlist.storage.storage_config import StorageConfig
 
-pytestmark = pytest.mark.servers
-
 STORES = ("files", "postgres")
 BEGIN = """
 import sys, time

@@ -13,8 +13,8 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.cuda_graphs import make_step
 from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
-from models.dlrm.memory import free_memory
 from models.dlrm.network import DLRM
+from models.dlrm.ranker import free_memory
 from models.dlrm.section import DLRMModel
 from models.dlrm.step import step_options
 from models.inputs import FeatureColumn

@@ -11,9 +11,8 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.cuda_graphs import make_step
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.scaling import LossScale
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import Step, StepOptions
+from models.dlrm.step import LossScale, Step, StepOptions
 from models.inputs import FeatureColumn
 
 pytestmark = pytest.mark.gpu

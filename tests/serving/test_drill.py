@@ -17,8 +17,6 @@ from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 
-pytestmark = pytest.mark.servers
-
 SHIPPED = Path(__file__).parents[2] / "pipelines/specs/drill.yaml"
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 

@@ -32,7 +32,7 @@ class Program:
     """The Unix socket it listens on; what a killed predecessor left is removed before every start."""
     dies_with_parent: bool = False
     dies_with_children: bool = False
-    """See `shortlist.serving.processes.watchdog`."""
+    """See `shortlist.serving.processes.launch`."""
 
     def write(self, path: Path) -> None:
         """Write it to a file."""

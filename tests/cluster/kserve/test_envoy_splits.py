@@ -20,8 +20,6 @@ from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.routing import http_route
 from shortlist.rollout.local.deployment import Route
 
-pytestmark = pytest.mark.servers
-
 OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 USERS = 400
 ROLLOUT = "20261121-120000-demo-0007"

@@ -25,8 +25,6 @@ from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError
 
-pytestmark = pytest.mark.servers
-
 
 def shares_of(kube: KubeServer, service: str) -> list[int]:
     return [one.weights.get(f"{service}-transformer", 0) for one in kube.sent]

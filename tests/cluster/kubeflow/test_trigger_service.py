@@ -34,8 +34,6 @@ from shortlist.kubeflow.training_runs import storage_config
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.spec.spec import Spec
 
-pytestmark = pytest.mark.servers
-
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of the receivers in this file

@@ -21,7 +21,7 @@ def test_they_pass_where_nothing_but_an_api_server_is(tmp_path: Path) -> None:
         environment = {**os.environ, "SHORTLIST_TEST_KUBECONFIG": str(tmp_path / "kubeconfig")}
         environment.pop("PYTEST_ADDOPTS", None)
         # A killed controller takes its time, and test_rollout_on_kserve.py kills some.
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--reruns", "0", "-k", "not killed"]
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-k", "not killed"]
         command = [sys.executable, "-m", "pytest", str(FILE), *options]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stdout[-8000:]

@@ -13,8 +13,6 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.verdict import Verdict
 from shortlist.storage.artefacts import IntegrityError
 
-pytestmark = pytest.mark.servers
-
 
 def rolled_back(live: Any, record: RolloutRecord, reason: str) -> Verdict:
     """Return the evidence of a rollout that went back for a reason, and harmed nobody on the stable track."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-import pytest
 
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.phases import Phase
-
-pytestmark = pytest.mark.servers
 
 
 def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack_up: Any) -> None:

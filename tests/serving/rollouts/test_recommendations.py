@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 
 from shortlist.deployment.refreshed_releases import refresh_releases
 from shortlist.deployment.why import explain
 from shortlist.features.feast_store_location import feast_store_location
 from shortlist.recommending.refreshed import RELEASES, announced_releases
 from shortlist.rollout.phases import Phase
-
-pytestmark = pytest.mark.servers
 
 
 def recommended(live: Any, request_id: str, k: int, user: int = 5) -> tuple[dict[str, str], dict[str, list[Any]]]:

@@ -18,12 +18,11 @@ from polars.testing import assert_frame_equal
 
 from shortlist.contracts import DataError, ShortlistError
 from shortlist.features import store as store_module
-from shortlist.features.answers import ROW, with_answers
 from shortlist.features.feast_environment import environment, quiet, variables
 from shortlist.features.online_stores.redis import RedisOnline
 from shortlist.features.online_stores.registry import ONLINE_STORES
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.features.store import Store, apply, connect, is_online_view, user_reader
+from shortlist.features.store import ROW, Store, apply, connect, is_online_view, user_reader, with_answers
 from shortlist.features.view_index import INDEX, View, ViewColumn, ViewIndex
 from shortlist.spec.runtime import FileOf, OnlineStore, Runtime
 from shortlist.storage.artefacts import write_json

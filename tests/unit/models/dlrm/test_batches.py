@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from models.dlrm.batches import BatchLoader, ChunkStore
-from models.dlrm.chunks import Batch, Chunk
+from models.dlrm.chunks import Batch, Chunk, Ragged
 from models.dlrm.layout import Layout
-from models.dlrm.ragged import Ragged
 from models.inputs import LearningTable, chosen
 from shortlist.storage.tables import DayTable
 

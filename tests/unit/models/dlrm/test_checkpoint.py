@@ -16,11 +16,9 @@ from models.dlrm import train as training_module
 from models.dlrm.batches import BatchLoader
 from models.dlrm.checkpoint import Checkpoint
 from models.dlrm.chunks import Batch
-from models.dlrm.gpu_failure import GpuFailureError
-from models.dlrm.loss_monitor import LossMonitor, NonFiniteLossError
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.dlrm.train import Training, TrainingError
+from models.dlrm.train import GpuFailureError, LossMonitor, NonFiniteLossError, Training, TrainingError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.tables import DayTable

@@ -25,8 +25,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable, DayTableWriter
-from shortlist.training.export import export
-from shortlist.training.packing import pack
+from shortlist.training.export import export, pack
 
 DAYS = [date(2026, 3, 1) + timedelta(number) for number in range(5)]
 ROWS, USERS = 1_500, 400

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.dlrm import compiling, step
+from models.dlrm import step
 from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.compiling import PAYS_FROM, pays
 from models.dlrm.cuda_graphs import Buffers, make_step
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.padding import padded
 from models.dlrm.precision import matmul_precision, precision_of
-from models.dlrm.scaling import LossScale
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import Step, StepOptions, step_options
+from models.dlrm.step import PAYS_FROM, LossScale, Step, StepOptions, pays, step_options
 from models.inputs import FeatureColumn
 from shortlist.contracts import ShortlistError
 
@@ -245,20 +243,20 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         pays(on, "cpu", 0)
     assert not pays(SECTION, "cpu", 10**20)  # auto does without
     monkeypatch.delenv("TORCHDYNAMO_DISABLE")
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    monkeypatch.setattr(step.shutil, "which", lambda name: None)
     with pytest.raises(ShortlistError, match=r"there is no C\+\+ compiler\. Install it \(Debian: g\+\+"):
         pays(on, "cpu", 0)
 
 
 def test_auto_compiles_long_trainings_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "missing", lambda device: "")
+    monkeypatch.setattr(step, "missing", lambda device: "")
     assert [pays(SECTION, "cpu", PAYS_FROM + more) for more in (-1, 1)] == [False, True]
     assert not pays(SECTION, "cuda", 10**20)  # CUDA graphs spare what it would
     assert pays(SECTION.model_copy(update={"compile": "on"}), "cpu", 0)
     assert not pays(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
 
 
-@pytest.mark.skipif(bool(compiling.missing("cpu")), reason="there is no C++ compiler")
+@pytest.mark.skipif(bool(step.missing("cpu")), reason="there is no C++ compiler")
 def test_a_compiled_step_is_traced_once_and_learns_the_same() -> None:
     layout = LAYOUTS["lists"]
     torch._dynamo.reset()

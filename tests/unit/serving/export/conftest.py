@@ -28,7 +28,7 @@ from shortlist.spec.models import ModelSection
 from shortlist.spec.runtime import Runtime
 from shortlist.storage import artefacts
 from shortlist.storage.tables import DayTable, DayTableWriter
-from shortlist.training.packing import pack
+from shortlist.training.export import pack
 from shortlist.training.train import train
 
 DAYS = [date(2026, 3, 5) + timedelta(days=number) for number in range(5)]  # a change to summer time among them

@@ -17,8 +17,6 @@ from shortlist.serving.server.headers import UNREADY_HEADER
 from shortlist.serving.server.request_errors import ModelUnavailableError, OverloadedError, RequestError
 from shortlist.spec.serving import Overload
 
-pytestmark = pytest.mark.servers
-
 
 def admission(took: float = 0.0, **limits: Any) -> Admission:
     """A queue whose last requests took so many seconds each."""

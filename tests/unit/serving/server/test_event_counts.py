@@ -42,8 +42,6 @@ from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTableWriter
 
-pytestmark = pytest.mark.servers
-
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 NAMES = ["user_now", "user_clicked_now", "page_now", "page_clicked_now"]
 DATA = Data.model_validate(

@@ -17,8 +17,6 @@ from benchmarks.fuzz.running import Running, running_envoy, running_server
 from benchmarks.fuzz.world import SCORES, fuzz_world
 from shortlist.spec.serving import Limits, Serving
 
-pytestmark = pytest.mark.servers
-
 LIMITS = Limits(max_request_bytes=2**20, max_buffered_bytes=2**21, body_seconds=30)
 
 

@@ -14,8 +14,6 @@ import pytest
 from shortlist.serving.server import health_server
 from shortlist.serving.server.health_server import HealthServer
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def health() -> Iterator[HealthServer]:

@@ -20,8 +20,6 @@ from shortlist.serving.server.http_inference import connections_of
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Overload, Serving
 
-pytestmark = pytest.mark.servers
-
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
 PATH = "/v2/models/shop/infer"
 _PATIENCE_SECONDS = 30

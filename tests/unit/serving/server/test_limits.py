@@ -27,8 +27,6 @@ from shortlist.serving.server.server import grpc_options, listeners, listening_s
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.serving import Limits, Overload, Serving
 
-pytestmark = pytest.mark.servers
-
 BODY = json.dumps({"inputs": [{"name": "item_id", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}).encode()
 HEAD = b"POST /v2/models/shop/infer HTTP/1.1\r\nHost: here\r\n"
 LONGEST = 100_000

@@ -40,8 +40,6 @@ from shortlist.spec.serving import PredictionLog
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.tables import DayTable
 
-pytestmark = pytest.mark.servers
-
 RETRIEVAL = {"candidates": 8, "sources": {"popular": {"kind": "popular", "keys": ["page"], "min_positives": 1}}}
 WEIGHTY = {"kind": "where", "name": "weighty", "keep": "weight > -2"}
 

@@ -40,8 +40,6 @@ from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import Tensor
 from shortlist.spec.monitoring import ServedFeaturesLimits
 
-pytestmark = pytest.mark.servers
-
 LAST = date(2026, 3, 9)
 STRICT = ServedFeaturesLimits(max_unequal=0.02, max_age="12h", min_rows=1)
 NOW = datetime(2026, 3, 12, tzinfo=UTC)

@@ -10,8 +10,6 @@ import pytest
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-pytestmark = pytest.mark.servers
-
 INFER = "/v2/models/shop/infer"
 
 

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shortlist.serving.server import shared_memory as region
-from shortlist.serving.server.shared_memory import SharedMemoryRegion
-from shortlist.serving.server.triton_client import TritonClient, TritonError
+from shortlist.serving.server import triton_client as region
+from shortlist.serving.server.triton_client import SharedMemoryRegion, TritonClient, TritonError
 from shortlist.serving.server.triton_connection import TritonConnection
-
-pytestmark = pytest.mark.servers
 
 MODEL, VERSION = "shop", 3
 SHARED = "/v2/systemsharedmemory/status"

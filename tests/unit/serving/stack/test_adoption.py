@@ -14,8 +14,6 @@ import pytest
 from shortlist.serving.processes.adoption import silent
 from shortlist.serving.processes.program import Program, running
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:

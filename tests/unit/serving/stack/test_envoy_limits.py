@@ -22,8 +22,6 @@ from benchmarks.fuzz.cases import INFER, MODEL
 from benchmarks.fuzz.running import free_ports, running_envoy
 from shortlist.spec.serving import Limits, Serving
 
-pytestmark = pytest.mark.servers
-
 LONGEST = 100_000
 TOO_LONG = {"error": f"the body: wanted at most {LONGEST} bytes (serving.limits.max_request_bytes)"}
 ECHO = Path(__file__).with_name("echo_server.py")

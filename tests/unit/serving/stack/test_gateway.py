@@ -24,8 +24,6 @@ from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.ports import HOST
 from shortlist.spec.serving import Serving
 
-pytestmark = pytest.mark.servers
-
 INFER = "/v2/models/demo/infer"
 HALF = Route(stable=1, canary=2, percent=50, rollout="one", step=2)
 

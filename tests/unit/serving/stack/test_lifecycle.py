@@ -21,8 +21,6 @@ from shortlist.serving.triton.triton_home import VARIABLE
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError, write_json
 
-pytestmark = pytest.mark.servers
-
 INFER = "/v2/models/demo/infer"
 
 

@@ -25,8 +25,6 @@ from shortlist.rollout.local.access_log import FLUSH_MS
 from shortlist.rollout.local.deployment import Route
 from shortlist.spec.serving import Overload, Serving
 
-pytestmark = pytest.mark.servers
-
 ECHO = Path(__file__).with_name("echo_server.py")
 SLOW = b"take your time"  # answered after 200 ms
 CLIENTS = 24

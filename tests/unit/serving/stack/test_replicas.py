@@ -18,8 +18,6 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.serving import Overload, Serving
 
-pytestmark = pytest.mark.servers
-
 INFER = "/v2/models/demo/infer"
 ASKERS = 6
 

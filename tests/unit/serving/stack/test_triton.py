@@ -14,8 +14,6 @@ from shortlist.serving.triton.triton import running_triton
 from shortlist.serving.triton.triton_home import VARIABLE, find_triton
 from shortlist.spec.serving import Batching
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def repository(tmp_path: Path, deployment: Callable[[int], Deployment]) -> Path:

@@ -19,8 +19,6 @@ from shortlist.serving.triton.triton import RunningTriton, running_triton
 from shortlist.spec.cluster import Cluster, Images
 from shortlist.spec.serving import Batching
 
-pytestmark = pytest.mark.servers
-
 REQUESTS, ROWS = 24, 512
 
 

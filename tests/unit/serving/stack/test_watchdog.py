@@ -8,11 +8,9 @@ import sys
 import psutil
 import pytest
 
-pytestmark = pytest.mark.servers
-
 PROGRAM = """
 import subprocess, time
-from shortlist.serving.processes.watchdog import start_watchdog
+from shortlist.serving.processes.launch import start_watchdog
 start_watchdog()
 backend = subprocess.Popen(["sleep", "600"])
 print(backend.pid, flush=True)

@@ -16,8 +16,6 @@ from shortlist.serving.traffic.client import Endpoint, connect
 from shortlist.serving.traffic.requests import RequestError, prepare
 from shortlist.serving.triton.triton import RunningTriton
 
-pytestmark = pytest.mark.servers
-
 PROTOCOLS = ("http", "json", "grpc")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

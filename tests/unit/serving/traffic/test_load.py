@@ -21,8 +21,6 @@ from shortlist.serving.traffic.load import DueRequest, Load, endless
 from shortlist.serving.traffic.requests import Prepared
 from shortlist.serving.triton.triton import RunningTriton
 
-pytestmark = pytest.mark.servers
-
 ONE_ROW = Prepared(b"", {}, 1)
 
 

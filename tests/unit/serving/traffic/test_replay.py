@@ -44,8 +44,6 @@ from shortlist.spec.serving import PredictionLog, ReplayTraffic
 from shortlist.storage.artefacts import read_json, write_json
 from shortlist.storage.tables import DayTableWriter
 
-pytestmark = pytest.mark.servers
-
 USERS, ITEMS = 6, 5
 
 

@@ -26,8 +26,7 @@ from shortlist.spec.load import load_spec
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
-from shortlist.training.export import export
-from shortlist.training.packing import pack
+from shortlist.training.export import export, pack
 from shortlist.training.train import train
 
 DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shortlist.serving.validation.agreement import agreement, rank_differences
+from shortlist.serving.validation.parity import agreement, rank_differences
 
 
 def one_by_one(reference: np.ndarray, got: np.ndarray, margin: float) -> int:

@@ -21,8 +21,7 @@ from shortlist.spec.gates import Gates
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.tables import DayTable
-from shortlist.training.export import export
-from shortlist.training.packing import pack
+from shortlist.training.export import export, pack
 from shortlist.training.train import load_ranker, train
 
 NUMBERS = ["*_log", "hour_*", "*_rate", "*_seen", "surface_id"]

@@ -20,8 +20,6 @@ from shortlist.spec.gates import Infra
 from shortlist.storage.artefacts import write_json
 from shortlist.storage.tables import DayTableWriter
 
-pytestmark = pytest.mark.servers
-
 ROWS = 12
 LIMITS = Infra(
     rows_per_request=4, requests_per_second=100, seconds=0.2, max_p50_ms=100, max_p99_ms=150, slates_per_second=50,

@@ -28,8 +28,6 @@ from shortlist.spec.gates import Gates, Infra
 from shortlist.spec.serving import Batching, Scoring, Serving
 from shortlist.storage.artefacts import folder_digest
 
-pytestmark = pytest.mark.servers
-
 Judge = Callable[..., tuple[GateResult, GateResult]]
 Spoil = Callable[[Callable[[Path], None]], None]
 
