@@ -49,25 +49,15 @@ _REASONS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest groups first, where several processes share the tests."""
+    """Share out whole groups, the longest first, and the other tests file by file, as `--dist loadgroup` reads it."""
     if hasattr(config, "workerinput"):  # one of several processes
         order = [*_TOGETHER, ""]
         items.sort(key=lambda item: order.index(_group(item.path)))
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share out whole groups, and the other tests file by file, in the order in which they were collected."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Groups(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return _group(config.rootpath / file) or file
-
-    config.option.loadscopereorder = False
-    return Groups(config, log)
+        for item in items:
+            group = _group(item.path) or item.path.relative_to(_HERE).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _group(path: Path) -> str:

@@ -294,7 +294,9 @@ def _declared() -> list[Any]:
 
 def _left_over(feast: Any, declared: list[Any]) -> list[Any]:
     """Registered objects of earlier runs that are declared no more."""
-    names = {(type(one), one.name) for one in declared} | {(_feast().Entity, "__dummy")}
+    from feast.feature_view import DUMMY_ENTITY_NAME
+
+    names = {(type(one), one.name) for one in declared} | {(_feast().Entity, DUMMY_ENTITY_NAME)}
     registered = [*feast.list_feature_services(), *feast.list_feature_views(), *feast.list_entities()]
     return [one for one in registered if (type(one), one.name) not in names]
 

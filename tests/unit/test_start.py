@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,26 +57,6 @@ print("feast" in sys.modules, "torch" in sys.modules, typeguard.typechecked is b
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout.split() == ["True", "False", "True"]
-
-
-def test_no_private_module_of_another_library_is_imported() -> None:
-    private = [
-        f"{path.relative_to(ROOT)}: {name}"
-        for folder in ("shortlist", "models", "monitoring", "components", "pipelines", "feature_repo")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for name in imports_of(ast.parse(path.read_text(encoding="utf-8")))
-        if any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
-    ]
-    assert private == []
-
-
-def imports_of(tree: ast.Module) -> Iterator[str]:
-    """Give every imported name with its module: `pandas._libs.hashtable.Int64HashTable`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_judging_loads_neither_sklearn_nor_all_of_scipys_statistics() -> None:

@@ -48,24 +48,18 @@ def run(order: dict[str, Any]) -> str:
 
 
 def die_at_request(number: int) -> None:
-    import urllib3.connectionpool as pool
+    from urllib3.connection import HTTPConnection
 
-    real, left = pool.HTTPConnectionPool._get_conn, [number]
+    real, left = HTTPConnection.getresponse, [number]
 
-    def counted(self: Any, timeout: float | None = None) -> Any:
-        connection = real(self, timeout)
+    def counted(self: HTTPConnection) -> Any:
+        response = real(self)
         left[0] -= 1
         if left[0] == 0:
-            read = connection.getresponse
+            os.kill(os.getpid(), signal.SIGKILL)
+        return response
 
-            def never() -> Any:
-                read()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            connection.getresponse = never
-        return connection
-
-    pool.HTTPConnectionPool._get_conn = counted
+    HTTPConnection.getresponse = counted  # type: ignore[method-assign]
 
 
 def main() -> None:
