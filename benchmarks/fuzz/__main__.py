@@ -16,7 +16,12 @@ from benchmarks.fuzz.running import Running, running_envoy, running_server
 from benchmarks.fuzz.world import SCORES, fuzz_world
 from shortlist.spec.serving import Serving
 
-_SHARES = {"json": 0.4, "binary": 0.25, "raw": 0.15, "grpc": 0.2}
+_SHARES = {
+    "json": 0.25, "binary": 0.15, "raw": 0.1, "grpc": 0.15,
+    "recommend-json": 0.15, "recommend-binary": 0.1, "recommend-grpc": 0.1,
+}  # fmt: skip
+_LONGEST_DELAY_SECONDS = 10.0
+_LOG = {"sampling": 1.0, "feature_sampling": 1.0}
 
 
 def main(arguments: list[str]) -> int:
@@ -25,8 +30,8 @@ def main(arguments: list[str]) -> int:
     kinds = [asked.kind] if asked.kind else [*KINDS]
     shares = {kind: _SHARES[kind] / sum(_SHARES[each] for each in kinds) for kind in kinds}
     with TemporaryDirectory(prefix="shortlist-") as folder:
-        model, store = fuzz_world(Path(folder) / "world")
-        with running_server(Path(folder) / "server", model, store, {"log": {"sampling": 1.0}}) as server:
+        world = fuzz_world(Path(folder) / "world")
+        with running_server(Path(folder) / "server", world, {"log": _LOG}) as server:
             direct = Target(server.http, server.grpc, SCORES)
             failed = _fuzzed("server", server, direct, shares, asked.requests, asked)
             if asked.envoy:
@@ -63,7 +68,12 @@ def _broken(server: Running) -> list[str]:
     checks = {
         "requests that it failed": server.metric("shortlist_requests_total", 'outcome="failed"'),
         "prediction log broken": server.metric("shortlist_log_broken"),
+        "answers that the log had no room for": server.metric("shortlist_log_dropped"),
         "users' features broken": server.metric("shortlist_users_broken"),
+        "candidates broken": server.metric("shortlist_release_broken"),
+        "events broken": server.metric("shortlist_events_broken"),
+        "events late": server.metric("shortlist_events_delay_seconds") > _LONGEST_DELAY_SECONDS,
+        "histories broken": server.metric("shortlist_history_broken"),
     }
     return [f"{name}: {value:g}" for name, value in checks.items() if value]
 

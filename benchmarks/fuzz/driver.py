@@ -12,7 +12,16 @@ from typing import Any, Final
 
 import grpc
 
-from benchmarks.fuzz.cases import GRPCCase, HTTPCase, good_request, grpc_case, http_case, post
+from benchmarks.fuzz.cases import (
+    RECOMMEND_INFER,
+    GRPCCase,
+    HTTPCase,
+    good_request,
+    good_slate,
+    grpc_case,
+    http_case,
+    post,
+)
 
 _SECONDS: Final = 30.0
 """Longest wait for one answer."""
@@ -52,7 +61,7 @@ async def fuzz(target: Target, kind: str, numbers: range, seed: int, connections
     tally, waiting = Tally(), iter(numbers)
     async with asyncio.TaskGroup() as group:
         for _ in range(connections):
-            work = _over_grpc if kind == "grpc" else _over_http
+            work = _over_grpc if kind.endswith("grpc") else _over_http
             group.create_task(work(target, kind, waiting, seed, tally))
     return tally
 
@@ -66,7 +75,7 @@ async def _over_http(target: Target, kind: str, numbers: Iterator[int], seed: in
         tally.answers[status] += 1
         if status.startswith("5") or (case.framed and status == "none"):
             tally.failures.append(f"{kind} {number}: {status}: {await _smaller(target, case, status)!r}")
-        if number % _CHECK_EVERY == 0 and (problem := await line.check(target)) is not None:
+        if number % _CHECK_EVERY == 0 and (problem := await line.check(target, kind)) is not None:
             tally.failures.append(f"{kind} {number}: {problem}")
     line.close()
 
@@ -95,7 +104,7 @@ async def _over_grpc(target: Target, kind: str, numbers: Iterator[int], seed: in
         f"127.0.0.1:{target.grpc}", [("grpc.use_local_subchannel_pool", 1)]
     ) as channel:
         for number in numbers:
-            case = grpc_case(seed, number)
+            case = grpc_case(kind, seed, number)
             code, details = await _called(channel, case)
             tally.sent += 1
             tally.answers[code] += 1
@@ -127,8 +136,12 @@ class _Line:
             self.close()  # what is left of it would be the next request's
         return status
 
-    async def check(self, target: Target) -> str | None:
-        """Return what is wrong with the answer to the good request."""
+    async def check(self, target: Target, kind: str) -> str | None:
+        """Return what is wrong with the answer to the good request of a kind."""
+        if kind.startswith("recommend"):
+            status, body = await self._asked(post(json.dumps(good_slate()).encode(), path=RECOMMEND_INFER), _SECONDS)
+            slate = json.loads(body)["outputs"][0]["data"] if status == "200" else ()
+            return None if len(slate) == 3 else f"the good request for a slate got {status} and {len(slate)} items"
         status, body = await self._asked(post(json.dumps(good_request()).encode()), _SECONDS)
         if status != "200":
             return f"the good request got {status}"
@@ -179,8 +192,8 @@ class _Line:
 
 def table(tallies: dict[str, Tally], write: Callable[[str], Any]) -> None:
     """Write a line per kind."""
-    write(f"{'kind':8} {'requests':>9} {'5xx':>5} {'UNKNOWN':>8} {'failures':>9}  answers\n")
+    write(f"{'kind':16} {'requests':>9} {'5xx':>5} {'UNKNOWN':>8} {'failures':>9}  answers\n")
     for kind, tally in tallies.items():
         answers = ", ".join(f"{status} {count}" for status, count in tally.answers.most_common())
         unknown = tally.answers["UNKNOWN"]
-        write(f"{kind:8} {tally.sent:9} {tally.server_errors:5} {unknown:8} {len(tally.failures):9}  {answers}\n")
+        write(f"{kind:16} {tally.sent:9} {tally.server_errors:5} {unknown:8} {len(tally.failures):9}  {answers}\n")

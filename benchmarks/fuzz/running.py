@@ -19,6 +19,7 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.fuzz.cases import MODEL
+from benchmarks.fuzz.world import FuzzWorld
 from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
 from shortlist.rollout.local.record import VersionPorts
@@ -58,14 +59,15 @@ class Running:
 
 @contextmanager
 def running_server(
-    folder: Path, model: Path, store: Path, serving: Mapping[str, Any], module: str = "benchmarks.fuzz.server"
+    folder: Path, world: FuzzWorld, serving: Mapping[str, Any], module: str = "benchmarks.fuzz.server"
 ) -> Iterator[Running]:
     """Run a server until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
     http, grpc = free_ports(2)
     settings = {
-        "model": MODEL, "version": VERSION, "model_folder": str(model), "predictor": "127.0.0.1:9", "http_port": http,
-        "grpc_port": grpc, "store": str(store), "project": MODEL, "predictions": str(folder / "predictions"),
+        "model": MODEL, "version": VERSION, "model_folder": str(world.model), "predictor": "127.0.0.1:9",
+        "http_port": http, "grpc_port": grpc, "store": str(world.store), "project": MODEL,
+        "predictions": str(folder / "predictions"), "release": str(world.release),
         "serving": {"refresh_seconds": 0.2, **serving},
     }  # fmt: skip
     write_json(folder / "settings.json", settings)

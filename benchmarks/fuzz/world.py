@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,13 +14,22 @@ from benchmarks.fuzz.cases import MODEL
 from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.open_counts import open_places
+from shortlist.features.open_events import StreamingPlan
+from shortlist.features.open_lists import LISTED, live_list
+from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
+from shortlist.recommending.release import write_release
+from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.serving.export.signature import FOLDER, SECOND_OF_DAY, ListInput, Signature, VectorInput
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
-from shortlist.storage.tables import DayTableWriter
+from shortlist.storage.tables import DayTable, DayTableWriter
 
 SCORES: Final = (1.0, -2.5)
 """Of `cases.good_request`: the weights of its two items."""
@@ -41,6 +50,7 @@ _SIDES: Final[list[dict[str, Any]]] = [
             {"name": "item_id", "type": "string"},
             {"name": "weight", "type": "number"},
             {"name": "topics", "type": "tags"},
+            {"name": "picture", "type": "vector"},
         ],
     },
 ]  # fmt: skip
@@ -63,6 +73,7 @@ _DECLARED: Final[dict[str, Any]] = {
     "clock": {"kind": "column", "column": "time", "unit": "s", "timezone": "UTC"},
     "user": "user_id",
     "item": "item_id",
+    "outcome_delay": "10m",
     "side_tables": _SIDES,
     "split": {"warmup_days": 1, "validation_days": 1, "test_days": 1},
 }
@@ -80,10 +91,53 @@ _FEATURES: Final[list[dict[str, Any]]] = [
 ]
 
 
-def fuzz_world(folder: Path) -> tuple[Path, Path]:
-    """Write the shop into a folder; return its model folder and its store."""
+_STREAMED: Final[list[dict[str, Any]]] = [
+    {"kind": "current", "key": key, "counts": counts, "name": f"{key}_{counts}_now"}
+    for key in ("user_id", "page") for counts in ("rows", "positives")
+] + [
+    {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 3, "live": True, "with": ["seconds_ago"],
+     "name": "history"},
+    {"kind": "sequence", "of": "page", "key": "code", "last": 4, "live": True, "counts": "positives", "name": "liked"},
+]  # fmt: skip
+_RETRIEVAL: Final[dict[str, Any]] = {
+    "candidates": 8,
+    "context": ["page"],
+    "sources": {
+        "popular": {"kind": "popular", "keys": ["page"], "min_positives": 1},
+        "together": {"kind": "co_visitation"},
+        "alike": {"kind": "item_vector", "column": "picture"},
+        "towers": {"kind": "two_tower", "embedding_dim": 4, "epochs": 1, "user_columns": ["city"]},
+        "next": {"kind": "sequence", "embedding_dim": 4, "epochs": 1, "last": 4, "heads": 1},
+    },
+}
+_FILTERS: Final[dict[str, Any]] = {
+    "rules": [
+        {"kind": "seen", "window": "1h"},
+        {"kind": "where", "name": "fitting", "keep": "price IS NULL OR price < 1000000000"},
+        {"kind": "where", "name": "local", "keep": "city IS NULL OR page IS NULL OR city <> page"},
+    ],
+    "fallback": ["popular", "alike"],
+}
+_ORDERING: Final[dict[str, Any]] = {
+    "value": "score * (1 + COALESCE(position, 0))",
+    "diversity": {"kind": "mmr", "by": "picture"},
+    "explore": {"kind": "gumbel", "temperature": 1.0},
+}
+
+
+class FuzzWorld(NamedTuple):
+    """Folders that a server is started with."""
+
+    model: Path
+    store: Path
+    release: Path
+
+
+def fuzz_world(folder: Path) -> FuzzWorld:
+    """Write the shop into a folder: events are counted as they arrive, and every kind of source finds candidates."""
     _write_log(folder / "log")
-    data, features = Data.model_validate(_DECLARED), Features.model_validate({"columns": _FEATURES})
+    declared = {"columns": [*_FEATURES, *_STREAMED], "streaming": True}
+    data, features = Data.model_validate(_DECLARED), Features.model_validate(declared)
     fitted, store = folder / "fitted", folder / "store"
     fit(data, features, None, Runtime(engine="cpu"), folder / "log", fitted)
     views = fitted / "views"
@@ -92,27 +146,36 @@ def fuzz_world(folder: Path) -> tuple[Path, Path]:
     announce_views(views, store, until, folder / "log")
     model = folder / "model"
     (model / FOLDER).mkdir(parents=True)
-    _signature().write(model / FOLDER)
+    _signature(Preprocessing.load(fitted).plan.streaming).write(model / FOLDER)
     (model / "preprocessing").mkdir()
     shutil.copyfile(fitted / Files.FEATURES, model / "preprocessing" / Files.FEATURES)
     shutil.copytree(fitted / "vocabularies", model / "preprocessing" / "vocabularies")
-    return model, store
+    sources = folder / "sources"
+    table = DayTable.open(folder / "log", Files.LOG)
+    fit_retrieval(Retrieval.model_validate(_RETRIEVAL), data, table, frozenset(_DAYS), sources, 1)
+    sections = Filters.model_validate(_FILTERS), Ordering.model_validate(_ORDERING)
+    write_release(sources, data, *sections, folder / "log", None, folder / "release")
+    return FuzzWorld(model, store, folder / "release")
 
 
-def _signature() -> Signature:
+def _signature(streaming: StreamingPlan | None) -> Signature:
+    assert streaming is not None
+    places = [live_list(one, feature) for one in streaming.lists for feature in LISTED]
     return Signature(
         model=MODEL,
         kind="tiny",
-        numbers=("items:weight", "price", "position", "code", "made", "event_time", SECOND_OF_DAY, "by_user_id:rows"),
+        numbers=("items:weight", "price", "position", "code", "made", "event_time", SECOND_OF_DAY, "by_user_id:rows",
+                 *open_places(streaming)),
         codes=("page", "position", "user_id", "code", "users:city"),
         lists=(
             ListInput(tensor="list_0", place="words", longest=2),
             ListInput(tensor="list_1", place="places", longest=None),
             ListInput(tensor="list_2", place="items:topics", longest=2),
             ListInput(tensor="list_3", place="users:likes", longest=1),
+            *(ListInput(tensor=f"list_{4 + number}", place=place, longest=4) for number, place in enumerate(places)),
         ),
         vectors=(VectorInput(tensor="vector_0", place="query", width=2),),
-    )
+    )  # fmt: skip
 
 
 def _write_log(folder: Path) -> None:
@@ -130,6 +193,7 @@ def _write_log(folder: Path) -> None:
             "item_id": [f"item {number}" for number in range(9)],
             "weight": [1.0, None, -2.5, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
             "topics": [["a", "b"], [], None, *[["c"]] * 6],
+            "picture": [None, *([1.0, number / 8] for number in range(8))],
         }
     ).write_parquet(folder / "side" / "items.parquet")
 

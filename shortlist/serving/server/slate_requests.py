@@ -120,7 +120,8 @@ class SlateRequestReader:
             raise BadRequestError(
                 f"input '{tensor.name}': got candidates; items are found here: leave it out, or ask for scores"
             )
-        if tensor.name not in self._data.by_name and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):
+        is_known = tensor.name in self._data.by_name or tensor.name == Columns.TIME
+        if not is_known and (near := did_you_mean(tensor.name, (K, RECENT_ITEMS))):
             raise BadRequestError(f"no input '{tensor.name}'{near}")
         if tensor.shape[0] != 1:
             raise BadRequestError(

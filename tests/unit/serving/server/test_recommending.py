@@ -76,6 +76,8 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
         parts, {"user_id": 1}, {"user_id": 987654}, {"recent_items": ["item 1", "no such item"]}, {"page": "home"}
     )
     assert len(outputs(known)["item_id"]) == 3
+    (earlier,) = local.ask(parts, {"user_id": 1, "event_time": 1_770_000_000_000_000})
+    assert len(outputs(earlier)["item_id"]) == 3
     # Nobody knows them: the score is the weight alone.
     assert outputs(new)["item_id"] == outputs(anonymous)["item_id"]
     assert max(outputs(new)["score"]) < 1000 < min(outputs(known)["score"])
