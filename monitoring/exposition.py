@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.monitoring_store import MonitoringStore, RetrainingState
 from monitoring.records import RetrainAction, RetrainDecision, Verdict, WindowReport
 from shortlist.contracts import ShortlistError
@@ -153,7 +154,7 @@ class MonitoringCollector(Collector):
         yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
 
     def _outbox(self) -> Iterator[Metric]:
-        outbox = self._book.outbox
+        outbox = AlertQueue(self._book.records)
         yield self._gauge("outbox_waiting", "Alerts that no endpoint has taken yet", float(outbox.count("waiting")))
         yield self._counters("outbox_sent", "Alerts that an endpoint took", (), [((), outbox.count("sent"))])
         yield self._counters("outbox_lost", "Alerts that were given up", (), [((), outbox.count("lost"))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,17 +15,15 @@ import polars as pl
 from monitoring.alerts.alerts import send_alerts
 from monitoring.alerts.webhook import token_of
 from monitoring.checks import check_window
-from monitoring.drift.distributions import compared_columns
 from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
 from monitoring.live_quality import measure_quality, warnings
-from monitoring.log_mirror import live_logs
 from monitoring.monitoring_store import open_monitoring_store
 from monitoring.pages.evidently_pages import write_pages
 from monitoring.pages.status_page import PAGE, write_page
 from monitoring.pages.status_page_data import StatusPageData
-from monitoring.publishing import address_of, publish
 from monitoring.records import Finding, RetrainDecision, WindowReport
+from monitoring.reference.distributions import compared_columns
 from monitoring.retraining.retrain_policy import decide
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeatures
@@ -40,14 +38,41 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.serving.export.signature import FOLDER, Signature
+from shortlist.serving.log.log_keys import log_key
+from shortlist.serving.log.log_mirror import mirror
+from shortlist.serving.paths import ServingPaths
 from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
-from shortlist.storage.objects import local_copy
+from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.system.progress import progress
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.steps import note
 from shortlist.tracking.store_access import tracking_location
+
+
+def address_of(stores: StorageConfig, name: str, page: str) -> str:
+    """Return the address of a spec's page among the objects; empty where it is found on this disk."""
+    return "" if stores.folder is not None else open_object_store(stores).url(f"monitoring/{name}/{page}")
+
+
+def publish(stores: StorageConfig, name: str, folder: Path) -> None:
+    """Put a spec's pages among the objects where no disk is shared; what cannot be put is only said.
+
+    Args:
+        stores: Where everything is.
+        name: Of the spec.
+        folder: Of its pages on this machine: those of this look, for the next one is on another.
+    """
+    if stores.folder is not None:
+        return
+    try:
+        objects = open_object_store(stores)
+        for page in sorted(folder.rglob("*.html")):
+            objects.put_file(page, f"monitoring/{name}/{page.relative_to(folder).as_posix()}")
+    except ShortlistError as problem:  # the decision stands; a page less is no reason to fail
+        note(f"Pages stay on this machine: {problem}")
+
 
 METRICS: Final = "metrics.prom"
 PAGES: Final = "windows"
@@ -303,3 +328,33 @@ def _sentence(report: WindowReport) -> str:
         f"{report.start:%Y-%m-%d %H:%M} {report.verdict}{named} ({report.requests:,} requests, {report.rows:,} rows,"
         f" {report.coverage:.0%} with outcomes)"
     )
+
+
+_LATE: Final = timedelta(days=7)
+"""What a server wrote is shipped within this time after it; what comes later finds its window judged."""
+
+
+def live_logs(stores: StorageConfig, name: str, newest: WindowReport | None = None) -> ServingPaths:
+    """Return where a spec's logs can be read, after fetching what is new.
+
+    Args:
+        stores: Where everything is.
+        name: Of the spec.
+        newest: Of the windows that were judged; what was written long before it is not fetched.
+
+    Raises:
+        ShortlistError: The object store is unavailable or refuses.
+    """
+    places = ServingPaths.of(stores.runs, name)
+    if not stores.has_remote_log:
+        return places
+    objects, mirrored = open_object_store(stores), places.mirror
+    since = _first_day(newest)
+    mirror(objects, log_key(name, "predictions"), mirrored.predictions, since)
+    mirror(objects, log_key(name, "outcomes"), mirrored.outcomes, since)
+    return mirrored
+
+
+def _first_day(newest: WindowReport | None) -> date | None:
+    # A request is about a moment before it was written: nothing of a later window was written before this one began.
+    return None if newest is None else (newest.start - _LATE).date()

@@ -21,7 +21,6 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from monitoring import record_files
-from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
 from monitoring.record_files import RecordError
 from monitoring.records import RetrainDecision, Retraining, WindowReport
@@ -61,9 +60,9 @@ class MonitoringStore:
         return self.folder.name
 
     @property
-    def outbox(self) -> AlertQueue:
-        """Its alerts."""
-        return AlertQueue(self._state)
+    def records(self) -> RecordStore:
+        """The records themselves, for those who keep their own among them."""
+        return self._state
 
     def reports(self, newest: int | None = None) -> tuple[WindowReport, ...]:
         """Return the windows' reports, oldest first; only so many newest ones where a number is given."""

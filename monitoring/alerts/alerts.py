@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
-from monitoring.alerts.alarm import text_of
 from monitoring.alerts.alert import Alert, digest
+from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.alerts.alert_sender import AlertSender, Delivery
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import RetrainDecision, Retraining
+from monitoring.retraining.alarm import text_of
 from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES
 from shortlist.spec.monitoring import Alerts
 
@@ -47,7 +48,7 @@ def send_alerts(
     Raises:
         ShortlistError: The declared token is not in the environment.
     """
-    outbox = book.outbox
+    outbox = AlertQueue(book.records)
     courier = AlertSender(outbox, alerts)
     told = outbox.told()
     if decision is not None:

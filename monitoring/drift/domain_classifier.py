@@ -11,15 +11,43 @@ import polars.selectors as cs
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from monitoring.drift.clustered_auc import clustered_auc
-from monitoring.drift.distributions import Bins
 from monitoring.drift.number_format import with_limit
-from monitoring.drift.sampling import REQUEST, Floats, Ints, clusters_of
 from monitoring.records import Finding
+from monitoring.reference.distributions import Bins
+from monitoring.sampling import REQUEST, Floats, Ints, clusters_of
 from shortlist.contracts import Columns
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
+from scipy.special import stdtr
+
+
+def clustered_auc(labels: Ints, scores: Floats, clusters: Ints) -> tuple[float, float]:
+    """Return the AUC and the chance of one as large when nothing can be told, rows of a cluster being alike.
+
+    The variance is that of Obuchowski (1997): each cluster adds what its rows move the AUC by.
+
+    Args:
+        labels: 1 or 0 per row, both there.
+        scores: Higher for 1.
+        clusters: Cluster of every row.
+    """
+    positive = labels == 1
+    many, others = int(positive.sum()), int((~positive).sum())
+    ranks = rankdata(scores)
+    above = np.empty(scores.size)
+    # Of a row, the share of the other side's rows that it is on the right side of.
+    above[positive] = (ranks[positive] - rankdata(scores[positive])) / others
+    above[~positive] = 1 - (ranks[~positive] - rankdata(scores[~positive])) / many
+    auc = float(above[positive].mean())
+    moved = np.bincount(clusters, (above - auc) / np.where(positive, many, others))
+    present = int((np.bincount(clusters) > 0).sum())
+    if present < 2:
+        return auc, 1.0
+    error = float((moved @ moved * present / (present - 1)) ** 0.5)
+    # Perfectly told rows have no variance; one pair out of order is the least that can be claimed.
+    return auc, float(stdtr(present - 1, (0.5 - auc) / max(error, 1 / (many * others) ** 0.5)))
+
 
 ALL_COLUMNS: Final = "all columns"
 _MOST_ROWS: Final = 10_000

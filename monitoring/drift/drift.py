@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
 import polars as pl
+from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 
-from monitoring.drift.distributions import Bins
 from monitoring.drift.domain_classifier import domain_finding
 from monitoring.drift.drift_statistics import Distance, distance
 from monitoring.drift.number_format import percent, with_limit
-from monitoring.drift.sampling import ClusteredCounts, Ints, clusters_of
-from monitoring.drift.unknown_values import unknown_finding
 from monitoring.records import Finding
+from monitoring.reference.distributions import Bins, known_values
 from monitoring.reference.reference import ColumnReference, Reference
+from monitoring.sampling import ClusteredCounts, Ints, clusters_of
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.monitoring import DriftLimits
 
 SCORE: Final = "score"
@@ -144,3 +146,47 @@ def _judged(findings: list[Finding], alpha: float) -> tuple[Finding, ...]:
             update["reason"] = f"{finding.reason}; but it may be chance (p {finding.p_value:.2g})"
         judged.append(finding.model_copy(update=update))
     return tuple(judged)
+
+
+def unknown_finding(
+    values: pl.Series, clusters: Ints, vocabulary: ValueIds, reference: float, max_increase: float
+) -> Finding | None:
+    """Return how much the share of values with id 0 grew; None when the window has no values.
+
+    Args:
+        values: The column; of tags, every value counts.
+        clusters: Cluster of every row.
+        vocabulary: The ids.
+        reference: Share of values with id 0 in the reference.
+        max_increase: The effect from which on it counts.
+    """
+    rows, known = known_values(values, "tags")
+    if known.is_empty():
+        return None
+    unknown = vocabulary.ids(known).to_numpy() == 0
+    share = float(unknown.mean())
+    increase = share - reference
+    return Finding(
+        column=values.name,
+        kind="unknown",
+        effect=increase,
+        critical=max_increase,
+        p_value=_chance(unknown, clusters[rows], reference),
+        drifted=False,
+        reason=f"{values.name}: {percent(share)} of the values have no id of their own, {percent(reference)} in the"
+        f" reference; an increase of {with_limit(100 * increase, 100 * max_increase)} points",
+    )
+
+
+def _chance(unknown: np.ndarray, clusters: Ints, reference: float) -> float:
+    """Return the chance of as large a share in users drawn anew, by their own spread (one-sided t test)."""
+    place = np.unique(clusters, return_inverse=True)[1]
+    rows, share = unknown.size, float(unknown.mean())
+    residuals = np.bincount(place, unknown - share)
+    users = residuals.size
+    if users < 2:
+        return 1.0
+    between = users / (users - 1) * float(residuals @ residuals) / rows**2
+    # Not less than independent rows of either share would have: all known, or all unknown, is no certainty.
+    apart = max(share * (1 - share), reference * (1 - reference), 1 / rows) / rows
+    return float(stdtr(users - 1, (reference - share) / max(between, apart) ** 0.5))

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.drift.distributions import Kind, bins_of
 from monitoring.drift.drift import SCORE, find_drift
-from monitoring.drift.sampling import Floats
 from monitoring.records import Finding
+from monitoring.reference.distributions import Kind, bins_of
 from monitoring.reference.reference import ColumnReference, Reference
+from monitoring.sampling import Floats
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ID, VALUE, ValueIds

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from monitoring.drift.distributions import Kind
 from monitoring.drift.drift_statistics import population_stability_index
 from monitoring.kpi import REQUEST, SCORE
+from monitoring.reference.distributions import Kind
 from monitoring.windows.known_columns import OWN
 from shortlist.evaluation.metrics import Floats
 

@@ -16,6 +16,7 @@ from monitoring.pages.status_page_data import StatusPageData
 from monitoring.pages.status_plots import kpi_plots
 from monitoring.records import Quality, Retraining
 from shortlist.contracts import Files
+from shortlist.report.templates import page_environment
 from shortlist.rollout.page import PAGE as ROLLOUT_PAGE
 from shortlist.rollout.page import count, decimals, headline, seconds, share, words
 from shortlist.rollout.record import RolloutRecord
@@ -67,24 +68,13 @@ def render(loop: StatusPageData, folder: Path) -> str:
 @cache
 def environment() -> Environment:
     """Return what renders the pages of monitoring."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    # Names and reasons come from logs, hence from anybody: everything is escaped unless it is a picture of our own.
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     filters: dict[str, Any] = {
         "clock": clock, "count": count, "day": _day, "format_duration": format_duration, "measured": measured,
         "moment": moment,
         "join_names": join_names, "path": _path, "seconds": seconds, "share": share, "stem": _stem,
         "strength": _strength, "words": words,
     }  # fmt: skip
-    made.filters |= filters
-    return made
+    return page_environment(Path(__file__).parent, filters)
 
 
 def measured(value: float, name: str) -> str:

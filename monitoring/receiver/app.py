@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -15,12 +18,96 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from monitoring.alerts.alerts import ALARM
+from monitoring.exposition import MonitoringCollector
+from monitoring.monitoring_store import MonitoringStore
 from monitoring.receiver.bearer import Bearer
-from monitoring.receiver.collector import StoresCollector
-from monitoring.receiver.notification import Notification, NotificationError, read_notification
 from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, RetryLaterError
 from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import redact_passwords
+
+
+class StoresCollector(Collector):
+    """Reads the books anew whenever somebody asks.
+
+    Args:
+        books: Of one spec each.
+    """
+
+    def __init__(self, books: Iterable[MonitoringStore]) -> None:
+        self._collectors = [MonitoringCollector(book) for book in books]
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing: no book is read only because a registry learns of this collector."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every number; Prometheus' text format wants those of one name together."""
+        families: dict[str, Metric] = {}
+        for collector in self._collectors:
+            for metric in collector.collect():
+                families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type)).samples.extend(
+                    metric.samples
+                )
+        yield from families.values()
+
+
+_Text = Annotated[str, StringConstraints(max_length=4_096)]
+_Texts = Annotated[dict[_Text, _Text], Field(max_length=64)]
+_MOST_ALERTS: Final = 1_000
+
+
+class NotificationError(ShortlistError):
+    """A body is no notification of Alertmanager's; sending it again does not help."""
+
+
+class _Received(BaseModel):
+    # Alertmanager adds fields from release to release; what is not read here may be anything.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ReceivedAlert(_Received):
+    """One alert of a notification."""
+
+    status: Literal["firing", "resolved"]
+    labels: _Texts
+    annotations: _Texts = {}
+    startsAt: AwareDatetime  # noqa: N815 - Alertmanager's name
+    fingerprint: _Text = ""
+
+
+class Notification(_Received):
+    """A group of alerts, as Alertmanager posts it (https://prometheus.io/docs/alerting/latest/configuration)."""
+
+    version: Literal["4"]
+    status: Literal["firing", "resolved"]
+    alerts: tuple[ReceivedAlert, ...] = Field(max_length=_MOST_ALERTS)
+
+    @property
+    def alarmed(self) -> tuple[str, ...]:
+        """The specs whose alarm is firing, each once, in the order of the alerts.
+
+        Every other alert, and the end of an alarm, is for people.
+        """
+        firing = (one for one in self.alerts if one.status == "firing" and one.labels.get("alertname") == ALARM)
+        return tuple(dict.fromkeys(one.labels["spec"] for one in firing if one.labels.get("spec")))
+
+
+def read_notification(body: bytes) -> Notification:
+    """Return what a body says.
+
+    Raises:
+        NotificationError: It is something else; the message names the field, and never what it held.
+    """
+    try:
+        return Notification.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise NotificationError(
+            f"{where}: {first['msg']}; wanted a notification of Alertmanager's, version 4"
+        ) from None
+
 
 _LONGEST_BODY: Final = 1024 * 1024
 """Bytes; a notification of a thousand alerts has about half as many."""

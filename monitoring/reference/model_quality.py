@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.drift.distributions import bins_of
 from monitoring.kpi import REQUEST, ROW, SCORE, hit_rate
+from monitoring.reference.distributions import bins_of
 from monitoring.reference.reference_parts import ColumnReference, ModelReference
 from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file

@@ -9,8 +9,8 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.drift.column_counts import ColumnCounts
-from monitoring.drift.distributions import Bins, bins_of, compared_columns
+from monitoring.reference.column_counts import ColumnCounts
+from monitoring.reference.distributions import Bins, bins_of, compared_columns
 from monitoring.reference.model_quality import scores_by_impression
 from monitoring.windows.group_sample import GroupSample
 from monitoring.windows.known_columns import SLATE_SIZE, empty_as_null, log_columns, with_side_columns

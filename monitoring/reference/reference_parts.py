@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from monitoring.drift.distributions import Bins
+from monitoring.reference.distributions import Bins
 
 
 class _Record(BaseModel):

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import polars as pl
 
 from monitoring.served_features.record import Cause, ServedColumn
-from monitoring.served_features.sample import (
+from monitoring.windows.answered import ROWS
+from monitoring.windows.feature_sample import (
     COUNTED_UNTIL,
     Tensors,
     log_rows,
@@ -21,7 +22,6 @@ from monitoring.served_features.sample import (
     without_sent_vectors,
     without_streamed,
 )
-from monitoring.windows.answered import ROWS
 from shortlist.contracts import Columns
 from shortlist.features.tiles import Tiles
 from shortlist.features.transform import Transformer

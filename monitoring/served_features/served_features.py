@@ -12,8 +12,8 @@ import polars as pl
 
 from monitoring.served_features.comparison import Comparison, ServedModelFiles, comparable, compare
 from monitoring.served_features.record import ServedColumn, ServedFeatures
-from monitoring.served_features.sample import readable
 from monitoring.windows.answered import ROWS
+from monitoring.windows.feature_sample import readable
 from shortlist.contracts import ShortlistError
 from shortlist.features.view_index import ViewIndex
 from shortlist.spec.durations import length_of

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from monitoring.served_features.sample import sampled
 from monitoring.slates import READ
 from monitoring.windows import answered, live_outcomes
+from monitoring.windows.feature_sample import sampled
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.part_index import QUARTER, PartIndex
 from monitoring.windows.spans import Span, span_of

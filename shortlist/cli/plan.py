@@ -32,8 +32,7 @@ def plan(
     """Say what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
     from models.planning.accelerators import accelerator
     from models.registry import kind_of
-    from shortlist.cli.plan_sizes import fitted_sizes, given_cardinalities
-    from shortlist.cli.plan_view import show
+    from shortlist.cli.plan_view import fitted_sizes, given_cardinalities, show
     from shortlist.spec.load import load_spec
 
     devices = [accelerator(name) for name in gpu or ["H200"]]

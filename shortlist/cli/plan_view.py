@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from models.inputs import FeatureColumn, features_of
 from models.planning import plan
 from models.planning.accelerators import Accelerator, Precision
 from models.planning.plan_inputs import Shape
@@ -18,7 +20,9 @@ from models.planning.sharding import (
     too_many_ids,
     unplaceable_tables,
 )
-from shortlist.contracts import ShortlistError
+from shortlist.contracts import Files, ShortlistError
+from shortlist.storage.artefacts import IntegrityError, read_json
+from shortlist.storage.tables import DayTable
 
 PRECISIONS: Sequence[Precision] = ("bf16", "tf32", "fp32")
 _SOURCES = {
@@ -212,3 +216,42 @@ def _grid(title: str, *headings: str) -> Grid:
     for number, heading in enumerate(headings):
         grid.add_column(heading, justify="left" if number == 0 or heading in ("how", "tables", "rows are") else "right")
     return grid
+
+
+def given_cardinalities(spec: Path, file: Path | None) -> Mapping[str, int]:
+    """Return distinct values by column, from a file or from the one beside the spec; none when there is none.
+
+    Raises:
+        ShortlistError: The file is not there, or holds something else.
+    """
+    beside = spec.with_suffix(".cardinalities.json")
+    if file is None and not beside.is_file():
+        return {}
+    source = file or beside
+    try:
+        values = read_json(source)
+    except IntegrityError as error:
+        if not source.is_file():
+            raise ShortlistError(f'--cardinalities: no file {source}; wanted JSON such as {{"C1": 40000000}}') from None
+        raise ShortlistError(f"--cardinalities: {error}") from None
+    for column, count in values.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ShortlistError(f"{source}: '{column}': got {count!r}, wanted a number of distinct values, at least 1")
+    return values
+
+
+def fitted_sizes(runs: Path, names: tuple[str, ...]) -> Mapping[str, int]:
+    """Return ids (or a vector's width) by feature, from the newest table below `runs` that has just these features."""
+    tables = sorted((runs / "cache").rglob(Files.TABLE), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in tables:
+        columns = _columns(path.parent)
+        if tuple(column.name for column in columns) == names:
+            return {one.name: one.size or one.width or 1 for one in columns if one.kind != "dense"}
+    return {}
+
+
+def _columns(folder: Path) -> tuple[FeatureColumn, ...]:
+    try:
+        return features_of(DayTable.open(folder, Files.TABLE))
+    except ShortlistError:  # a table of another version, or one that is being replaced
+        return ()

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from monitoring.served_features.sample import logged_tensors, readable
 from monitoring.windows.answered import ROWS
+from monitoring.windows.feature_sample import logged_tensors, readable
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import FeastStoreLocation
 from shortlist.features.preprocessing import Preprocessing

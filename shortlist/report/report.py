@@ -21,6 +21,7 @@ from shortlist.report.figures import Plot
 from shortlist.report.page import RunPage
 from shortlist.report.page_facts import broken_rules, feature_facts, split_days, split_rows
 from shortlist.report.summary import best_line, engine_of_all
+from shortlist.report.templates import page_environment
 from shortlist.storage.artefacts import read_json, write_text
 from shortlist.storage.tables import DayTable
 
@@ -154,17 +155,7 @@ def _table(page: RunPage) -> dict[str, Any]:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    # Log rows and error messages are other people's text: everything is escaped unless it is a picture of our own.
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    filters = {
         "count": _count,
         "share": _share,
         "seconds": _seconds,
@@ -172,7 +163,7 @@ def _template() -> Template:
         "short": _short,
         "unbroken": _nonbreaking_numbers,
     }
-    return environment.get_template(TEMPLATE)
+    return page_environment(Path(__file__).parent, filters).get_template(TEMPLATE)
 
 
 def _count(number: float | None) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_access import AccessLog, AccessLogSource, of_rollout
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence_users import SeenUsers, Users
 from shortlist.rollout.log_parts import PartReader, is_routed_by_user
-from shortlist.rollout.request_accounting import RequestAccountant
 from shortlist.rollout.sequential_difference import UserValues, difference, mean_of_users
-from shortlist.rollout.track_aligner import Settled, TrackAligner
 from shortlist.rollout.track_counts import TrackCounts
 from shortlist.serving.paths import ServingPaths
 
@@ -183,3 +182,140 @@ def _prepared(rows: pl.DataFrame) -> pl.DataFrame:
         good=finite & (pl.col("status") == 200),
         slate=pl.col("slate:asked").is_not_null(),
     )
+
+
+KEPT: Final = 1_000_000
+"""Request ids remembered; the oldest that are balanced are forgotten first, and cannot be found doubled any more."""
+_NOTHING: Final = pl.Schema({"request": pl.UInt64(), "answered": pl.UInt32(), "logged": pl.UInt32()})
+
+
+class RequestAccountant:
+    """Counts per request id, as Envoy saw it and as the servers logged it."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._open = pl.DataFrame(schema=_NOTHING)
+        self._closed = RequestAccounting()
+
+    def add(self, answered: pl.Series, logged: pl.Series) -> None:
+        """Count ids.
+
+        Args:
+            answered: Hashed ids of requests that Envoy answered with scores and that the log should hold.
+            logged: Hashed ids of rows of the prediction log with status 200.
+        """
+        if not answered.len() + logged.len():
+            return
+        new = pl.concat([_counted(answered, 1, 0), _counted(logged, 0, 1)])
+        both = pl.concat([self._open, new]).group_by("request", maintain_order=True)
+        self._open = both.agg(pl.col("answered", "logged").sum())
+        if self._open.height > self._kept:
+            self._forget()
+
+    def books(self, unreadable: int = 0) -> RequestAccounting:
+        """Return the totals."""
+        return replace(_plus(_totals(self._open), self._closed), unreadable=unreadable)
+
+    def _forget(self) -> None:
+        # The older half: those that are balanced, which nothing more is expected of, before those that are not.
+        balanced = pl.col("answered") == pl.col("logged")
+        rows = self._open.with_row_index("age").sort(~balanced, "age", maintain_order=True)
+        old, young = rows.head(self._kept // 2), rows.slice(self._kept // 2).sort("age")
+        self._closed = _plus(self._closed, _totals(old))
+        self._open = young.drop("age")
+
+
+def _plus(one: RequestAccounting, other: RequestAccounting) -> RequestAccounting:
+    return RequestAccounting(
+        **{name: getattr(one, name) + getattr(other, name) for name in RequestAccounting.__annotations__}
+    )
+
+
+def _counted(ids: pl.Series, answered: int, logged: int) -> pl.DataFrame:
+    frame = pl.DataFrame({"request": ids.cast(pl.UInt64)})
+    counts = pl.lit(answered, pl.UInt32).alias("answered"), pl.lit(logged, pl.UInt32).alias("logged")
+    return frame.with_columns(*counts)
+
+
+def _totals(rows: pl.DataFrame) -> RequestAccounting:
+    # A client may use an id again: then as many rows as answers are right. One row without an answer is not doubled.
+    answered, logged = pl.col("answered").cast(pl.Int64), pl.col("logged").cast(pl.Int64)
+    expected = pl.max_horizontal(answered, pl.lit(1))
+    totals = rows.select(
+        answered=answered.sum(),
+        logged=logged.sum(),
+        lost=(answered - logged).clip(lower_bound=0).sum(),
+        doubled=(logged - expected).clip(lower_bound=0).sum(),
+        unanswered=((answered == 0) & (logged > 0)).sum(),
+    )
+    return RequestAccounting(**{name: int(value or 0) for name, value in totals.row(0, named=True).items()})
+
+
+SETTLED_SECONDS: Final = 45.0
+"""After which a request that reached Envoy has ended, one way or another: 30 s for an answer, 15 s to wait for a
+server that is being restarted."""
+_TRACK = ["step", "canary"]
+
+
+class TrackAligner:
+    """Holds requests back that are answered already while equally old ones of the other track may still wait.
+
+    Envoy writes a line when a request ends. While one track answers late (its model server is being restarted, say),
+    only the other one's requests are seen, and the users look as if they were all sent there.
+    """
+
+    def __init__(self, last: int) -> None:
+        """Prepare.
+
+        Args:
+            last: The step at which everybody gets the canary; nothing is held back there.
+        """
+        self._last = last
+        self._held: pl.DataFrame | None = None
+        self._newest: pl.DataFrame | None = None
+
+    def comparable(self, ended: pl.DataFrame) -> pl.DataFrame:
+        """Return the requests, new ones and held ones, that began before the newest answered one of the slower track.
+
+        Args:
+            ended: Requests that ended since the last call; columns step, canary, began (microseconds), disconnected,
+                and others.
+        """
+        requests = ended if self._held is None else pl.concat([self._held, ended])
+        # A client that goes away ends its own request: that tells nothing of those that wait for the same servers.
+        newest = ended.filter(~pl.col("disconnected")).group_by(_TRACK).agg(pl.col("began").max())
+        if self._newest is not None:
+            newest = pl.concat([self._newest, newest]).group_by(_TRACK).agg(pl.col("began").max())
+        both = newest.group_by("step").agg(pl.col("began").min().alias("until"), pl.len().alias("tracks"))
+        until = both.filter((pl.col("tracks") == 2) & (pl.col("step") != self._last)).drop("tracks")
+        known = requests.join(until, on="step", how="left", maintain_order="left")
+        told = (pl.col("step") == self._last) | (pl.col("began") <= pl.col("until")).fill_null(False)
+        self._held, self._newest = known.filter(~told).drop("until"), newest
+        return known.filter(told).drop("until")
+
+
+class Settled:
+    """Holds requests back until all that began with them must have ended.
+
+    A slow track's requests end out of order, so that even up to its newest answer some are still missing. Only after
+    the longest time that Envoy lets a request take is the split of its users known for certain.
+    """
+
+    def __init__(self, seconds: float = SETTLED_SECONDS) -> None:
+        """Say how long a request takes at most."""
+        self._microseconds = int(seconds * 1e6)
+        self._held: pl.DataFrame | None = None
+        self._now = 0
+
+    def settled(self, ended: pl.DataFrame) -> pl.DataFrame:
+        """Return the requests, new ones and held ones, that are old enough by the newest one's time.
+
+        Args:
+            ended: Requests that ended since the last call; columns began (microseconds), and others.
+        """
+        requests = ended if self._held is None else pl.concat([self._held, ended])
+        newest = ended["began"].max()
+        self._now = max(self._now, newest) if isinstance(newest, int) else self._now
+        old = pl.col("began") <= self._now - self._microseconds
+        self._held = requests.filter(~old)
+        return requests.filter(old)

@@ -20,6 +20,10 @@ from monitoring.retraining.moments import begin_by_hand
 from pipelines.compile import COMPILED, training_pipeline
 from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError
+from shortlist.report.assembly import page_steps, summary_of
+from shortlist.report.page import RunPage
+from shortlist.report.report import write_report
+from shortlist.report.summary import Failure, write_summary
 from shortlist.runs.display import Display
 from shortlist.runs.runner import roles_of
 from shortlist.runs.runs_folder import RunsFolder
@@ -200,8 +204,6 @@ def finish(spec: Spec, run: Path, runs: Path, display: Display, code: int, start
         shutil.copyfile(display.paths["summary"], run / Files.SUMMARY)
         shutil.copyfile(display.paths["comparison"], run / Files.COMPARISON)
     else:
-        from shortlist.runs.failure import write_failure
-
         write_failure(spec.name, run, display, started)
     RunsFolder.open(runs).point_latest_at(run)
     display.conclude(run, code, relative_to=runs)
@@ -260,3 +262,21 @@ def run_child(pipeline: Path, run: Path, state: RunsFolder, display: Display) ->
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
         return 1 if child.returncode else 0
+
+
+def write_failure(spec: str, run: Path, display: Display, started: datetime) -> None:
+    """Write `report.html` and `summary.json` of a stopped run: what stopped it, and what was found until then."""
+    step, message = next(iter(display.failed.items()), (display.current, display.fault(run)))
+    quarantine = Path(display.paths.get("quarantine", ""))
+    began = started.isoformat(timespec="milliseconds")
+    records = [record for record in display.finished.values() if not record.get("cached")]
+    page = RunPage(
+        spec=spec,
+        started=began,
+        seconds=(datetime.now(UTC) - started).total_seconds(),
+        steps=page_steps(records, began),
+        failure=Failure(step=step, message=message),
+        quarantine=quarantine if (quarantine / Files.QUARANTINE).is_file() else None,
+    )
+    write_report(page, run / Files.REPORT)
+    write_summary(run / Files.SUMMARY, summary_of(page))

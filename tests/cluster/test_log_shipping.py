@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from monitoring.log_mirror import live_logs
-from monitoring.publishing import address_of, publish
+from monitoring.monitoring_job import address_of, live_logs, publish
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
@@ -404,7 +403,7 @@ def test_pages_are_put_where_people_find_them_and_stay_here_while_the_store_is_a
     store: Store, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("monitoring.publishing.note", said.append)
+    monkeypatch.setattr("monitoring.monitoring_job.note", said.append)
     stores, folder = StorageConfig(cluster="one", objects=s3.url), tmp_path / "pages"
     (folder / "windows" / "20260302").mkdir(parents=True)
     for name in ("status.html", "windows/20260302/drift.html", "metrics.prom"):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from monitoring.alerts.alert import Alert
+from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.process_identity import ProcessIdentity
 from monitoring.record_files import RecordError
@@ -202,7 +203,7 @@ def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Monitoring
         id="0123456789abcdef", labels={"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
         annotations={"summary": "look"}, starts=FIRST, ends=None, link="",
     )  # fmt: skip
-    outbox, urls = book.outbox, ["http://one.example/", "http://two.example/"]
+    outbox, urls = AlertQueue(book.records), ["http://one.example/", "http://two.example/"]
     assert (outbox.put(alert, urls, FIRST), outbox.put(alert, urls, FIRST)) == (2, 0)
     first, second = outbox.waiting()
     outbox.sent(first)
@@ -215,9 +216,12 @@ def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Monitoring
 
 
 def test_one_process_delivers_at_a_time(stores: str, book: MonitoringStore) -> None:
-    with book.outbox.delivering(0.0) as first, open_monitoring_store(stores, "demo").outbox.delivering(0.0) as second:
+    with (
+        AlertQueue(book.records).delivering(0.0) as first,
+        AlertQueue(open_monitoring_store(stores, "demo").records).delivering(0.0) as second,
+    ):
         assert (first, second) == (True, False)
-    with book.outbox.delivering(0.0) as again:
+    with AlertQueue(book.records).delivering(0.0) as again:
         assert again
 
 

@@ -1,6 +1,7 @@
-"""What is installed and not in a checkout: the framework as a wheel, and a kind of model from somebody's own package.
+"""What is installed and not in a checkout: the framework as a wheel, and a package that extends it.
 
-One run has both: the wheel runs a project that lies elsewhere, and takes the kind from a spec to a blessed version.
+One run has both: the wheel runs a project that lies elsewhere, and takes the package's kinds of model and feature, gate
+and online store from a spec to a blessed version.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +26,17 @@ from shortlist.tracking.store_access import tracking_uri
 
 ROOT = Path(__file__).parents[2]
 MODULE = Path(__file__).parent / "new_kind"
-FEATURES = ["*_log", "hour_*", "*_age", "user_rate", "item_rate", "user_tags_rate", "surface_rate"]
+FEATURES = ["*_log", "hour_*", "*_age", "user_rate", "item_rate", "user_tags_rate", "surface_rate", "item_trend"]
+ENTRY_POINTS = """\
+[shortlist.model_kinds]
+linear = linear_kind:KIND
+[shortlist.feature_kinds]
+trend = own_extensions:Trend
+[shortlist.gates]
+spread = own_extensions:SPREAD
+[shortlist.online_stores]
+elsewhere = own_extensions:ElsewhereOnline
+"""
 OTHERS = ("requirements",)
 """What else of a checkout a project reads."""
 
@@ -52,13 +65,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a package that declares the kind, as pip would leave it."""
+    """Return a folder with a package that declares a model, a feature, a gate and a store, as pip would leave it."""
     packages = tmp_path_factory.mktemp("packages")
     about = packages / "linear_kind-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-kind\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[shortlist.model_kinds]\nlinear = linear_kind:KIND\n")
-    (packages / "linear_kind.py").write_text((MODULE / "linear_kind.py").read_text())
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    for name in ("linear_kind.py", "own_extensions.py"):
+        shutil.copy(MODULE / name, packages)
     return packages
 
 
@@ -71,7 +85,16 @@ def ran(wheel: Path, packages: Path, small_spec: dict[str, Any], tmp_path_factor
     for name in (*PACKAGES, *OTHERS):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
     models = {"line": {"kind": "linear", "features": FEATURES}, "logistic": small_spec["models"]["logistic"]}
-    (project / "small.yaml").write_text(yaml.safe_dump({**small_spec, "name": "installed", "models": models}))
+    columns = [*small_spec["features"]["columns"], {"kind": "trend", "key": "item_id", "name": "item_trend"}]
+    changes = {
+        "name": "installed",
+        "models": models,
+        "features": small_spec["features"] | {"columns": columns},
+        "gates": small_spec["gates"] | {"custom": {"spread": {"min_deviation": 0.001}}},
+        "runtime": small_spec.get("runtime", {})
+        | {"online_store": {"kind": "elsewhere", "path": str(project / "mine.db")}},
+    }
+    (project / "small.yaml").write_text(yaml.safe_dump(small_spec | changes))
     own = {name: value for name, value in os.environ.items() if name != "SHORTLIST_ROOT"}
     own |= {"PYTHONPATH": f"{installed}{os.pathsep}{packages}", "SHORTLIST_TRITON_VENV": str(ROOT / ".venv-triton")}
     program = "import shortlist, sys; print(shortlist.__file__); from shortlist.cli import main; main()"
@@ -110,6 +133,18 @@ def test_a_kind_from_a_package_is_trained_validated_on_triton_judged_and_blessed
     assert gates["parity"] and gates["infra"] and all(gates.values())
     assert ran.summary["blessed"] == {"model": "line", "version": "1"}
     assert {"train_line", "validate_export_line", "train_popularity", "train_logistic"} <= set(ran.summary["steps"])
+
+
+def test_a_feature_a_gate_and_an_online_store_from_a_package_took_part(ran: Ran) -> None:
+    gates = {gate["name"]: gate for gate in ran.summary["gates"]}
+    assert gates["spread"]["passed"] and gates["spread"]["reason"].startswith("deviation ")
+    champion = Tracker(tracking_uri(ran.runs / "stores"), "installed").registry.champion()
+    assert champion is not None
+    record = json.loads((champion.folder / "model.json").read_text())
+    assert "item_trend" in [feature["name"] for feature in record["features"]]
+    with closing(sqlite3.connect(ran.runs.parent / "mine.db")) as online:
+        tables = [name for (name,) in online.execute("select name from sqlite_master where type = 'table'")]
+    assert any("item_id" in name for name in tables)
 
 
 def test_its_version_in_mlflow_says_name_and_kind(ran: Ran) -> None:

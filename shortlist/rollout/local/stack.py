@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
+from typing import Final
 
 from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.local.gateway import Gateway
@@ -20,7 +21,6 @@ from shortlist.rollout.local.lifecycle import (
     with_replicas,
 )
 from shortlist.rollout.local.record import StackRecord, VersionPorts, server_name, triton_name
-from shortlist.rollout.local.shipping import shipping_programs
 from shortlist.rollout.local.version import install, shared_memory_of, version_programs
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.adoption import silent
@@ -29,6 +29,7 @@ from shortlist.serving.processes.launch import clear_shared_memory
 from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.serving.processes.ports import HOST
 from shortlist.serving.processes.probe import READY, answers
+from shortlist.serving.processes.program import Program
 from shortlist.serving.processes.sockets import socket_folder
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving
@@ -283,3 +284,27 @@ class Stack:
 def _digests(deployment: Deployment) -> str:
     """Return the digests of a version's model and of what is released with it."""
     return "+".join(filter(None, (deployment.digest, deployment.release_digest)))
+
+
+_KEEP_SECONDS: Final = 86_400
+"""A rollout on this machine reads the logs on this disk; it lasts no longer."""
+
+
+def shipping_programs(places: ServingPaths, record: StackRecord) -> dict[str, Program]:
+    """Return a program for each log; none where logs stay on this disk."""
+    if not record.log_objects:
+        return {}
+    folders = {"predictions": places.predictions, "outcomes": places.outcomes}
+    return {
+        f"shipper-{kind}": Program(
+            name=f"shipper-{kind}",
+            # What is left when it stops is shipped by the next one: the disk is the same.
+            command=(
+                sys.executable, "-m", "shortlist.serving.log.log_shipper", "--folder", str(folder), "--kind", kind,
+                "--objects", record.log_objects, "--spec", record.model, "--keep-seconds", str(_KEEP_SECONDS),
+                "--quiet-seconds", "0",
+            ),
+            environment={"PYTHONUNBUFFERED": "1"},
+        )
+        for kind, folder in folders.items()
+    }  # fmt: skip

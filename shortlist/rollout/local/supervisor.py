@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from configparser import RawConfigParser
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from shortlist.rollout.local.supervisor_configuration import configuration
 from shortlist.serving.processes.errors import StackError, last_lines
 from shortlist.serving.processes.program import Program, born, is_running, running, starts, starts_of
 from shortlist.serving.processes.sockets import UnixConnection
-from shortlist.storage.artefacts import write_text
+from shortlist.storage.artefacts import sha256, write_text
 
 _BAD_NAME = 10
 """Fault of the supervisor for a program it does not know."""
@@ -210,3 +211,62 @@ class _Transport(xmlrpc.client.Transport):
         connection = UnixConnection(self._socket, self._seconds)
         self._connection = (str(self._socket), connection)  # what `close` closes
         return connection
+
+
+_ENDLESS = 1_000_000
+"""Starts that may fail in a row. Whoever waits for a canary gives up long before (see `Stack.wait_ready`); a version
+with users never may."""
+_LOG = {"maxbytes": "10MB", "backups": "2"}
+
+
+def configuration(programs: Sequence[Path], logs: str, socket: Path, pid_file: str) -> str:
+    """Return the text of the file.
+
+    Paths are relative to the folder in which the supervisor is started: in absolute ones, %, # and ; would mean
+    something.
+
+    Args:
+        programs: Files of the programs, in the folder `programs`; each is named after its program.
+        logs: Folder of the logs.
+        socket: The supervisor's Unix socket.
+        pid_file: Where it writes its pid.
+    """
+    sections = {
+        "unix_http_server": {"file": str(socket), "chmod": "0700"},
+        "supervisord": {
+            "logfile": f"{logs}/supervisord.log",
+            **{f"logfile_{key}": value for key, value in _LOG.items()},
+            "pidfile": pid_file,
+            "loglevel": "info",
+        },
+        "rpcinterface:supervisor": {
+            "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+        },
+        **{f"program:{file.stem}": _program(file, logs) for file in programs},
+    }
+    parser = RawConfigParser()
+    parser.read_dict(sections)
+    text = StringIO()
+    parser.write(text)
+    return text.getvalue()
+
+
+def _program(file: Path, logs: str) -> dict[str, str]:
+    name = file.stem
+    return {
+        "command": f'"%(ENV_SHORTLIST_PYTHON)s" -m shortlist.serving.processes.launch programs/{file.name}',
+        # A program that says something else is another program: it is restarted.
+        "environment": f'SHORTLIST_PROGRAM="{sha256(file)}"',
+        "autostart": "true",
+        "autorestart": "true",
+        "startretries": str(_ENDLESS),
+        # Dying earlier counts as a failed start, and the next one waits a second longer.
+        "startsecs": "1" if name.startswith("envoy") else "5",
+        "stopasgroup": "true",
+        "killasgroup": "true",
+        "stopwaitsecs": "45",  # a server answers what is under way first, and writes its log
+        "priority": {"e": "1", "t": "2"}.get(name[0], "3"),
+        "redirect_stderr": "true",
+        "stdout_logfile": f"{logs}/{name}.log",
+        **{f"stdout_logfile_{key}": value for key, value in _LOG.items()},
+    }

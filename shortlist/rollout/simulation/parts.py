@@ -1,12 +1,12 @@
-"""Store, servers, registry and judge of a simulated rollout: each call may go wrong, and is checked."""
+"""Store, servers, registry and canary analysis of a simulated rollout: each call may go wrong, and is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.interruption import Interruption
@@ -14,21 +14,44 @@ from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation, Requests
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
+from shortlist.rollout.simulation.rules import Rules
 from shortlist.serving.processes.errors import StackError
 from shortlist.storage.artefacts import IntegrityError
 from shortlist.storage.records.store import LockedError
 from shortlist.tracking.registry import Alias, RegisteredModel
 
-if TYPE_CHECKING:
-    from shortlist.rollout.simulation.world import World
+T = TypeVar("T")
 
 SPEC: Final = "demo"
+
+
+class CallHandler(Protocol):
+    """Handles every call of a controller: as asked, or as the history says."""
+
+    tampered: set[int]
+    disturbed: bool
+
+    @property
+    def rules(self) -> Rules:
+        """What is checked."""
+
+    def call(self, kind: str, effect: Callable[[], T], error: Callable[[], Exception] | None = None) -> T:
+        """Do what a controller asks for, unless the history says otherwise."""
+
+    def expect(self, holds: bool, rule: str, what: str) -> None:
+        """Break a rule unless something holds."""
+
+    def writes(self, name: str) -> None:
+        """Note that a record is about to be written."""
+
+    def judged(self, rollout: str, step: int, at_step_seconds: float) -> Observation:
+        """Say what the history declares of a step."""
 
 
 class Store:
     """A `RecordStore` in memory; a process that dies loses its lock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CallHandler) -> None:
         self._world = world
         self.texts_by_name: dict[str, str] = {}
         self._locked = False
@@ -113,7 +136,7 @@ class SimulatedRollouts(Rollouts):
 class Servers:
     """A `Fleet` whose servers are only remembered."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CallHandler) -> None:
         self._world = world
         self.deployed: set[int] = set()
         self.ready: set[int] = set()
@@ -171,7 +194,7 @@ class Models:
 
     name = f"shortlist-{SPEC}"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CallHandler) -> None:
         self._world = world
         self.aliases: dict[str, int] = {}
 
@@ -207,7 +230,7 @@ class Models:
 class Judge:
     """An `Observer` that says what the history declares."""
 
-    def __init__(self, world: World, rollout: str) -> None:
+    def __init__(self, world: CallHandler, rollout: str) -> None:
         self._world, self._rollout = world, rollout
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:

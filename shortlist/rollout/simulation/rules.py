@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zlib import crc32
 
 from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.simulation.history import History
 from shortlist.rollout.verdict import EVIDENCE, Verdict
-
-if TYPE_CHECKING:
-    from shortlist.rollout.simulation.world import World
+from shortlist.spec.serving import Canary
 
 USERS = tuple(f"user {number}" for number in range(40))
 _TOLERANCE = 1e-6
@@ -25,10 +24,64 @@ class BrokenRuleError(BaseException):
         self.rule = rule
 
 
+class ServerState(Protocol):
+    """Which servers there are, and who gets which."""
+
+    deployed: set[int]
+    ready: set[int]
+    now: Route | None
+
+
+class AliasState(Protocol):
+    """Where the registry's aliases point."""
+
+    aliases: dict[str, int]
+
+
+class RecordState(Protocol):
+    """What is written down."""
+
+    texts_by_name: dict[str, str]
+
+
+class WorldState(Protocol):
+    """What the rules read of a world."""
+
+    history: History
+    policy: Canary
+    now: float
+    rival: bool
+    """Another process works than the controller that holds the lock."""
+    record: RolloutRecord | None
+    route_before: Route | None
+    load_tested: set[int]
+    tampered: set[int]
+    proceeded: dict[str, set[int]]
+    by_hand: set[str]
+    disturbed: bool
+    store_failed: bool
+
+    @property
+    def alive(self) -> float:
+        """Seconds that controllers worked so far."""
+
+    @property
+    def servers(self) -> ServerState:
+        """The servers."""
+
+    @property
+    def models(self) -> AliasState:
+        """The registry."""
+
+    @property
+    def store(self) -> RecordState:
+        """The records."""
+
+
 class Rules:
     """Checks of one world, at every call that changes what users get, and when a rollout is over."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorldState) -> None:
         self._world = world
         self.on_canary: dict[str, frozenset[str]] = {}
         """By rollout, the users who got the canary last."""

@@ -19,9 +19,8 @@ from prometheus_server import PrometheusServer
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.evidence import StepEvidence, TrackEvidence
 from shortlist.rollout.kserve.gateway_metrics import GatewayMetrics, gateway_check
-from shortlist.rollout.kserve.observer import KubeObserver
+from shortlist.rollout.kserve.observer import KubeObserver, ServedRequests
 from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailableError
-from shortlist.rollout.kserve.served_requests import ServedRequests
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.paths import ServingPaths

@@ -13,9 +13,8 @@ from kfp_server import Fault, KubeflowServer
 
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
-from shortlist.kubeflow.cron import six_fields
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
-from shortlist.kubeflow.schedule import Clock, apply, plan, told, wanted
+from shortlist.kubeflow.schedule import Clock, apply, plan, six_fields, told, wanted
 from shortlist.kubeflow.server import Kubeflow
 from shortlist.spec.spec import Spec
 

@@ -25,7 +25,7 @@ from models.planning.plan_inputs import Shape, Table, shape_of
 from models.planning.sharding import row_wise_devices, smallest_sharding, too_many_ids, unplaceable_tables
 from shortlist.cli.commands import app
 from shortlist.cli.plan import plan
-from shortlist.cli.plan_sizes import fitted_sizes, given_cardinalities
+from shortlist.cli.plan_view import fitted_sizes, given_cardinalities
 from shortlist.contracts import ShortlistError
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.tables import DayTable

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from monitoring.checks import check_window
-from monitoring.drift.distributions import Bins, Kind
 from monitoring.records import Problem, WindowReport
+from monitoring.reference.distributions import Bins, Kind
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.live_window import LiveWindow
 from shortlist.spec.monitoring import Checks, Monitoring

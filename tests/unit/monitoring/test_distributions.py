@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.drift.distributions import Bins, bins_of, compared_columns
+from monitoring.reference.distributions import Bins, bins_of, compared_columns
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import load_spec

@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.drift.distributions import Bins, bins_of
 from monitoring.drift.domain_classifier import domain_finding
 from monitoring.records import Finding
+from monitoring.reference.distributions import Bins, bins_of
 from shortlist.spec.monitoring import DriftLimits
 
 KINDS = {"slot": "categorical", "device": "categorical", "price": "numeric", "tags": "tags"}

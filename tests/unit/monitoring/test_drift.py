@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.drift.distributions import Bins
 from monitoring.drift.drift import find_drift
 from monitoring.records import Finding
+from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, Reference
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing

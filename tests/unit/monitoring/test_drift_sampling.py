@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.drift.clustered_auc import clustered_auc
-from monitoring.drift.sampling import ClusteredCounts, NullDistribution, clusters_of
+from monitoring.drift.domain_classifier import clustered_auc
+from monitoring.sampling import ClusteredCounts, NullDistribution, clusters_of
 
 
 def counted(table: np.ndarray) -> ClusteredCounts:

@@ -16,13 +16,13 @@ from monitoring.pages.drill_page import (
     Drill,
     Kpi,
     Scenario,
+    drill_plot,
     drill_table,
     headline,
     render_drill,
     time_to_alarm,
     write_drill,
 )
-from monitoring.pages.drill_plot import drill_plot
 from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
 from shortlist.rollout.page import NOTHING
 from tests.page_rules import injected, planted, problems_of

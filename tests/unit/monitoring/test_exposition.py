@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.alerts.alert import Alert
+from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
 from monitoring.monitoring_store import MonitoringStore
 from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
@@ -168,7 +169,7 @@ def test_what_the_schedule_decides_says_nothing_of_the_alarm(book: MonitoringSto
 
 
 def test_alerts_that_were_not_delivered_are_counted(book: MonitoringStore) -> None:
-    outbox = book.outbox
+    outbox = AlertQueue(book.records)
     alert = Alert(id="0" * 16, labels={"alertname": "ShortlistPage", "spec": "demo"}, annotations={}, starts=FIRST)
     outbox.put(alert, ["http://one.example/", "http://two.example/", "http://three.example/"], FIRST)
     lost, sent, _ = outbox.waiting()

@@ -20,9 +20,8 @@ from shortlist.rollout.evidence import RolloutEvidence
 from shortlist.rollout.evidence_access import AccessLog
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
-from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.evidence_reader import EvidenceReader, RequestAccountant
 from shortlist.rollout.evidence_users import Users
-from shortlist.rollout.request_accounting import RequestAccountant
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data

@@ -13,8 +13,7 @@ from rich.console import Console
 from shortlist.evaluation.records import Interval
 from shortlist.rollout.events import Abort, Done, Event, StepAnalyzed
 from shortlist.rollout.observations import CheckResult, Observation, Requests, Track
-from shortlist.rollout.page import headline, render, write_page
-from shortlist.rollout.page_plot import rollout_plot
+from shortlist.rollout.page import headline, render, rollout_plot, write_page
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.state_machine import advance

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic import Field
 
-from monitoring.drift.distributions import compared_columns
+from monitoring.reference.distributions import compared_columns
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.fit import fit

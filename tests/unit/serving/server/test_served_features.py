@@ -17,9 +17,9 @@ import pytest
 
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeatures
-from monitoring.served_features.sample import without_streamed
 from monitoring.served_features.served_features import PublishedViews, compare_served
 from monitoring.windows.answered import answered
+from monitoring.windows.feature_sample import without_streamed
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.joined_lists import JoinedList

@@ -8,7 +8,7 @@ from datetime import date
 import numpy as np
 import polars as pl
 
-from monitoring.drift.distributions import Bins, known_values
+from monitoring.reference.distributions import Bins, known_values
 from monitoring.reference.reference_parts import ColumnReference
 from shortlist.features.vocabulary import ValueIds
 

@@ -1,0 +1,90 @@
+"""A kind of feature, a gate and an online store that the project does not know.
+
+They are what a package of one's own would hold; `test_installed` installs them through entry points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from shortlist.contracts import Columns
+from shortlist.evaluation.gate_result import GateResult
+from shortlist.evaluation.gates import Case, Gate
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.keyed import ROWS, KeyedView, Total
+from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up_number, view_column
+from shortlist.features.kinds.graph import Graph
+from shortlist.spec.base import Section
+from shortlist.spec.runtime import FileOf, OnlineStore
+from shortlist.system.query_engine import Engine
+
+
+class Trend(PerKey):
+    """Share of a key's rows that fell on the last few days."""
+
+    kind: Literal["trend"]
+    """Whether a key gets more frequent."""
+    window_days: int = Field(default=2, ge=1)
+    """The last days."""
+
+    def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
+        yield KeyedView(*self.keys_and_tags(declared), (ROWS, self._recent))
+
+    def numbers(self, fitted: Fitted, engine: Engine) -> Iterator[Number]:
+        view = self.view(fitted.declared)
+        recent, whole = (looked_up_number(view, total.name) for total in (self._recent, ROWS))
+        yield Number(self.name, (recent + 1) / (whole + 2))
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Sequence[tuple[Self, int]]) -> str:
+        views = [(feature, feature.view(fitted.declared)) for feature, _ in wanted]
+        places = [view_column(view, feature._recent.name) for feature, view in views]
+        places += [view_column(view, ROWS.name) for _, view in views]
+        known = graph.filled(graph.numbers(places), np.zeros(1))
+        recent, whole = graph.split(known, [len(wanted)] * 2)
+        return graph.add("Div", graph.add("Add", recent, np.ones(1)), graph.add("Add", whole, np.full(1, 2.0)))
+
+    @property
+    def _recent(self) -> Total:
+        return Total(Columns.ROWS, self.window_days)
+
+
+class SpreadLimits(Section):
+    """The gate's own settings."""
+
+    min_deviation: float = Field(default=0.01, ge=0)
+    """Least standard deviation of the scores."""
+
+
+def spread_gate(case: Case) -> GateResult:
+    """Hold when the scores hardly differ."""
+    limit = case.settings("spread", SpreadLimits).min_deviation
+    assert case.scored.rows is not None
+    found = float(case.scored.rows.scores.std())
+    failures = [f"deviation {found:.3f} < {limit:.3f} (min_deviation)"] if found < limit else []
+    return GateResult.of("spread", failures, f"deviation {found:.3f}", deviation=found, min_deviation=limit)
+
+
+SPREAD: Final = Gate(spread_gate, SpreadLimits)
+
+
+class ElsewhereOnline(OnlineStore):
+    """Feast's SQLite store in a file that the spec names."""
+
+    kind: Literal["elsewhere"]
+    """A file."""
+    path: Path
+    """The file."""
+
+    is_shared: ClassVar[bool] = False
+
+    def configuration(self, file: FileOf) -> dict[str, Any]:
+        return {"type": "feast.infra.online_stores.sqlite.SqliteOnlineStore", "path": str(self.path)}
+
+    def files(self, file: FileOf) -> tuple[Path, ...]:
+        return (self.path,)
