@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 import polars.selectors as cs
+from scipy.special import stdtr
 from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -19,7 +20,6 @@ from shortlist.contracts import Columns
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
-from scipy.special import stdtr
 
 
 def clustered_auc(labels: Ints, scores: Floats, clusters: Ints) -> tuple[float, float]:

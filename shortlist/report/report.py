@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from operator import itemgetter
@@ -155,7 +155,7 @@ def _table(page: RunPage) -> dict[str, Any]:
 
 @cache
 def _template() -> Template:
-    filters = {
+    filters: dict[str, Callable[..., Any]] = {
         "count": _count,
         "share": _share,
         "seconds": _seconds,

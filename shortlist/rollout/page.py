@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shortlist.evaluation.records import Interval
+from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, drawn, plot
 from shortlist.report.templates import page_environment
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.record import RolloutRecord
+from shortlist.rollout.record import RolloutRecord, Sample
 from shortlist.storage.artefacts import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Template
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, drawn, plot
-from shortlist.rollout.record import Sample
-
-if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 PAGE: Final = "rollout.html"
 TEMPLATE: Final = "rollout.html.j2"
@@ -117,7 +113,7 @@ def _moment(iso: str) -> str:
 
 @cache
 def _template() -> Template:
-    filters = {
+    filters: dict[str, Callable[..., Any]] = {
         "count": count, "ms": milliseconds, "share": share, "decimals": decimals,
         "seconds": seconds, "words": words, "moment": _moment,
     }  # fmt: skip
