@@ -117,7 +117,6 @@ def test_the_champion_loaded_by_mlflow_gives_trainings_scores_of_raw_columns(loa
     assert np.abs(got - scored["trained"].to_numpy()).max() < 1e-6
 
 
-@pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_mlflows_own_server_gives_trainings_scores(tracker: Tracker, loaded: Any, scored: pl.DataFrame) -> None:
     (port,) = free_ports(1)
@@ -151,7 +150,6 @@ def test_mlflow_evaluates_the_champion_by_its_address(tracker: Tracker, loaded: 
     assert found.metrics["example_count"] == scored.height
 
 
-@pytest.mark.servers
 @pytest.mark.timeout(400)
 def test_the_ui_prints_the_address_of_the_projects_experiment(finished: Any, runs: dict[str, Any]) -> None:
     (port,) = free_ports(1)
