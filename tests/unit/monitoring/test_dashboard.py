@@ -123,12 +123,14 @@ def told_by_a_server() -> Known:
     metrics.candidates.labels("near").inc()
     metrics.removed.labels("seen").inc()
     parts: Any = object.__new__(ServerComponents)  # only its names and numbers are wanted, not the server behind them
-    parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, problem=None)
+    parts.log = SimpleNamespace(dropped=0, written=0, waiting=0, waiting_bytes=0, problem=None)
     parts.refresh = SimpleNamespace(published=0.0, counted_until=0.0, problem=None)
     parts.users = None
     parts.counts = SimpleNamespace(
-        counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None, sessions_bytes=0, dropped=0
-    )
+        counted=0, too_late=0, delay_seconds=0.0, max_delay_seconds=0.5, problem=None, sessions_bytes=0, dropped=0,
+        uncounted=0, bytes=0,
+    )  # fmt: skip
+    parts.user_items = SimpleNamespace(problem=None, items=0, forgotten=0)
     settings = SimpleNamespace(serving=Serving())
     parts.service = SimpleNamespace(admission=SimpleNamespace(waiting=0, refused=0), settings=settings)
     parts.service.recommending, parts.release = SimpleNamespace(index_age_seconds=0.0), None
