@@ -26,12 +26,14 @@ def likeness_by(column: pl.Series) -> Likeness:
             (Jaccard). Anything else: 1 for equal values.
     """
     if isinstance(column.dtype, pl.List) and column.dtype.inner.is_float():
+        if (whole := _whole(column)) is not None:
+            return _Cosine(whole, np.ones(len(column), np.bool_))
         width = column.list.len().max()
         if isinstance(width, int) and width:
-            return _Cosine(column.list.to_array(width))
+            return _cosine(column.list.to_array(width))
         return _Equality(pl.Series([None] * len(column), dtype=pl.Int8()))  # there is no vector
     if isinstance(column.dtype, pl.Array):
-        return _Cosine(column)
+        return _cosine(column)
     if isinstance(column.dtype, pl.List):
         return _Jaccard(column)
     return _Equality(column)
@@ -54,12 +56,27 @@ def intra_list_diversity(column: pl.Series) -> float:
     return 1.0 - alike / (count * (count - 1))
 
 
+def _whole(column: pl.Series) -> np.ndarray | None:
+    """Return lists of one length without nulls as a matrix; None for others. Polars' own way waits for its threads."""
+    if not len(column) or column.null_count():
+        return None
+    lists = column.to_arrow()
+    lengths, values = np.diff(lists.offsets.to_numpy()), lists.flatten()
+    if values.null_count or not lengths[0] or (lengths != lengths[0]).any():
+        return None
+    return values.to_numpy().reshape(len(column), lengths[0]).astype(np.float32, copy=False)
+
+
+def _cosine(column: pl.Series) -> _Cosine:
+    assert isinstance(column.dtype, pl.Array)
+    there = column.is_not_null().to_numpy()
+    vectors = np.zeros((len(column), column.dtype.size), np.float32)
+    vectors[there] = column.drop_nulls().to_numpy()
+    return _Cosine(vectors, there)
+
+
 class _Cosine:
-    def __init__(self, column: pl.Series) -> None:
-        assert isinstance(column.dtype, pl.Array)
-        there = column.is_not_null().to_numpy()
-        vectors = np.zeros((len(column), column.dtype.size), np.float32)
-        vectors[there] = column.drop_nulls().to_numpy()
+    def __init__(self, vectors: np.ndarray, there: np.ndarray) -> None:
         lengths = np.linalg.norm(vectors, axis=1)
         self._unknown = ~(there & np.isfinite(lengths) & (lengths > 0))
         lengths[self._unknown] = 1.0

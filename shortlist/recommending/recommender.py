@@ -270,7 +270,8 @@ class Recommender:
         given = found.items[0] != _NO_ITEM
         first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
         rows, ranks = found.items[0][given], found.ranks[0][given]
-        sources = [found.sources[place] for place in first[given]]
+        names = np.array(found.sources, object)
+        sources = names[first[given]]
         filtered = self._filtered(rows, ranks, request)
         asked: list[str] = []
         for name, more in self._more(queries):
@@ -282,13 +283,13 @@ class Recommender:
             of_new = np.zeros((len(new), len(found.sources)), np.int32)
             of_new[:, found.sources.index(name)] = np.flatnonzero(is_new) + 1
             ranks = np.concatenate([ranks, of_new])
-            sources += [name] * len(new)
+            sources = np.concatenate([sources, np.full(len(new), name, object)])
             asked += [] if name in asked else [name]
             filtered = filtered.followed_by(self._filtered(new, of_new, request))
         gone = np.flatnonzero(filtered.removed_by >= 0)
         return FoundCandidates(
             rows=self._frame(rows[filtered.rows], ranks[filtered.rows], request),
-            sources=tuple(sources[row] for row in filtered.rows),
+            sources=tuple(sources[filtered.rows].tolist()),
             retrieved=len(rows),
             removed=Removed(
                 self._items[Columns.ITEM][rows[gone]],
@@ -320,7 +321,8 @@ class Recommender:
         if missing := [name for name in self._scores_read if name not in every]:
             raise SlateRequestError(f"ordering reads '{missing[0]}'; the model gave {', '.join(every)}")
         given = np.asarray(scores, np.float64)
-        scored = found.rows.with_columns(pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items())
+        # Side by side, and not by `with_columns`, which waits for Polars' threads.
+        scored = found.rows.hstack([pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items()])
         left, removed = self._filtered_again(request, found)
         ordered = order(scored if left is None else scored[left], self._ordering, request.k, request.id)
         rows = ordered.rows if left is None else left[ordered.rows]
@@ -378,6 +380,10 @@ class Recommender:
 
     def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> Filtered:
         decided = {name: kept[rows] for name, kept in self._decided.items()}
+        if len(decided) == len(self._filters.rules):
+            return apply_filters(
+                pl.DataFrame([pl.Series("row", rows)]), self._filters.rules, FilterRequest(request.now), decided
+            )
         known = FilterRequest(request.now, request.history, self._lists)
         return apply_filters(self._frame(rows, ranks, request, self._filtered_by), self._filters.rules, known, decided)
 

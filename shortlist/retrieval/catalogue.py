@@ -103,8 +103,9 @@ def places_of(wanted: pl.Series, known: pl.Series) -> Rows:
         return np.full(len(asked), -1, np.int32)
     # By halving: a request asks for a few of millions, and a join would read them all.
     if known.dtype.is_integer():  # in numpy, which takes a tenth of the time for a few
-        ids, there = known.to_numpy(), asked.is_not_null().to_numpy()
-        numbers = np.array([0 if value is None else value for value in asked.to_list()], ids.dtype)
+        ids, values = known.to_numpy(), asked.to_list()
+        there = np.array([value is not None for value in values], np.bool_)
+        numbers = np.array([0 if value is None else value for value in values], ids.dtype)
         places = np.searchsorted(ids, numbers)
         found = there & (ids[np.minimum(places, len(ids) - 1)] == numbers)
     else:

@@ -40,18 +40,30 @@ class Shop:
         write_release(self._sources, self.data, *sections, self._published.folder / "log", None, out)
         return out
 
-    def parts(self, filters: Any = None, ordering: Any = None, **serving: Any) -> ServerComponents:
+    def parts(
+        self, filters: Any = None, ordering: Any = None, *, predictor: str | None = None, **serving: Any
+    ) -> ServerComponents:
+        """Return a server's parts.
+
+        Args:
+            filters: The section.
+            ordering: The section.
+            predictor: Address of a real model server; None: scores are made here.
+            serving: Settings of `serving`.
+        """
+
         async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
             numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
             return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
 
         settings = ServerSettings.model_validate({
-            "model": "shop", "version": 3, "model_folder": self._model, "predictor": "127.0.0.1:1", "http_port": 1,
-            "grpc_port": 1, "store": self._published.store, "project": "shop",
+            "model": "shop", "version": 3, "model_folder": self._model, "predictor": predictor or "127.0.0.1:1",
+            "http_port": 1, "grpc_port": 1, "store": self._published.store, "project": "shop",
             "serving": {"log": {"feature_sampling": 1.0}, **serving},
             "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
         })  # fmt: skip
-        parts = ServerComponents(settings, SimpleNamespace(scores=scores, close=lambda: None))  # type: ignore[arg-type]
+        made_here: Any = None if predictor else SimpleNamespace(scores=scores, close=lambda: None)
+        parts = ServerComponents(settings, made_here)
         parts.refresh.poll()
         return parts
 

@@ -17,7 +17,9 @@ from polars.exceptions import PanicException
 from recommending_shop import BEST, RECOMMEND, Shop, outputs, places_of, tensors
 from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
+from shortlist.cli.commands import app
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.why import ServedVersion, explain, find_slate, replay
 from shortlist.recommending.candidate_columns import candidate_types
@@ -345,6 +347,20 @@ class TestWhy:
     ) -> None:
         version = ServedVersion.open(places, 3)
         assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
+
+    def test_the_command_prints_it_and_says_which_request_nobody_logged(
+        self, places: ServingPaths, tmp_path: Path
+    ) -> None:
+        served = ServingPaths.of(tmp_path / "runs", "demo")
+        shutil.copytree(places.predictions, served.predictions)
+        shutil.copytree(places.versions, served.versions)
+        (tmp_path / "runs" / "stores").mkdir()
+        command = ["why", "demo", "--runs", str(tmp_path / "runs")]
+        told = CliRunner().invoke(app, [*command, "r0"])
+        assert told.exit_code == 0 and told.output.splitlines() == list(explain(places, "r0"))
+        unknown = CliRunner().invoke(app, [*command, "nobody"])
+        assert (unknown.exit_code, type(unknown.exception)) == (1, ShortlistError)
+        assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unknown.exception)
 
     def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
         (places.versions / "v3" / "release" / "slates.json").write_text("{}")
