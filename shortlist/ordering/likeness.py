@@ -64,7 +64,8 @@ def _whole(column: pl.Series) -> np.ndarray | None:
     lengths, values = np.diff(lists.offsets.to_numpy()), lists.flatten()
     if values.null_count or not lengths[0] or (lengths != lengths[0]).any():
         return None
-    return values.to_numpy().reshape(len(column), lengths[0]).astype(np.float32, copy=False)
+    found: np.ndarray = values.to_numpy().reshape(len(column), lengths[0]).astype(np.float32, copy=False)
+    return found
 
 
 def _cosine(column: pl.Series) -> _Cosine:
