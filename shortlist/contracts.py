@@ -39,6 +39,9 @@ class Columns:
     """Int64: registered version that scored a collected row; null in rows of the declared source. Never a feature."""
     SERVED_TRACK: Final = "served_track"
     """stable or canary, as SERVED_VERSION."""
+    COUNTS_DELAY: Final = "counts_delay_ms"
+    """Float32, as SERVED_VERSION: how far behind the counts of the open tiles were that scored the row; null where none
+    were read."""
     WEIGHT: Final = "impression_weight"
     """Float32: impressions for which a row stands; more than 1 where the prediction log keeps a sample."""
     EVERYTHING: Final = "everything"

@@ -65,7 +65,8 @@ class LiveRows:
         own = [Columns.SOURCE_FILE, Columns.SOURCE_LINE, Columns.TIME, Columns.DAY, Columns.IMPRESSION, Columns.LABEL]
         roles = (self._data.label, self._data.impression)
         declared = [column.name for column in self._data.columns if column.name not in roles]
-        return [*own, *declared, Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.WEIGHT, ANSWERED]
+        served = [Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY]
+        return [*own, *declared, *served, Columns.WEIGHT, ANSWERED]
 
     def _unfolded(self, requests: pl.DataFrame) -> pl.DataFrame:
         lengths = requests[ROWS].to_numpy()
@@ -85,6 +86,7 @@ class LiveRows:
                     *self._declared(requests, unfold),
                     requests["version"][places].cast(pl.Int64).alias(Columns.SERVED_VERSION),
                     requests["track"][places].alias(Columns.SERVED_TRACK),
+                    requests["counts_delay_ms"][places].alias(Columns.COUNTS_DELAY),
                     requests.select(weight(self._sampling)).to_series()[places],
                     answer.alias(ANSWERED),
                     requests[REQUEST][places],

@@ -46,7 +46,7 @@ class BaseRows:
             )
         rows = rows.with_columns(
             pl.lit(None, pl.Int64).alias(Columns.SERVED_VERSION), pl.lit(None, pl.String).alias(Columns.SERVED_TRACK),
-            pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
+            pl.lit(None, pl.Float32).alias(Columns.COUNTS_DELAY), pl.lit(1.0, pl.Float32).alias(Columns.WEIGHT),
         )  # fmt: skip
         self.schema = rows.schema
         both = pl.concat([self.tail, rows.select(Columns.TIME, Columns.IMPRESSION)])

@@ -146,7 +146,8 @@ def absolute_gate(
     Args:
         candidate: Its numbers on the test rows.
         gain: The candidate against the baseline, paired: on the same rows of the same resampled users.
-        metric: What decides; where that is the GAUC, it must be above the baseline's as the AUC must.
+        metric: What decides; where that is the GAUC, it must be above the baseline's as the AUC must, and so it must
+            where a gain is declared.
         limits: min_auc, max_log_loss, min_gain_over_baseline, min_gauc_gain and the confidence level.
         members: The candidate against each of the models that it is made of, paired likewise; empty: of none.
     """
@@ -349,7 +350,7 @@ def _asked(gain: Comparison, metric: Metric, limits: Gates) -> list[tuple[Metric
 
 def _floors(metric: Metric, limits: Gates) -> dict[Metric, float]:
     floors: dict[Metric, float] = {"auc": limits.min_gain_over_baseline}
-    if metric == "gauc" and limits.min_gauc_gain is not None:
+    if limits.min_gauc_gain is not None and (metric == "gauc" or limits.min_gauc_gain > 0):
         floors["gauc"] = limits.min_gauc_gain
     return floors
 

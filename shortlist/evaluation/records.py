@@ -186,6 +186,8 @@ class SliceComparison(Record):
     """Of the AUC, by which a slice is judged; None when it is not."""
     gauc: Difference | None = None
     """Of the GAUC, for information; None when it cannot be measured."""
+    ndcg_at_10: Difference | None = None
+    """Likewise of the nDCG@10."""
     p_value: float | None = None
     """Chance of a gap this bad if the true gap were just the margin; Holm-corrected over all judged slices."""
     note: str = ""

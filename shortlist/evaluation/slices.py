@@ -100,4 +100,5 @@ def _compare(one: _Slice, candidate: ScoredRows, reference: ScoredRows, limits: 
         found = bootstrap_differences(ours, reference.where(one.kept), confidence, rounds, seed)
     except UnmeasurableError as problem:
         return plain.model_copy(update={"note": f"not judged: {problem}"})
-    return plain.model_copy(update={"difference": found["auc"], "gauc": found.get("gauc")})
+    beside = {name: found.get(name) for name in ("gauc", "ndcg_at_10")}
+    return plain.model_copy(update={"difference": found["auc"], **beside})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Self, cast
+from typing import Final, Self, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -16,6 +16,10 @@ from shortlist.features.open_lists import OpenLists
 from shortlist.features.ordered_events import Ints, OrderedEvents
 from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
+
+
+_LONGEST_MS: Final = 1e12
+"""What is infinitely far behind (nothing was read yet), in milliseconds."""
 
 
 def open_rows(key: str) -> str:
@@ -74,13 +78,13 @@ class OpenCounts:
         """Return what rows see: counts, Int64, named as in `open_places`, and lists, named by `open_list`.
 
         Args:
-            rows: The key columns and `event_time`.
+            rows: The key columns and `event_time`; and how far behind the counts were that scored a collected row.
         """
         streaming = self._streaming
         times = rows[Columns.TIME].dt.epoch("us").to_numpy()
-        since = self._open_since(times)
-        shown = np.maximum(times - streaming.delay_us, since)
-        settled = np.maximum(times - streaming.delay_us - streaming.outcome_delay_us, since)
+        since, delays = self._open_since(times), self._delays(rows)
+        shown = np.maximum(times - delays, since)
+        settled = np.maximum(times - delays - streaming.outcome_delay_us, since)
         found: dict[str, Ints] = {}
         for key, counted in self._counted.items():
             numbers = counted.events.numbers(rows[key])
@@ -88,6 +92,17 @@ class OpenCounts:
             found[open_rows(key)] = last - first
             found[open_positives(key)] = counted.positives[last_settled] - counted.positives[first]
         return pl.DataFrame([*pl.DataFrame(found), *self._lists.columns(rows, since, shown, settled)])
+
+    def _delays(self, rows: pl.DataFrame) -> Ints:
+        """Return how long before each row an impression must be to count, in microseconds: as it was when it was served.
+
+        A server that is further behind than declared scores with what it has, and logs how far that is.
+        """
+        declared = self._streaming.delay_us
+        if Columns.COUNTS_DELAY not in rows.columns:
+            return np.full(rows.height, declared, np.int64)
+        logged = rows[Columns.COUNTS_DELAY].cast(pl.Float64).fill_null(0.0).clip(0.0, _LONGEST_MS)
+        return np.maximum((1_000 * logged.to_numpy()).astype(np.int64), declared)
 
     def _open_since(self, times: Ints) -> Ints:
         """Return from when on impressions are in no view for rows of some times."""

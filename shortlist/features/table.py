@@ -158,7 +158,8 @@ def _rows(table: DayTable, day: DayPart, transformer: Transformer, labels: Label
 def _wanted(planned: Plan, there: Collection[str], labels: Labels) -> list[str]:
     """Return the columns to read of a file of the valid log that has some columns."""
     outcomes = [label.column for label in labels.values()]
-    optional = [name for name in (*_OPTIONAL, *map(best_column, outcomes)) if name in there]
+    open_counts = () if planned.streaming is None else (Columns.COUNTS_DELAY,)
+    optional = [name for name in (*_OPTIONAL, *open_counts, *map(best_column, outcomes)) if name in there]
     return [*dict.fromkeys((*planned.log_columns((*planned.read, *outcomes)), *optional))]
 
 

@@ -28,6 +28,8 @@ class Feature(Section):
 
     column_types: ClassVar[tuple[str, ...]] = ()
     """Types that `inputs` may have; empty: any."""
+    compares_candidates: ClassVar[bool] = False
+    """Whether its values depend on the other candidates of the request."""
 
     @property
     def outputs(self) -> tuple[str, ...]:

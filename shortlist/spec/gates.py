@@ -79,7 +79,8 @@ class Gates(Section):
     """The AUC must be above that baseline's by this, by the lower bound of a paired bootstrap: both models on the same
     rows of the same resampled users."""
     min_gauc_gain: float | None = Field(default=0.0, ge=0.0, le=0.5)
-    """Where GAUC decides: likewise for the GAUC. null: it need not be above the baseline's."""
+    """Likewise for the GAUC, where it decides; where AUC does, only a value above 0 asks for it. null: it need not be
+    above the baseline's."""
     max_auc_drop: float = Field(default=0.002, ge=0.0003, le=0.1)
     """Non-inferiority margin against the champion where AUC decides; finer than 3e-4 is noise between seeds."""
     max_gauc_drop: float | None = Field(default=None, ge=0.0003, le=0.2)

@@ -110,6 +110,14 @@ class Spec(Section):
                 f"retrieval.candidates {self.retrieval.candidates} is above serving.max_rows {self.serving.max_rows},"
                 " the most that are scored at once; declare fewer, or a larger limit"
             )
+        compared = [each.outputs[0] for each in self.features.columns if each.compares_candidates]
+        if self.retrieval is not None and compared:
+            raise ValueError(
+                f"features: '{compared[0]}' compares the candidates of a request; with `retrieval` these are up to"
+                f" {self.retrieval.candidates}, and the log holds the few that were shown, so that training would see"
+                " other values than serving. Leave such features out, or `retrieval`, and have clients send what they"
+                " show"
+            )
         if self.retrieval is not None and (self.filters is not None or self.ordering is not None):
             sections = self.filters or Filters(), self.ordering or Ordering()
             resolve_name(_CHECK_SLATES)(self.data, self.retrieval, *sections)

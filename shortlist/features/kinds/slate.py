@@ -23,7 +23,7 @@ class Slate(FeatureKind):
     """Place of a value among the candidates of a request; `data.slate` says which rows of the log were one request.
 
     A log holds what was shown, a request what is asked: if users are shown fewer items than are ranked, these features
-    differ between training and serving.
+    differ between training and serving. Refused beside `retrieval`, where that is always so.
     """
 
     kind: Literal["slate"]
@@ -39,6 +39,7 @@ class Slate(FeatureKind):
     candidates. Each gives a feature `<name>_slate_<what>`."""
 
     column_types: ClassVar[tuple[str, ...]] = ("integer", "number")
+    compares_candidates: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _compares_one_thing(self) -> Self:

@@ -20,7 +20,7 @@ ROW = [Columns.DAY, Columns.LABEL, "user_id", "item_id", "page", "price", "secon
 
 
 def test_rows_are_those_of_the_log_with_label_0_where_no_outcome_came(shop: Shop) -> None:
-    shop.answer({"request_id": "a"})
+    shop.answer({"request_id": "a", "counts_delay_ms": 180.5})
     shop.outcome({"request_id": "a", "row": 1, "item": "i1", "seconds": 30.0})
     found = shop.collect()
     day = date(2026, 3, 2)
@@ -28,8 +28,8 @@ def test_rows_are_those_of_the_log_with_label_0_where_no_outcome_came(shop: Shop
         (day, 0, 1, "i0", "home", 1.0, None),
         (day, 1, 1, "i1", "home", 2.0, 30.0),
     ]
-    who = shop.rows().select(Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.WEIGHT).unique().rows()
-    assert who == [(3, "stable", 1.0)]
+    told = (Columns.SERVED_VERSION, Columns.SERVED_TRACK, Columns.COUNTS_DELAY, Columns.WEIGHT)
+    assert shop.rows().select(told).unique().rows() == [(3, "stable", 180.5, 1.0)]
     assert found.lines == (
         "Batch 1: 2 rows from 2026-03-02 12:00 to 2026-03-02 12:00, 1 positive; 1 without an outcome",
     )

@@ -63,9 +63,13 @@ def publish(stores: str, *times: datetime, price: Any = 2.0, lost: int = 0, behi
             Columns.TIME: list(times), Columns.DAY: [time.date() for time in times],
             Columns.IMPRESSION: [2**62 + int(time.timestamp()) for time in times], Columns.LABEL: [1] * count,
             "user_id": [7] * count, "price": [price] * count, Columns.SERVED_VERSION: [3] * count,
-            Columns.SERVED_TRACK: ["canary"] * count, Columns.WEIGHT: [4.0] * count,
+            Columns.SERVED_TRACK: ["canary"] * count, Columns.COUNTS_DELAY: [750.0] * count,
+            Columns.WEIGHT: [4.0] * count,
         },
-        schema_overrides={Columns.LABEL: pl.Int8, Columns.WEIGHT: pl.Float32, Columns.TIME: pl.Datetime("us", "UTC")},
+        schema_overrides={
+            Columns.LABEL: pl.Int8, Columns.WEIGHT: pl.Float32, Columns.COUNTS_DELAY: pl.Float32,
+            Columns.TIME: pl.Datetime("us", "UTC"),
+        },
     )  # fmt: skip
     number = len(collected.batches()) + 1
     folder = Path(stores.partition("#")[0]) / f"batch{number}"
@@ -102,6 +106,7 @@ def test_they_follow_the_log_s_own_rows_and_say_who_served_them(log: Path, decla
     assert [part.rows for part in table.days] == [8, 1, 1]
     assert rows[Columns.SERVED_VERSION].to_list() == [None] * 6 + [3] * 4
     assert rows[Columns.WEIGHT].to_list() == [1.0] * 6 + [4.0] * 4
+    assert rows[Columns.COUNTS_DELAY].to_list() == [None] * 6 + [750.0] * 4
     assert (table.notes["collected_rows"], table.notes["raw_rows"]) == (4, 11)
     assert table.notes["by_rule"] == {"not_null": 1}
     assert quarantine.rows() == [("v1/part-000000.parquet", 9, "not_null", "user_id")]

@@ -219,6 +219,12 @@ class TestAbsolute:
         assert "GAUC gain +0.0040 <= 0.0100" in _held(absolute_gate(measures(), shown, "gauc", raised))
         assert absolute_gate(measures(), gain(0.09, gauc_low=-0.5), "gauc", without).passed
 
+    def test_where_auc_decides_a_declared_gain_of_gauc_is_a_floor_too(self) -> None:
+        declared = LIMITS.model_copy(update={"min_gauc_gain": 0.01})
+        held = _held(absolute_gate(measures(), gain(0.09, gauc_low=0.004), "auc", declared))
+        assert held.startswith("GAUC gain +0.0040 <= 0.0100")
+        assert absolute_gate(measures(), gain(0.09, gauc_low=0.011), "auc", declared).passed
+
     def test_holds_where_gauc_decides_and_cannot_be_measured(self) -> None:
         reason = _held(absolute_gate(measures(), GAIN, "gauc", LIMITS))
         assert reason == "no GAUC to compare: too few users have rows of both classes"

@@ -15,6 +15,7 @@ import pytest
 from shortlist.contracts import Files
 from shortlist.evaluation.evaluate_gates import Candidate, evaluate_gates
 from shortlist.evaluation.records import Measures, Scores, TrainingOnlyEffect
+from shortlist.evaluation.verdict import Verdict
 from shortlist.report.page import PageStep, RunPage
 from shortlist.report.report import render, write_report
 from shortlist.report.summary import EngineNumbers, Failure
@@ -162,6 +163,15 @@ def test_the_page_is_whole_and_runs_nothing(page: RunPage, stopped: bool) -> Non
     assert loaded == []
     assert len(html) < 3_000_000
     assert problems_of(html) == []
+
+
+def test_the_models_table_and_the_slices_have_the_metrics_of_ranking(page: RunPage) -> None:
+    (chosen,) = (one for one in Verdict.read(page.verdict or Path()).models if one.model == "xgboost")
+    assert chosen.gauc and chosen.ndcg_at_10
+    text = Outline(render(page)).text
+    for found in (chosen.gauc, chosen.ndcg_at_10):
+        assert f"{found.value:.4f}{found.low:.3f} \N{EN DASH} {found.high:.3f}" in text
+    assert "log lossGAUCnDCG@10" in text and "GAUC differencenDCG@10 difference" in text
 
 
 def test_every_link_leads_somewhere(page: RunPage) -> None:

@@ -58,6 +58,9 @@ def test_what_got_worse_for_one_value_shows_in_its_slice_alone(frame: Frame, row
     assert (slices["tab = 2"].p_value or 0) < 1e-6
     assert slices["tab = 1"].p_value == 1
     assert slices["tab = 2"].rows == 750  # every fourth of 3 000
+    for beside in ("gauc", "ndcg_at_10"):  # of the same rows, by user
+        fallen, kept = (getattr(slices[name], beside) for name in ("tab = 2", "tab = 1"))
+        assert fallen.value < -0.1 and kept.value == 0
 
 
 def test_small_slices_and_slices_of_one_class_are_reported_not_judged(frame: Frame, rows: Rows, limits: Gates) -> None:

@@ -29,6 +29,10 @@ MEASURES = Measures(
     role="candidate",
     auc=Interval(low=0.70, value=0.71, high=0.72),
     log_loss=Interval(low=0.4, value=0.5, high=0.6),
+    gauc=Interval(low=0.58, value=0.6, high=0.62),
+    ndcg_at_10=Interval(low=0.3, value=0.4, high=0.5),
+    ranked_users=80,
+    one_class_users=20,
 )
 REPORT = GateReport.of("xgboost", "ab", [GateResult(name="data", passed=True, reason="9 990 valid rows")])
 HISTORY = [
@@ -77,7 +81,10 @@ def test_programs_find_the_promised_names() -> None:
     assert content["best_possible"] == {"auc": 0.75, "log_loss": 0.45, "ndcg_at_10": None, "recall": None}
     numbers = {"auc": 0.71, "log_loss": 0.5, "auc_low": 0.70, "auc_high": 0.72, "train_rows_per_s": 120_000.0}
     numbers |= {"validation_log_loss": 0.45, "validation_auc": 0.74}  # of the kept line
+    numbers |= {"gauc": 0.6, "gauc_low": 0.58, "gauc_high": 0.62, "ranked_users": 80, "one_class_users": 20}
+    numbers |= {"ndcg_at_10": 0.4, "ndcg_at_10_low": 0.3, "ndcg_at_10_high": 0.5}
     assert content["models"]["xgboost"].items() >= numbers.items()
+    assert content["models"]["xgboost"]["kind"] == "xgboost"
     gate = {"name": "data", "passed": True, "reason": "9 990 valid rows"}
     assert content["gates"][0].items() >= gate.items()
     assert content["blessed"] == {"model": "xgboost", "version": "1"}

@@ -146,7 +146,7 @@ class World:
         numbered = [{"impression_id": number, **row} for number, row in enumerate(rows)]
         frame = pl.DataFrame(numbered, schema_overrides=SCHEMA)
         missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in SCHEMA.items() if name not in frame.columns]
-        writer.append(frame.with_columns(missing).select(list(SCHEMA)).cast(SCHEMA))
+        writer.append(frame.with_columns(missing).select(*dict.fromkeys((*SCHEMA, *frame.columns))).cast(SCHEMA))
         writer.close()
         return folder
 

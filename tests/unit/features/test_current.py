@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from shortlist.contracts import DataError
+from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import PlanError
 from shortlist.features.fit import fit
 from shortlist.features.plan import plan
@@ -67,6 +67,21 @@ def test_a_day_begins_with_what_happened_before_midnight_and_is_not_known_yet(wo
     ]
     found = numbers(world, rows, sections(world))
     assert (found["shown"], found["clicked"]) == ([0, 1, 1, 0], [0, 1, 0, 0])
+
+
+def test_a_collected_row_sees_no_more_than_the_server_that_was_behind(world: Any) -> None:
+    behind = {Columns.COUNTS_DELAY: 60_000 * 7.0}  # milliseconds
+    rows = [
+        world.row(hour=9.0, label=1, **{Columns.COUNTS_DELAY: None}),
+        world.row(hour=9.1),  # six minutes later
+        world.row(hour=9.1, **behind),
+        world.row(hour=9.25),  # the label of 9:00 is known from 9:10 on
+        world.row(hour=9.25, **behind),  # and to a server that is seven minutes behind from 9:17 on
+        *(world.row(day=day) for day in (1, 2)),
+    ]
+    found = numbers(world, rows, sections(world))
+    assert found["shown"][:5] == [0, 1, 0, 3, 3]
+    assert found["clicked"][:5] == [0, 0, 0, 1, 0]
 
 
 def test_with_whole_days_the_open_tile_is_today(world: Any) -> None:

@@ -164,6 +164,28 @@ def test_a_request_sees_what_training_sees(
 
 
 @settings(deadline=None, max_examples=40)
+@given(REQUESTS, STREAMINGS, st.integers(0, 2 * SECONDS), st.integers(0, 20_000))
+def test_a_collected_row_is_counted_as_far_behind_as_its_server_was(
+    requests: list[tuple], how: StreamingPlan, second: int, behind_ms: int
+) -> None:
+    counts = OpenCounts(how, Log(requests, how).rows)
+    moment = pl.Series([at(second)] * 5).cast(pl.Datetime("us", "UTC"))
+    rows = pl.DataFrame(
+        {"user_id": [1, 2, 2**60, None, 7], "page": ["home", "Zürich", None, "never seen", "home"],
+         Columns.TIME: moment}
+    )  # fmt: skip
+    slower = OpenCounts(replace(how, delay=max(how.delay, timedelta(milliseconds=behind_ms))), Log(requests, how).rows)
+
+    def served(delay: float | None) -> pl.DataFrame:
+        return counts.columns(rows.with_columns(pl.lit(delay, pl.Float32).alias(Columns.COUNTS_DELAY)))
+
+    assert served(float(behind_ms)).equals(slower.columns(rows))
+    assert served(None).equals(counts.columns(rows))  # a row of the declared source
+    never = served(float("inf")).select(open_rows(key) for key in KEYS)
+    assert never.sum_horizontal().sum() == 0  # nothing was counted yet
+
+
+@settings(deadline=None, max_examples=40)
 @given(REQUESTS, STREAMINGS, st.lists(st.integers(0, 2 * SECONDS), min_size=1, max_size=6), st.integers())
 def test_a_restored_checkpoint_goes_on_as_if_nothing_had_happened(
     requests: list[tuple], how: StreamingPlan, moments: list[int], seed: int

@@ -33,8 +33,24 @@ NETWORKS = {
     "dcn": {**SMALL, "cross_layers": 1, "cross_rank": None, "deep_mlp": [8]},
     "wide_deep": {**SMALL, "deep_mlp": [8]},
     "finalnet": {**SMALL, "mlp": [8]},
+    "din": {**SMALL, "bottom_mlp": [8], "top_mlp": [8], "history": "past", "target": "item_id", "attention_mlp": [8]},
 }
 KINDS = {**TREES, **NETWORKS}
+
+
+ITEMS, LAST = 5, 3
+ATTENDED = [
+    {"name": "item_id", "kind": "id", "size": ITEMS},
+    {"name": "past", "kind": "ids", "size": ITEMS, "events": LAST},
+]
+
+
+def attended(rows: int) -> dict[str, pl.Series]:
+    """Return what `din` needs besides: an item and past ones, which say nothing of the label."""
+    random = np.random.default_rng(7)
+    past = [random.integers(1, ITEMS, length).tolist() for length in random.integers(0, LAST + 1, rows)]
+    item = pl.Series(random.integers(1, ITEMS, rows), dtype=pl.UInt32)
+    return {"item_id": item, "past": pl.Series(past, dtype=pl.List(pl.UInt32))}
 
 
 def write_table(folder: Path, rows_of_user: int = ROWS // USERS) -> DayTable:
@@ -58,13 +74,14 @@ def write_table(folder: Path, rows_of_user: int = ROWS // USERS) -> DayTable:
                     Columns.USER: user,
                     "liking": pl.Series(likings[user], dtype=pl.Float32),
                     "taste": pl.Series(taste, dtype=pl.Float32),
+                    **attended(len(user)),
                 }
             )
         )
     names = [str(day) for day in DAYS]
     split = {"train": names[:2], "validation": names[2:3], "test": names[3:]}
     columns = [{"name": name, "kind": "dense", "size": None, "width": None} for name in FEATURES]
-    return writer.close({"columns": columns, "split": split})
+    return writer.close({"columns": columns + ATTENDED, "split": split})
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +136,14 @@ def write_misleading_table(folder: Path) -> DayTable:
                     Columns.USER: user,
                     "price": pl.Series(price, dtype=pl.Float32),
                     "taste": pl.Series(taste, dtype=pl.Float32),
+                    **attended(len(user)),
                 }
             )
         )
     names = [str(day) for day in DAYS]
     split = {"train": names[:2], "validation": names[2:3], "test": names[3:]}
     columns = [{"name": name, "kind": "dense", "size": None, "width": None} for name in ("price", "taste")]
-    return writer.close({"columns": columns, "split": split})
+    return writer.close({"columns": columns + ATTENDED, "split": split})
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -162,7 +180,7 @@ def test_lists_of_one_row_are_told(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_without_users_is_told(kind: str) -> None:
     section = kind_of(kind).section.model_validate(
-        {"kind": kind, "features": ["*"], "objective": "pairwise", "calibration": "platt"}
+        {"kind": kind, "features": ["*"], **KINDS[kind], "objective": "pairwise", "calibration": "platt"}
     )
     data = Data.model_validate(
         {
