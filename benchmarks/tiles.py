@@ -1,120 +1,135 @@
-"""What finer tiles bring and cost on a real log: `tiles.py DATA [KIND ...]`, KuaiRand's files and kinds of models.
+"""What finer tiles bring on a real log, group of statistics by group: `tiles.py DATA`, KuaiRand's files.
 
-Every way of counting fits, builds the table and trains in a process of its own, so that its memory is its own. Measured
-on the spec's test days: AUC, log loss, and GAUC (the mean AUC within a user, weighted by the user's impressions, over
-users with clicks and non-clicks).
+All statistics are counted by the day and by the hour. Trees then read those of one group by the hour and all others by
+the day, or all by the hour; rows, settings and seeds are the same. Measured on the validation days and on the test days
+of the shipped spec, whose trees are trained with fewer and longer steps.
 """
 
 from __future__ import annotations
 
-import json
-import resource
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
-import polars as pl
-import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.bench import Line, console, record, show
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import auc, log_loss
+from shortlist.evaluation.ranking import gauc
 from shortlist.evaluation.scores import read_scores
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
-from shortlist.storage.tables import DayTable
+from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.training.train import train
 
-WAYS: Final = (("1d", "0s"), ("1h", "0s"), ("1h", "1h"), ("10m", "0s"))
-"""Tile and outcome delay."""
-RESULTS: Final = Path(__file__).parent / "results" / "tiles.json"
+WORK: Final = "tiles"
+TREES: Final = {"rounds": 300, "early_stopping_rounds": 20, "learning_rate": 0.15, "refit": False}
+SEEDS: Final = (1, 2)
+COARSE: Final = "all by the day"
+GROUPS: Final[Mapping[str, Callable[[frozenset[str]], bool]]] = {
+    "users": lambda key: "user_id" in key,
+    "videos": lambda key: "video_id" in key,
+    "authors, music, tags": lambda key: bool(key & {"author_id", "music_id", "tag"}) and "user_id" not in key,
+}
+"""By the columns that a statistic is counted by; what is in no group is counted by contexts and groups of users."""
 
 
-def spec_of(tile: str, delay: str) -> Spec:
-    """Return the shipped declaration, counted otherwise."""
+def spec_of(tile: str) -> Spec:
+    """Return the shipped declaration, counted by such tiles."""
     spec = load_spec(Path(__file__).parents[1] / "pipelines" / "specs" / "kuairand.yaml")
-    data, features = spec.data.model_dump(mode="json"), spec.features.model_dump(mode="json")
-    changed = {"data": data | {"outcome_delay": delay}, "features": features | {"tile": tile}}
-    return Spec.model_validate(spec.model_dump(mode="json") | changed)
+    features = spec.features.model_validate(spec.features.model_dump(mode="json") | {"tile": tile})
+    return spec.model_copy(update={"features": features})
 
 
-def grouped_auc(labels: pl.Series, scores: pl.Series, users: pl.Series) -> float:
-    """Return the mean AUC within a user, weighted by rows; a user with one class counts nowhere."""
-    rows = pl.DataFrame({"label": labels.cast(pl.Int64), "score": scores, "user": users})
-    ranked = rows.with_columns(pl.col("score").rank().over("user").alias("rank"))
-    clicks, others = pl.col("label").sum(), pl.len() - pl.col("label").sum()
-    above = (pl.col("rank") * pl.col("label")).sum() - clicks * (clicks + 1) / 2
-    by_user = ranked.group_by("user").agg(pl.len().alias("rows"), (above / (clicks * others)).alias("auc"))
-    known = by_user.filter(pl.col("auc").is_finite())
-    return float((known["auc"] * known["rows"]).sum() / known["rows"].sum())
+def groups_of(spec: Spec) -> dict[str, tuple[str, ...]]:
+    """Return which statistics each group has, by the names of the features; the last group has the rest."""
+    found: dict[str, list[str]] = {name: [] for name in (*GROUPS, "contexts")}
+    for feature in spec.features.columns:
+        if feature.kind not in {"target", "count", "time_since"}:
+            continue
+        declared = feature.model_dump()["key"]
+        key = frozenset([declared] if isinstance(declared, str) else declared)
+        group = next((name for name, belongs in GROUPS.items() if belongs(key)), "contexts")
+        found[group] += feature.outputs
+    return {name: tuple(names) for name, names in found.items()}
 
 
-def measured(tile: str, delay: str, kinds: tuple[str, ...], folder: Path) -> dict[str, Any]:
-    """Return what one way of counting brings and costs, in a process of its own."""
-    spec, own = spec_of(tile, delay), folder / f"{tile}-{delay}"
-    sections = spec.data, spec.features, spec.gates
-    log = folder / "log"
-    began = time.process_time()
-    fit(*sections, spec.runtime, log, own / "fitted")
-    fitted = time.process_time()
-    table = build_table(*sections, spec.runtime, log, own / "fitted", own / "table")
-    built = time.process_time()
-    views = list((own / "fitted" / "views").glob("by_*.parquet"))
-    line: dict[str, Any] = {
-        "tile": tile,
-        "outcome_delay": delay,
-        "fit_cpu_s": round(fitted - began, 1),
-        "table_cpu_s": round(built - fitted, 1),
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "view_rows": sum(pq.read_metadata(path).num_rows for path in views),
-        "statistics_mib": round(sum(f.stat().st_size for f in (own / "fitted").rglob("*.parquet")) / 2**20, 1),
-        "models": {},
-    }
-    for kind in kinds:
-        train(kind, spec.models[kind], table, spec.runtime, own / kind, own / f"scores-{kind}")
-        scored = read_scores(scores_file(own / f"scores-{kind}"), "test")
-        labels, scores = scored.labels, scored.scores
-        users = scored.frame[Columns.USER]
-        line["models"][kind] = {
-            "rows": scored.rows,
-            "auc": round(auc(labels, scores), 4),
-            "log_loss": round(log_loss(labels, scores), 4),
-            "gauc": round(grouped_auc(pl.Series(labels), pl.Series(scores), users), 4),
-        }
-    return line
+def mixed(coarse: DayTable, fine: DayTable, names: tuple[str, ...], folder: Path) -> DayTable:
+    """Write a feature table that has some columns by the hour, and all others by the day."""
+    writer = DayTableWriter(folder, Files.TABLE, 250_000)
+    for part in coarse.days:
+        rows, other = (table.scan({part.day}).collect() for table in (coarse, fine))
+        there = [name for name in names if name in rows.columns]
+        taken = other.select(Columns.IMPRESSION, *there)
+        joined = rows.drop(there).join(taken, Columns.IMPRESSION, "left", maintain_order="left", validate="1:1")
+        writer.append(joined.select(rows.columns))
+    return writer.close(coarse.notes)
 
 
-def main() -> None:
-    """Measure all ways, print them and write the results."""
-    data, kinds = Path(sys.argv[1]), tuple(sys.argv[2:]) or ("xgboost", "dlrm")
-    with TemporaryDirectory() as scratch:
-        folder, spec = Path(scratch), spec_of("1d", "0s")
-        ingest(spec.data, data, folder / "raw", spec.runtime)
+def measured(spec: Spec, table: DayTable, folder: Path) -> dict[str, float]:
+    """Return AUC, log loss and GAUC of trees on a table, in the mean of the seeds."""
+    section = spec.models["xgboost"].model_copy(update=TREES)
+    found: dict[str, list[float]] = {}
+    for seed in SEEDS:
+        own, runtime = folder / f"{seed}", spec.runtime.model_copy(update={"seed": seed})
+        train("xgboost", section, table, runtime, own / "model", own / "scores")
+        for split in ("validation", "test"):
+            rows = read_scores(scores_file(own / "scores"), split)  # type: ignore[arg-type] # one of two
+            assert rows.users is not None
+            values = {
+                "AUC": auc(rows.labels, rows.scores), "log loss": log_loss(rows.labels, rows.scores),
+                "GAUC": gauc(rows.labels, rows.scores, rows.users) or 0.0,
+            }  # fmt: skip
+            for name, value in values.items():
+                found.setdefault(f"{split} {name}", []).append(value)
+    return {name: round(mean(values), 5) for name, values in found.items()}
+
+
+def main() -> int:
+    """Measure all groups, print them and write the results."""
+    if len(sys.argv) != 2:
+        print("Say where the KuaiRand files are: benchmarks/tiles.py DATA")
+        return 2
+    lines: list[Line] = []
+    with TemporaryDirectory() as scratch, console().status("reading the log") as status:
+        folder, spec = Path(scratch), spec_of("1d")
+        ingest(spec.data, Path(sys.argv[1]), folder / "raw", spec.runtime)
         validate(spec.data, folder / "raw", folder / "log", folder / "bad", spec.runtime, datetime.now(UTC), None)
-        rows = DayTable.open(folder / "log", Files.LOG).rows
-        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-            lines = list(pool.map(measured, *zip(*((*way, kinds, folder) for way in WAYS), strict=True)))
-    table = Table("tile", "delay", "fit s", "table s", "peak MiB", "view rows", "model", "AUC", "log loss", "GAUC")
-    for line in lines:
-        for kind, found in line["models"].items():
-            costs = (f"{line[name]}" for name in ("fit_cpu_s", "table_cpu_s", "peak_mib"))
-            quality = (f"{found[name]:.4f}" for name in ("auc", "log_loss", "gauc"))
-            table.add_row(line["tile"], line["outcome_delay"], *costs, f"{line['view_rows']:,}", kind, *quality)
-    Console().print(table)
-    result = {"date": datetime.now(UTC).date().isoformat(), "log_rows": rows, "ways": lines}
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        tables = {}
+        for tile in ("1d", "1h"):
+            status.update(f"features by {tile}")
+            began, counted = time.process_time(), spec_of(tile)
+            sections = counted.data, counted.features, counted.gates, counted.runtime, folder / "log"
+            fit(*sections, folder / f"fitted-{tile}")
+            tables[tile] = build_table(*sections, folder / f"fitted-{tile}", folder / f"table-{tile}")
+            lines.append(Line(WORK, f"fit and table by {tile}", round(time.process_time() - began, 1), "processor s"))
+        groups = groups_of(spec)
+        ways = {COARSE: ()} | groups | {"all by the hour": tuple(name for names in groups.values() for name in names)}
+        usual: dict[str, float] = {}
+        for number, (way, names) in enumerate(ways.items()):
+            status.update(way)
+            own = folder / f"way-{number}"
+            table = mixed(tables["1d"], tables["1h"], names, own / "table") if names else tables["1d"]
+            title = f"{way} by the hour" if way in groups else way
+            found = measured(spec, table, own)
+            usual = usual or found
+            lines += [
+                Line(WORK, f"{title}, {name}", value, name, COARSE, round(value / usual[name], 4))
+                for name, value in found.items()
+            ]
+    show("What tiles of an hour bring, group of statistics by group", lines)
+    record(lines)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,15 +27,17 @@ from rich.console import Console
 from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.bench import ROUNDS, Cost, Line, cost, record, show
-from benchmarks.criteo_table import CHUNK_ROWS, write_table
+from benchmarks.criteo_table import CHUNK_ROWS, PAST, write_table
 from benchmarks.peers.fb_dlrm_training import Naumov, NaumovTraining
 from models.dcn.network import DCN
 from models.dcn.section import DCNModel
+from models.din.network import DIN
+from models.din.section import DINModel
 from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
 from models.dlrm.chunks import Batch
 from models.dlrm.embedding_model import EmbeddingModel
 from models.dlrm.embedding_section import EmbeddingSection
-from models.dlrm.layout import Layout
+from models.dlrm.layout import Attended, Layout
 from models.dlrm.network import DLRM
 from models.dlrm.precision import narrow, precision_of
 from models.dlrm.section import DLRMModel
@@ -58,13 +60,24 @@ SECTIONS: Final = {
         features=("*",), embedding_dim=128, bottom_mlp=(512, 256), top_mlp=(1_024, 1_024, 512, 256), batch_size=2_048
     ),
 }
+_ROW: Final[Any] = {"features": ("I*", "C*"), "embedding_dim": 16, "batch_size": 8_192}
+_DEEP: Final[Any] = _ROW | {"deep_mlp": (512, 256)}
+_DLRM: Final[Any] = _ROW | {"bottom_mlp": (512, 256, 64), "top_mlp": (512, 256)}
+_LISTED: Final = "dlrm, and the mean of a sequence"
 KINDS: Final = {
-    "dlrm": (DLRM, SECTIONS["Kaggle dims"]),
-    "dcn, rank 64": (DCN, DCNModel(features=("*",), embedding_dim=16, deep_mlp=(512, 256), batch_size=8_192)),
-    "wide_deep": (WideDeep, WideDeepModel(features=("*",), embedding_dim=16, deep_mlp=(512, 256), batch_size=8_192)),
-    "finalnet": (FinalNet, FinalNetModel(features=("*",), embedding_dim=16, mlp=(512, 256), batch_size=8_192)),
+    "dlrm": (DLRM, DLRMModel(**_DLRM)),
+    "dcn, rank 64": (DCN, DCNModel(**_DEEP)),
+    "dcn, full rank": (DCN, DCNModel(**_DEEP, cross_rank=None)),
+    "wide_deep": (WideDeep, WideDeepModel(**_DEEP)),
+    "finalnet": (FinalNet, FinalNetModel(**_ROW, mlp=(512, 256))),
+    _LISTED: (DLRM, DLRMModel(**_DLRM | {"features": ("I*", "C*", PAST)})),
+    "din, the same sequence": (DIN, DINModel(**_DLRM, history=PAST, target="C3_id")),
 }
 """Networks of equal widths: that of an embedding row, and those of the layers above all inputs."""
+REFERENCES: Final = {"din, the same sequence": _LISTED}
+"""What a kind is compared with; DLRM, where nothing is said."""
+KIND_LAST: Final = 20
+"""Most ids of the sequence."""
 KIND_MUST_REACH: Final = 0.8
 """Times DLRM's rows per second."""
 KIND_ROWS: Final = 200_000
@@ -96,8 +109,9 @@ class Side:
         self, folder: str, section: EmbeddingSection, kind: str, model: type[EmbeddingModel] = DLRM
     ) -> None:  # fmt: skip
         table = DayTable.open(Path(folder), Files.TABLE)
-        learning = LearningTable(table, chosen(table, section.features))
-        layout = Layout.of(learning.features)
+        learning = LearningTable(table, chosen(table, section.reads))
+        attended = Attended(section.history, section.target) if isinstance(section, DINModel) else None
+        layout = Layout.of(learning.features, attended=attended)
         store = ChunkStore(learning, layout, 2**31)
         self._section, self._kind = section, kind
         pool = pool_rows(layout, CHUNK_ROWS)
@@ -268,13 +282,12 @@ def compare_kinds(folder: str, status: Callable[[str], None]) -> list[Line]:
             rows, spent = side.round(number, KIND_STEPS)
             rates[name] += [rows / spent.cpu_s] if number else []
     # Of a round, not of the medians: a neighbour that takes the cache slows the kinds of one round alike.
-    ratios = {
-        name: median(own / dlrm for own, dlrm in zip(each, rates["dlrm"], strict=True)) for name, each in rates.items()
-    }
-    return [
-        Line("train", f"{name}, per processor second", round(median(each)), "rows/s", "dlrm", round(ratios[name], 3))
-        for name, each in rates.items()
-    ]
+    lines = []
+    for name, each in rates.items():
+        peer = REFERENCES.get(name, "dlrm")
+        ratio = median(own / other for own, other in zip(each, rates[peer], strict=True))
+        lines.append(Line("train kinds", name, round(median(each)), "rows/processor s", peer, round(ratio, 3)))
+    return lines
 
 
 def _line(name: str, rate: float, peer: float, most: float) -> Line:
@@ -297,7 +310,7 @@ def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
             lines += compared
             checked += said
         if ONLY_KINDS in names:
-            write_table(Path(scratch) / "kinds", KIND_ROWS, 8_192, KIND_ROWS)
+            write_table(Path(scratch) / "kinds", KIND_ROWS, 8_192, KIND_ROWS, KIND_LAST)
             kinds = compare_kinds(str(Path(scratch) / "kinds"), status.update)
     if lines:
         show(f"DLRM training, medians of {ROUNDS} x {STEPS} steps; ours with its loader, the peer without one", lines)

@@ -1,7 +1,7 @@
 """A search from deliberately bad settings: how near it comes to the best possible score; `make bench-tuning`.
 
-The world is generated, so the planted probabilities say what the best possible AUC of the validation days is. The
-settings of the shipped spec, which a person chose, are tried on the same rows.
+The world is generated, so the planted probabilities say what the best possible AUC of the validation days is. A second
+search begins where `shortlist tune` does, at the settings of the shipped spec, and must not end below them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from shortlist.training.tuning.search import Result, Search, search
 
 MODEL: Final = "xgboost"
 MINUTES: Final = 20.0
+SHIPPED_TRIALS: Final = 5
+"""Of the search that begins at the shipped settings."""
 SHIPPED: Final = Path(__file__).parents[1] / "pipelines" / "specs" / "demo.yaml"
 WORLD: Final = ("rows=300000", "users=300", "items=150", "taste=0.2")
 """Few users and items and weak tastes: the log says enough of each, so what is missing lies in the settings."""
@@ -58,7 +60,9 @@ class Found(NamedTuple):
     best: float
     """Of the best trial."""
     shipped: float
-    """Of the shipped spec's settings."""
+    """Of the shipped spec's settings, the first trial of a search of its own."""
+    from_shipped: float
+    """Of the best trial of that search."""
     possible: float
     """Of the planted probabilities."""
     trials: int
@@ -72,13 +76,15 @@ class Found(NamedTuple):
             Line("tuning", "AUC found from bad settings", round(self.best, 5), "AUC", f"bad: {self.bad:.4f}; {cost}"),
             Line("tuning", "below the best possible", round(self.possible - self.best, 5), "AUC",
                  f"planted: {self.possible:.4f}"),
-            Line("tuning", "below the shipped settings", round(self.shipped - self.best, 5), "AUC",
+            Line("tuning", "from bad settings, below the shipped ones", round(self.shipped - self.best, 5), "AUC",
                  f"shipped: {self.shipped:.4f}"),
+            Line("tuning", "from the shipped settings, above them", round(self.from_shipped - self.shipped, 5), "AUC",
+                 f"shipped: {self.shipped:.4f}; {SHIPPED_TRIALS} trials"),
         ]  # fmt: skip
 
 
 def measure(spec: Spec, folder: Path, minutes: float | None, trials: int | None) -> Found:
-    """Search from the bad settings, and try the shipped ones once.
+    """Search from the bad settings, and a little from the shipped ones.
 
     Args:
         spec: The declaration; its model is `MODEL`.
@@ -90,10 +96,11 @@ def measure(spec: Spec, folder: Path, minutes: float | None, trials: int | None)
     before = _children_cpu_s()
     found = _searched(spec, changed(shipped, BAD), table, folder / "bad-study", minutes, trials)
     cpu_minutes = (_children_cpu_s() - before) / 60
-    as_shipped = _searched(spec, shipped, table, folder / "shipped-study", None, 1)
+    as_shipped = _searched(spec, shipped, table, folder / "shipped-study", None, SHIPPED_TRIALS)
     return Found(
         bad=_auc(found.shipped), best=_auc(found.best), shipped=_auc(as_shipped.shipped),
-        possible=_best_possible(table), trials=len(found.trials), cpu_minutes=cpu_minutes,
+        from_shipped=_auc(as_shipped.best), possible=_best_possible(table), trials=len(found.trials),
+        cpu_minutes=cpu_minutes,
     )  # fmt: skip
 
 

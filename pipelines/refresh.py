@@ -1,9 +1,10 @@
-"""Newer statistics for the features of the champion, and newer candidates, without a training."""
+"""Live traffic becomes newer statistics of the champion's features, and newer candidates, without a training."""
 
 from typing import Any
 
 from kfp import dsl
 
+from components.collect import collect
 from components.find_served_features import find_served_features
 from components.fit_features import fit_features
 from components.publish_features import publish_features
@@ -20,18 +21,23 @@ def refresh(
     data: str,
     features: str,
     slices: list,
+    serving: str,
     skew_rows: int,
     runtime: str,
     log: dict,
     stores: str,
     code: str,
 ) -> None:
-    """Count what is new in the log and publish it: Feast's online store, and the snapshot of every server.
+    """Collect what is due of live traffic, count what is new in the log, and publish it.
+
+    Feast's online store and the snapshot of every server get it.
 
     Then the sources of candidates are brought up to the same log: a new item is scored with features that know it.
     """
-    wanted: dict[str, Any] = {"name": name, "data": data, "features": features, "stores": stores, "code": code}
-    served = add_step(find_served_features, cached=False, **wanted)
+    wanted: dict[str, Any] = {"name": name, "data": data, "stores": stores, "code": code}
+    collected = add_step(collect, cached=False, **wanted, serving=serving, runtime=runtime)
+    # Which rows were collected, and what servers read, is not in its parameters.
+    served = add_step(find_served_features, cached=False, **wanted, features=features).after(collected)
     common: dict[str, Any] = {"runtime": runtime, "code": code}
     moments = {"now": served.outputs["now"], "until": ""}
     made = log_in_one_pod({"data": data, **common}, log, served.outputs["collected"], moments)

@@ -17,7 +17,6 @@ from shortlist.features.ordered_events import Ints, OrderedEvents
 from shortlist.features.tiles import moment_of, start_of
 from shortlist.storage.tables import DayTable
 
-
 _LONGEST_MS: Final = 1e12
 """What is infinitely far behind (nothing was read yet), in milliseconds."""
 
@@ -94,7 +93,7 @@ class OpenCounts:
         return pl.DataFrame([*pl.DataFrame(found), *self._lists.columns(rows, since, shown, settled)])
 
     def _delays(self, rows: pl.DataFrame) -> Ints:
-        """Return how long before each row an impression must be to count, in microseconds: as it was when it was served.
+        """Return how long before each row an impression must be to count, in microseconds, as when it was served.
 
         A server that is further behind than declared scores with what it has, and logs how far that is.
         """
@@ -102,7 +101,7 @@ class OpenCounts:
         if Columns.COUNTS_DELAY not in rows.columns:
             return np.full(rows.height, declared, np.int64)
         logged = rows[Columns.COUNTS_DELAY].cast(pl.Float64).fill_null(0.0).clip(0.0, _LONGEST_MS)
-        return np.maximum((1_000 * logged.to_numpy()).astype(np.int64), declared)
+        return cast(Ints, np.maximum((1_000 * logged.to_numpy()).astype(np.int64), declared))
 
     def _open_since(self, times: Ints) -> Ints:
         """Return from when on impressions are in no view for rows of some times."""

@@ -34,11 +34,11 @@ def refresh_arguments(spec: Spec, location: str, stores: str, *, read_later: boo
     """Return the refresh pipeline's parameters; see `training_arguments`."""
     arguments = training_arguments(spec, location, stores, read_later=read_later)
     own = {"slices": list(spec.gates.slices), "skew_rows": spec.gates.skew_rows}
-    return {name: arguments[name] for name in _PARAMETERS} | own
+    return {name: arguments[name] for name in (*_PARAMETERS, "serving")} | own
 
 
 def run_refresh_locally(spec: Spec, data: Path | None, runs: Path) -> int:
-    """Count what is new in the log and publish it with kfp.local; return the exit code.
+    """Collect what is due, count what is new in the log and publish it with kfp.local; return the exit code.
 
     Args:
         spec: The declaration.
@@ -67,6 +67,7 @@ def backfill_arguments(
         read_later: Likewise.
     """
     arguments = refresh_arguments(spec, location, stores, read_later=read_later)
+    del arguments["serving"]  # it collects nothing
     days = {"first_day": corrected.first.isoformat(), "last_day": corrected.last.isoformat()}
     return {**arguments, **days, "publish": publish}
 

@@ -81,8 +81,11 @@ def find_served_features(origin: RunContext, data: Data, features: Features) -> 
     own, delay = Features.model_validate(saved["features"]), Data.model_validate(saved["data"]).outcome_delay
     if (own, delay) != (features, data.outcome_delay):
         note(f"The spec's features are not those of version {champion.version}, which serves; its own are refreshed.")
+    changed: dict[str, object] = {"outcome_delay": delay}
+    if delay != data.outcome_delay:  # rows are collected after the declared delay all the same
+        changed["live"] = data.live.model_copy(update={"outcome_delay": data.live_outcome_delay})
     return ServedFeatures(
-        data=canonical_json(data.model_copy(update={"outcome_delay": delay})),
+        data=canonical_json(data.model_copy(update=changed)),
         features=canonical_json(own),
         previous=newest_fit(spec_feast_store_location(stores, origin.name)),
         version=str(champion.version),

@@ -204,7 +204,8 @@ def test_every_model_has_a_run_with_its_real_time_its_data_and_its_source(runs: 
         assert len({one.dataset.digest for one in run.inputs.dataset_inputs}) == 3
         assert pipeline.data.tags[f"run.{name}"] == info.run_id
     metrics = runs["xgboost"].data.metrics
-    assert metrics["test.auc_low"] < metrics["test.auc"] < metrics["test.auc_high"]
+    for name in ("auc", "gauc", "ndcg_at_10"):
+        assert metrics[f"test.{name}_low"] < metrics[f"test.{name}"] < metrics[f"test.{name}_high"]
     assert pipeline.data.metrics["xgboost.auc"] == pytest.approx(metrics["test.auc"])
 
 

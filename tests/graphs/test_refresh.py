@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import yaml
+from served_days import Served
 
-from shortlist.contracts import ShortlistError
-from shortlist.features.feast_store_location import SERVING
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.feast_store_location import SERVING, spec_feast_store_location
+from shortlist.features.store import connect
 from shortlist.features.view_index import ViewIndex
 from shortlist.runs.refresh_runs import refresh_arguments, refresh_is_due, run_refresh_locally
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, read_json
+from shortlist.storage.storage_config import StorageConfig
+from shortlist.storage.tables import DayTable
 from shortlist.training.served_features import find_served_features
 from shortlist.training.training import RunContext
 
@@ -46,6 +52,31 @@ def test_a_refresh_publishes_what_a_full_count_gives_and_trains_nothing(
     assert (finished.runs / "latest").resolve() == latest
 
 
+def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(
+    finished: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As on a cluster, where `schedule.refresh` is a recurring run of its own."""
+    day = date(2026, 1, 21)
+    live = {"collect": True, "since": f"{day}T00:00:00Z"}
+    data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
+    served = Served(parse_spec(yaml.safe_dump({**finished.spec, "data": data})), finished.runs)
+    shown = served.users(day, pl.col("label"))
+    assert run_refresh_locally(served.spec, None, finished.runs) == 0
+    said = capfd.readouterr().out
+    assert re.search(rf"Batch \d+: {shown.height:,} rows from {day} ", said)
+    assert f"reads statistics of everything before {day + timedelta(days=1)}T00:00:00+00:00" in said
+
+    announced = read_json(next(finished.runs.glob(f"**/{SERVING}")))
+    log = DayTable.open(Path(announced["log"]), Files.LOG)
+    assert log.by_day[day].rows == shown.height
+    counted = log.scan().group_by("user_id").agg(pl.len().cast(pl.Int64), pl.sum("label").cast(pl.Int64)).collect()
+    users = shown.select("user_id").unique(maintain_order=True)
+    place = spec_feast_store_location(StorageConfig.parse(str(served.stores)), served.spec.name).served
+    store = connect(Path(announced["views"]), place, served.spec.name, served.spec.runtime.online_store)
+    online = store.online(users, ["by_user_id"]).select("by_user_id:rows", "by_user_id:sum_label").cast(pl.Int64)
+    assert online.rows() == users.join(counted, "user_id", maintain_order="left").drop("user_id").rows()
+
+
 def test_the_champions_own_features_are_refreshed(finished: Any) -> None:
     spec = parse_spec(yaml.safe_dump(finished.spec))
     stores = read_json(finished.runs / "latest" / "arguments.json")["stores"]
@@ -56,6 +87,9 @@ def test_the_champions_own_features_are_refreshed(finished: Any) -> None:
     assert Features.model_validate_json(served.features) == spec.features
     assert Data.model_validate_json(served.data) == spec.data
     assert served == find_served_features(origin, spec.data, spec.features)
+    collecting = Data.model_validate({**delayed.model_dump(mode="json"), "live": {"collect": True}})
+    data = Data.model_validate_json(find_served_features(origin, collecting, spec.features).data)
+    assert (data.outcome_delay, data.live_outcome_delay) == (spec.data.outcome_delay, "1d")
     with pytest.raises(
         ShortlistError, match=r"spec 'other' has no champion whose features could be refreshed; make run"
     ):

@@ -129,6 +129,9 @@ def test_a_slate_beyond_the_limit_stops_the_run(table: DayTable) -> None:
 
 def spec(feature: dict[str, Any], slate: dict[str, Any] | None = None, **others: Any) -> str:
     raw = yaml.safe_load(DEMO.read_text())
+    for stage in ("retrieval", "filters", "ordering"):  # its clients bring their candidates
+        del raw[stage]
+    del raw["gates"]["custom"]
     raw["features"]["columns"].append({"kind": "slate", **feature})
     raw["data"] |= {} if slate is None else {"slate": slate}
     return yaml.safe_dump({**raw, **others})

@@ -43,12 +43,38 @@ def test_a_changed_file_is_found(tmp_path: Path) -> None:
     assert out_of_date(tmp_path) == [path]
 
 
+TRAINS = [f"{name}{suffix}" for name in (*GRAPHS, "submitted") for suffix in ("", "_wide")]
+
+
+@pytest.mark.parametrize("name", [*TRAINS, "refresh", "backfill"])
+def test_whoever_starts_it_a_graph_reads_the_rows_that_are_collected_before(name: str) -> None:
+    """Drift, the clock, a submission and a person's run: what is read of the log includes the collected rows."""
+    graph = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    dags = [one["dag"]["tasks"] for one in graph["components"].values() if "dag" in one]
+    reading = [
+        (tasks, task["inputs"]["parameters"]["collected"]["taskOutputParameter"])
+        for tasks in (*dags, graph["root"]["dag"]["tasks"])
+        for step, task in tasks.items()
+        if step in {"ingest", "join-raw-log"}
+    ]
+    ((tasks, told),) = reading
+    finder = "find-champion" if name in TRAINS else "find-served-features"
+    assert told == {"producerTask": finder, "outputParameterKey": "collected"}
+    assert tasks[finder]["cachingOptions"] == {}  # which rows there are is not in its parameters
+    collecting = graph["root"]["dag"]["tasks"]
+    if name == "refresh":
+        assert collecting[finder]["dependentTasks"] == ["collect"]
+    elif "submitted" not in name and name not in {"training", "training_wide", "backfill"}:
+        (decides,) = (step for step, one in collecting.items() if one.get("dependentTasks") == ["collect"])
+        assert decides in {"check-live-traffic", "claim-moment"}
+
+
 def test_every_step_that_a_person_sees_is_a_task() -> None:
     tasks = {name: set(task_steps(COMPILED / f"{name}.yaml").values()) for name in NAMES}
     assert set(TITLES) - tasks["monitoring"] == OF_GROUPS | OF_REFRESH
     assert set(TITLES) - tasks["monitoring_wide"] == IN_ONE_POD | OF_REFRESH
     published = {"ingest", "validate", "find_served_features", "publish_features"}
-    assert tasks["refresh"] == published | {"fit_features", "refresh_releases"}
+    assert tasks["refresh"] == published | {"collect", "fit_features", "refresh_releases"}
     assert tasks["backfill"] - {"publish"} == published | {"recount_days", "compare_features"}
     for suffix in ("", "_wide"):  # the watching graph is a look before the training graph
         assert (tasks[f"monitoring{suffix}"] - tasks[f"training{suffix}"]) & set(TITLES) == {

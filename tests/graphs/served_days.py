@@ -1,0 +1,83 @@
+"""Logs that servers and users of a champion might have left on a day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from monitoring.monitoring_store import open_monitoring_store
+from shortlist.contracts import Columns, Files
+from shortlist.features.feast_store_location import SERVING
+from shortlist.serving.log.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+
+LIST = 10
+"""Rows of a request."""
+
+
+class Served(NamedTuple):
+    """A spec with a champion, and logs that its users left."""
+
+    spec: Spec
+    runs: Path
+
+    @property
+    def stores(self) -> Path:
+        return self.runs / "stores"
+
+    @property
+    def book(self) -> Any:
+        return open_monitoring_store(str(self.stores), self.spec.name)
+
+    def users(self, day: date, label: pl.Expr, **changes: pl.Expr) -> pl.DataFrame:
+        """Write what servers and users would have left on a day: the log's newest day again, with other outcomes.
+
+        Returns:
+            The rows.
+        """
+        log = DayTable.open(Path(json.loads((self.stores / "feast/demo" / SERVING).read_text())["log"]), Files.LOG)
+        newest = log.scan({log.days[-1].day}).collect()
+        shift = day - log.days[-1].day
+        rows = newest.with_columns(pl.col(Columns.TIME) + shift, label=label, **changes)
+        requests = [part for (_,), part in rows.group_by("user_id", maintain_order=True)]
+        cut = [part[at : at + LIST] for part in requests for at in range(0, part.height, LIST)]
+        places = ServingPaths.of(self.runs, self.spec.name)
+        self._write(
+            places.predictions / f"{day}", prediction_schema(self.spec.data), [self._answer(one) for one in cut]
+        )
+        outcomes = [outcome for one in cut for outcome in self._outcomes(one)]
+        self._write(places.outcomes / f"{day}", outcome_schema(item_type(self.spec.data)), outcomes)
+        return rows
+
+    def _answer(self, rows: pl.DataFrame) -> dict[str, Any]:
+        sent = {logged_name(name): rows[name].to_list() for name in logged_inputs(self.spec.data)}
+        # Scores as good as can be: what changes is what users do.
+        return {
+            "time": rows[Columns.TIME].max(), "request_id": _name(rows), "user": str(rows["user_id"][0]), "version": 1,
+            "track": "stable", "status": 200, "items": rows["item_id"].to_list(), "digest": "0" * 16,
+            "scores": rows[Columns.BEST].to_list(), Columns.TIME: rows[Columns.TIME].to_list(), **sent,
+        }  # fmt: skip
+
+    def _outcomes(self, rows: pl.DataFrame) -> list[dict[str, Any]]:
+        moment = rows[Columns.TIME].max()
+        return [
+            {"time": moment, "request_id": _name(rows), "row": row, "label": label}
+            for row, label in enumerate(rows["label"].to_list())
+        ]
+
+    def _write(self, folder: Path, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / PART.format(number=0))
+
+
+def _name(rows: pl.DataFrame) -> str:
+    return f"{rows[Columns.TIME].dt.date()[0]}-{rows[Columns.IMPRESSION][0]}"
