@@ -82,7 +82,7 @@ def find_served_features(origin: RunContext, data: Data, features: Features) -> 
     if (own, delay) != (features, data.outcome_delay):
         note(f"The spec's features are not those of version {champion.version}, which serves; its own are refreshed.")
     changed: dict[str, object] = {"outcome_delay": delay}
-    if delay != data.outcome_delay:  # rows are collected after the declared delay all the same
+    if data.live.collect and delay != data.outcome_delay:  # rows are collected after the declared delay all the same
         changed["live"] = data.live.model_copy(update={"outcome_delay": data.live_outcome_delay})
     return ServedFeatures(
         data=canonical_json(data.model_copy(update=changed)),
