@@ -21,7 +21,7 @@ ON_TARGET = $(if $(TARGET),--target $(TARGET))
 # make soak: replicas of a version, and for how long faults are done.
 REPLICAS ?= 2
 FAULT_SECONDS ?= 600
-# How often make watch looks: 15m, 1h; once by default.
+# How often make watch runs: 15m, 1h; once by default.
 EVERY ?=
 # A cluster's Kubeflow Pipelines, e.g. after kubectl port-forward: HOST=http://127.0.0.1:8888; and a registry to push to.
 HOST ?=
@@ -78,7 +78,7 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the walls and every test but those of full size and those for GPUs [WORKERS=3]
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=3]
 	@$(BIN)/pytest -m "not gpu and not full_size and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
@@ -95,7 +95,7 @@ test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipp
 test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or written, and rollouts with faults, on a cluster: make test-cluster KUBECONFIG=path
 	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py
 
-check: $(READY_TEST) ## lint, types, import walls, compiled pipelines up to date
+check: $(READY_TEST) ## lint, types, import contracts, compiled pipelines up to date
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
@@ -252,7 +252,7 @@ soak: $(READY_TEST) $(READY_TRITON) ## rollouts while parts of the system die: w
 bench-overload: $(READY_TEST) $(READY_TRITON) ## goodput, and what health and metrics do, at 1, 2 and 4 times the capacity (two minutes)
 	@$(BIN)/python -m benchmarks.overload
 
-bench-judge: $(READY) ## how often the judge is wrong, by simulation (ten minutes)
+bench-judge: $(READY) ## error rates of the canary analysis, by simulation (ten minutes)
 	@$(BIN)/python -m benchmarks.judge
 
 simulate: $(READY) ## rollouts with seeded faults under the real controller, thousands a minute (two minutes; SECONDS=600, SEED=1)

@@ -1,4 +1,4 @@
-"""The book as Prometheus reads it: the newest window, decisions, retrainings and the outbox in numbers."""
+"""The monitoring store as Prometheus reads it: the newest window, decisions, retrainings and the outbox in numbers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 
 
 class MonitoringCollector(Collector):
-    """Reads the book anew whenever somebody asks.
+    """Reads the monitoring store anew whenever somebody asks.
 
     Args:
-        book: Of one spec, which becomes a label of everything.
+        monitoring_store: Of one spec, which becomes a label of everything.
     """
 
-    def __init__(self, book: MonitoringStore) -> None:
-        self._book = book
+    def __init__(self, monitoring_store: MonitoringStore) -> None:
+        self._store = monitoring_store
 
     def collect(self) -> Iterator[Metric]:
         """Return every number; what cannot be read is left out, and `book_broken` says so."""
@@ -44,14 +44,14 @@ class MonitoringCollector(Collector):
                 yield from list(part())
             except ShortlistError:
                 is_broken = True
-        yield self._gauge("book_broken", "1 while a file of the book cannot be read", float(is_broken))
+        yield self._gauge("store_broken", "1 while a file of the monitoring store cannot be read", float(is_broken))
 
     def _look(self) -> Iterator[Metric]:
-        if (look := self._book.last_run_time()) is not None:
+        if (look := self._store.last_run_time()) is not None:
             yield self._gauge("last_look_timestamp_seconds", "When somebody looked last", look.timestamp())
 
     def _window(self) -> Iterator[Metric]:
-        for report in self._book.reports(newest=1):
+        for report in self._store.reports(newest=1):
             yield from self._numbers(report)
             yield from self._drift(report)
             yield from self._quality(report)
@@ -114,7 +114,7 @@ class MonitoringCollector(Collector):
             yield self._gauges(name, f"{says}, in the newest window", ("version", label), shares)
 
     def _served(self) -> Iterator[Metric]:
-        found = self._book.served_features()
+        found = self._store.served_features()
         if found is None:
             return
         limit = found.max_unequal if found.max_unequal is not None and found.rows >= found.min_rows else float("inf")
@@ -138,7 +138,7 @@ class MonitoringCollector(Collector):
             yield self._gauges(name, f"{says}, in the newest comparison", ("column",), values)
 
     def _decisions(self) -> Iterator[Metric]:
-        decisions = self._book.decisions()
+        decisions = self._store.decisions()
         counts = Counter[str](one.action for one in decisions)
         counters = (((one,), counts[one]) for one in get_args(RetrainAction))
         yield self._counters("decisions", "Decisions by action", ("action",), counters)
@@ -148,13 +148,13 @@ class MonitoringCollector(Collector):
             yield self._gauges("decision", "1 for the newest decision's action", ("action",), actions)
 
     def _retrainings(self) -> Iterator[Metric]:
-        states = Counter[str](one.state for one in self._book.retrainings())
+        states = Counter[str](one.state for one in self._store.retrainings())
         counters = (((one,), states[one]) for one in get_args(RetrainingState))
         yield self._counters("retrainings", "Retrainings by how they ended", ("state",), counters)
         yield self._gauge("retraining_running", "Retrainings that run now", float(states["running"]))
 
     def _outbox(self) -> Iterator[Metric]:
-        outbox = AlertQueue(self._book.records)
+        outbox = AlertQueue(self._store.records)
         yield self._gauge("outbox_waiting", "Alerts that no endpoint has taken yet", float(outbox.count("waiting")))
         yield self._counters("outbox_sent", "Alerts that an endpoint took", (), [((), outbox.count("sent"))])
         yield self._counters("outbox_lost", "Alerts that were given up", (), [((), outbox.count("lost"))])
@@ -171,34 +171,34 @@ class MonitoringCollector(Collector):
 
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
         for labels, value in values:
-            family.add_metric([self._book.spec, *labels], value)
+            family.add_metric([self._store.spec, *labels], value)
         return family
 
 
-def metrics_text(book: MonitoringStore) -> str:
+def metrics_text(monitoring_store: MonitoringStore) -> str:
     """Return everything in Prometheus' text format."""
-    return generate_latest(_registry(book)).decode()
+    return generate_latest(_registry(monitoring_store)).decode()
 
 
-def write_metrics(book: MonitoringStore, path: Path) -> None:
+def write_metrics(monitoring_store: MonitoringStore, path: Path) -> None:
     """Write everything to a file for the node exporter's textfile collector, whole; its name ends in `.prom`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, metrics_text(book))
+    write_text(path, metrics_text(monitoring_store))
 
 
 @contextmanager
-def serve_metrics(book: MonitoringStore, port: int) -> Iterator[int]:
+def serve_metrics(monitoring_store: MonitoringStore, port: int) -> Iterator[int]:
     """Answer Prometheus on this machine's loopback at `/metrics` while the block runs; give the port.
 
     Args:
-        book: What to tell of; it is read anew for every question.
+        monitoring_store: What to tell of; it is read anew for every question.
         port: 0 for a free one.
 
     Raises:
         ShortlistError: Somebody else listens on the port.
     """
     try:
-        server, thread = start_http_server(port, _HOST, _registry(book))
+        server, thread = start_http_server(port, _HOST, _registry(monitoring_store))
     except OSError as error:
         raise ShortlistError(f"metrics cannot be served on {_HOST}:{port} ({error}); choose another port") from None
     try:
@@ -236,9 +236,9 @@ _SLATES: Final = (
 """Likewise, of the slates of a version."""
 
 
-def _registry(book: MonitoringStore) -> CollectorRegistry:
+def _registry(monitoring_store: MonitoringStore) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(MonitoringCollector(book))
+    registry.register(MonitoringCollector(monitoring_store))
     return registry
 
 

@@ -27,7 +27,7 @@ def hit_rate(rows: pl.DataFrame, at: int) -> float:
     """Return how often the items that a model puts first end with a positive label.
 
     A request's value is the share of positives among its `at` best-scored rows, or among all of them when it has
-    fewer; the hit rate is the mean of the requests' values. The rollout judge looks at the same rows of a request, but
+    fewer; the hit rate is the mean of the requests' values. The canary analysis reads the same rows of a request, but
     takes the mean within each user first: the two are equal when users make equally many requests. Here every request
     counts the same: the mean over users depends on how long one looks (a longer window has more of the rare ones), and
     windows must compare with test days of another length.

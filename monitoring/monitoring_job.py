@@ -129,8 +129,8 @@ class MonitoringJob:
         self, name: str, stores: str, monitoring: Monitoring, slices: Sequence[str], sampling: float = 1.0
     ) -> None:
         self.name = name
-        self.book = open_monitoring_store(stores, name)
-        self.folder = self.book.folder
+        self.monitoring_store = open_monitoring_store(stores, name)
+        self.folder = self.monitoring_store.folder
         self.page = self.folder / PAGE
         token_of(monitoring.alerts.token_env)  # said now, not when somebody should be told
         self._settings = monitoring
@@ -161,10 +161,12 @@ class MonitoringJob:
             new = self._judge(windows, found.mature, versions, now)
             self._compare_served(windows, found.mature, versions, now)
             decision = self._decide(now)
-            told = send_alerts(self.book, decision, self._settings.alerts, now, self.address or self.page.as_uri())
-            claimed = decision is not None and self.book.claim(decision)
-            self.book.record_run_time()
-            write_metrics(self.book, self.folder / METRICS)
+            told = send_alerts(
+                self.monitoring_store, decision, self._settings.alerts, now, self.address or self.page.as_uri()
+            )
+            claimed = decision is not None and self.monitoring_store.claim(decision)
+            self.monitoring_store.record_run_time()
+            write_metrics(self.monitoring_store, self.folder / METRICS)
             write_page(self._loop(now, found.waiting), self.page)
             publish(self._stores, self.name, self.folder)
         return MonitoringRun(
@@ -180,20 +182,20 @@ class MonitoringJob:
         """
         if not monitoring_run.claimed or monitoring_run.decision is None or monitoring_run.decision.action != "retrain":
             return False
-        return self.book.start(monitoring_run.decision, run)
+        return self.monitoring_store.start(monitoring_run.decision, run)
 
     @property
     def served_features(self) -> ServedFeatures | None:
         """The newest comparison of what scored with the feature table; None when none was made."""
-        return self.book.served_features()
+        return self.monitoring_store.served_features()
 
     def newest_decision(self) -> RetrainDecision | None:
         """Return what was decided last; None when there was no window yet."""
-        return next(reversed(self.book.decisions()), None)
+        return next(reversed(self.monitoring_store.decisions()), None)
 
     def _windows(self, versions: Versions, now: datetime) -> Windows:
         declared = versions[self._champion()].preprocessing.plan.declared.data
-        reports = self.book.reports()
+        reports = self.monitoring_store.reports()
         places = live_logs(self._stores, self.name, reports[-1] if reports else None)
         log = local_copy(
             spec_feast_store_location(self._stores, self.name).expected()["log"]
@@ -209,14 +211,14 @@ class MonitoringJob:
     def _judge(
         self, windows: Windows, mature: Sequence[Span], versions: Versions, now: datetime
     ) -> list[WindowReport]:  # fmt: skip
-        champion, known = self._champion(), {report.start for report in self.book.reports()}
+        champion, known = self._champion(), {report.start for report in self.monitoring_store.reports()}
         spans = [span for span in mature if span.start not in known]
         new = []
         with progress("windows", total=len(spans), unit="windows") as advance:
             for span in spans:
                 window = windows.read(span)
                 report = self._report(window, windows.slates(span), versions, now, champion)
-                self.book.add_report(report)
+                self.monitoring_store.add_report(report)
                 new.append(report)
                 advance(1, f"{report.start:%Y-%m-%d %H:%M} {report.verdict}")
         return new
@@ -233,7 +235,7 @@ class MonitoringJob:
 
         sampled = (windows.sampled(span) for span in counted)
         limits = self._settings.served_features
-        self.book.set_served_features(compare_served(self.name, sampled, files, views, limits, now))
+        self.monitoring_store.set_served_features(compare_served(self.name, sampled, files, views, limits, now))
 
     def _report(
         self, window: LiveWindow, slates: pl.DataFrame, versions: Versions, now: datetime, champion: int
@@ -242,7 +244,7 @@ class MonitoringJob:
         main = max(rows, key=lambda version: rows[version], default=None)
         served = versions[champion if main is None else main]
         sent = log_columns(served.preprocessing.plan.declared.data)
-        problems, ratio = check_window(window, served.reference, self.book.reports(), self._settings, sent)
+        problems, ratio = check_window(window, served.reference, self.monitoring_store.reports(), self._settings, sent)
         qualities = {number: quality for number in rows if (quality := versions[number].quality) is not None}
         limits, least = self._settings.quality, self._settings.window.min_rows
         report = WindowReport(
@@ -278,28 +280,28 @@ class MonitoringJob:
             note(f"No pages for the window of {window.start:%Y-%m-%d %H:%M}: {problem}")
 
     def _decide(self, now: datetime) -> RetrainDecision | None:
-        self.book.recover()
-        reports = self.book.reports()
+        self.monitoring_store.recover()
+        reports = self.monitoring_store.reports()
         if not reports:
             return None
-        served = self.book.served_features()
+        served = self.monitoring_store.served_features()
         held = served.blocker if served else ""
-        return decide(self.name, reports, self.book.retrainings(), self._settings.retrain, now, held)
+        return decide(self.name, reports, self.monitoring_store.retrainings(), self._settings.retrain, now, held)
 
     def _loop(self, now: datetime, waiting: str) -> StatusPageData:
         registry = self._tracker.registry
         champion = registry.version_of("champion")
         rollouts = open_rollouts(str(self._stores), self.name)
         pages = {page.parent.name: page.parent for page in sorted((self.folder / PAGES).glob("*/*.html"))}
-        reports = self.book.reports()
+        reports = self.monitoring_store.reports()
         return StatusPageData(
             spec=self.name,
             made=now,
             champion=champion,
             champion_since=None,
             reports=reports,
-            decisions=self.book.decisions(),
-            retrainings=self.book.retrainings(),
+            decisions=self.monitoring_store.decisions(),
+            retrainings=self.monitoring_store.retrainings(),
             rollouts=[rollouts.read(each) for each in rollouts.ids()],
             links={
                 report.start: [f"{PAGES}/{_stamp(report.start)}/{page.name}" for page in sorted(folder.glob("*.html"))]
@@ -309,7 +311,7 @@ class MonitoringJob:
             waiting=waiting,
             policy=self._settings.retrain,
             counted_until=self._counted_until(),
-            served_features=self.book.served_features(),
+            served_features=self.monitoring_store.served_features(),
         )
 
     def _counted_until(self) -> datetime | None:

@@ -1,4 +1,4 @@
-"""The book of a spec's monitoring: its windows, decisions and retrainings, each a record that many processes share.
+"""The monitoring store of a spec: its windows, decisions and retrainings, each a record that many processes share.
 
 Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 
@@ -6,7 +6,7 @@ Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 - `decisions/<key>.json`: a `RetrainDecision`
 - `retrainings/<key>.json`: a `Retraining`
 - `owners/<key>.json`: the process that answers for these two
-- `looked`: empty, as old as the last look
+- `looked`: empty, as old as the last monitoring run
 - `served_features.json`: the newest `ServedFeatures`
 - `outbox/`: alerts, see `monitoring.alerts.alert_queue`
 """
@@ -240,7 +240,7 @@ class MonitoringStore:
 
 
 def open_monitoring_store(stores: str, name: str) -> MonitoringStore:
-    """Return the book of a spec.
+    """Return the monitoring store of a spec.
 
     Args:
         stores: Where MLflow and Feast keep theirs, as the graph's `stores` parameter says it.

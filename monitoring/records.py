@@ -173,7 +173,7 @@ class WindowReport(_Record):
 
 
 class RetrainDecision(_Record):
-    """What a look at live traffic leads to: the artefact through which the loop closes."""
+    """What a monitoring run leads to: the artefact through which the loop closes."""
 
     spec: str
     action: RetrainAction

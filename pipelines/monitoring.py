@@ -25,7 +25,7 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
     Args:
         wide: Whether its training is the wide one.
         by_clock: Whether a moment of the schedule decides, and not a look at live traffic. Either way the decision is
-            one of the book's, so that at most one training is running.
+            one of the monitoring store's, so that at most one training is running.
     """
     train = training_wide if wide else training
     base = "shortlist-scheduled-retraining" if by_clock else "shortlist-monitoring"

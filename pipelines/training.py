@@ -199,7 +199,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("models", "scores", "validations"),
                 ensembles=ensembles,
             )
-            frozen = add_step(
+            profile = add_step(
                 build_reference_profile,
                 name=name,
                 data=data,
@@ -210,20 +210,20 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 **all_of("scores"),
                 ensembles=ensembles,
             )
-            books = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
-            books["ensembles"] = combined.outputs["Output"]
+            registration = {"name": name, "stores": stores, "code": code, "verdict": judged.outputs["verdict"]}
+            registration["ensembles"] = combined.outputs["Output"]
             with dsl.If(judged.outputs["Output"] != "none", name="blessed"):
-                standing = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
+                champion_inputs = {"against": found.outputs["version"], "made_from": found.outputs["made_from"]}
                 registered = add_step(
                     register,
-                    **books,
-                    **standing,
+                    **registration,
+                    **champion_inputs,
                     trained=dsl.Collected(trained.outputs["Output"]),
-                    reference=frozen.outputs["reference"],
+                    reference=profile.outputs["reference"],
                     release=released.outputs["release"],
                 )
             with dsl.Else(name="held"):
-                held = add_step(record_gate_failures, **books, trained=dsl.Collected(trained.outputs["Output"]))
+                held = add_step(record_gate_failures, **registration, trained=dsl.Collected(trained.outputs["Output"]))
             version = dsl.OneOf(registered.outputs["version"], held.outputs["version"])
             page = add_step(
                 report,

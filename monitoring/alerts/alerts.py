@@ -31,7 +31,7 @@ _SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warn
 
 
 def send_alerts(
-    book: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
+    monitoring_store: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
 ) -> Delivery:
     """Tell people what is new, and deliver what still waits from before; return what came of it.
 
@@ -39,7 +39,7 @@ def send_alerts(
     out with the next call.
 
     Args:
-        book: Where the outbox and the retrainings are; the newest retraining that ended is told of.
+        monitoring_store: Where the outbox and the retrainings are; the newest retraining that ended is told of.
         decision: What was decided now, if anything.
         alerts: As declared.
         now: The present moment.
@@ -48,14 +48,14 @@ def send_alerts(
     Raises:
         ShortlistError: The declared token is not in the environment.
     """
-    outbox = AlertQueue(book.records)
+    outbox = AlertQueue(monitoring_store.records)
     courier = AlertSender(outbox, alerts)
     told = outbox.told()
     if decision is not None:
         courier.put(decision_alerts(decision, told, link))
-    ended = [one for one in book.retrainings() if one.state != "running"]
+    ended = [one for one in monitoring_store.retrainings() if one.state != "running"]
     if ended:
-        courier.put(retraining_alerts(book.spec, ended[-1], told, now, link))
+        courier.put(retraining_alerts(monitoring_store.spec, ended[-1], told, now, link))
     return courier.deliver()
 
 

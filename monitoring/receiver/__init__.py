@@ -1,1 +1,1 @@
-"""The webhook receiver: Alertmanager says that something is wrong, the book says whether a training may start."""
+"""The webhook receiver: from a notification of Alertmanager to at most one training."""

@@ -28,17 +28,17 @@ from shortlist.storage.storage_config import redact_passwords
 
 
 class StoresCollector(Collector):
-    """Reads the books anew whenever somebody asks.
+    """Reads the monitoring stores anew whenever somebody asks.
 
     Args:
-        books: Of one spec each.
+        stores: Of one spec each.
     """
 
-    def __init__(self, books: Iterable[MonitoringStore]) -> None:
-        self._collectors = [MonitoringCollector(book) for book in books]
+    def __init__(self, stores: Iterable[MonitoringStore]) -> None:
+        self._collectors = [MonitoringCollector(monitoring_store) for monitoring_store in stores]
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing: no book is read only because a registry learns of this collector."""
+        """Return nothing: no monitoring store is read only because a registry learns of this collector."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -145,10 +145,10 @@ class Receiver:
             ["spec", "result"],
             registry=self._registry,
         )
-        self._registry.register(StoresCollector(retrainer.book for retrainer in retrainers.values()))
+        self._registry.register(StoresCollector(retrainer.monitoring_store for retrainer in retrainers.values()))
 
     async def alerts(self, request: Request) -> Response:
-        """Take a notification, and start a training where the book says so."""
+        """Take a notification, and start a training where the monitoring store says so."""
         self._under_way += 1
         try:
             if self._under_way > _MOST_REQUESTS:
@@ -169,7 +169,7 @@ class Receiver:
         return _says(200, "alive")
 
     async def ready(self, _request: Request) -> Response:
-        """Say whether tokens and books can be read; whether Kubeflow is there shows when it is needed."""
+        """Say whether tokens and monitoring stores can be read; whether Kubeflow is there shows when it is needed."""
         try:
             await run_in_threadpool(self._check)
         except ShortlistError as problem:
@@ -177,7 +177,7 @@ class Receiver:
         return _says(200, "ready")
 
     async def metrics(self, _request: Request) -> Response:
-        """Return what was counted here, and what the books say."""
+        """Return what was counted here, and what the monitoring stores say."""
         text = await run_in_threadpool(generate_latest, self._registry)
         return Response(text, media_type="text/plain; version=0.0.4")
 
@@ -231,7 +231,7 @@ class Receiver:
     def _check(self) -> None:
         self._bearer.check()
         for retrainer in self._retrainers.values():
-            retrainer.book.retrainings()
+            retrainer.monitoring_store.retrainings()
 
 
 def receiver_app(retrainers: Mapping[str, Retrainer], bearer: Bearer) -> Starlette:

@@ -1,4 +1,4 @@
-"""From an alarm to at most one run: the book decides, a claim makes it one, the run begins."""
+"""From an alarm to at most one run: the policy decides, a claim makes it one, the run begins."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class RetrainerResponse:
 class Retrainer:
     """Starts the trainings of one spec.
 
-    It has no memory of its own: ten of them on ten machines start one run, because they share the book.
+    It has no memory of its own: ten of them on ten machines start one run, because they share the monitoring store.
 
     Args:
-        book: Of the spec.
+        monitoring_store: Of the spec.
         policy: As the spec declares it.
         start: Starts a run.
         clock: Tells the time; it changes no decision, only when it was made.
@@ -57,43 +57,46 @@ class Retrainer:
 
     def __init__(
         self,
-        book: MonitoringStore,
+        monitoring_store: MonitoringStore,
         policy: RetrainPolicy,
         start: RunStarter,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.book = book
+        self.monitoring_store = monitoring_store
         self._policy = policy
         self._start = start
         self._clock = clock
 
     def consider(self) -> RetrainerResponse:
-        """Decide from the book, as a look at live traffic does, and start a training where that is the decision.
+        """Decide from the monitoring store, as a monitoring run does, and start a training where that is the decision.
 
         Raises:
             RetryLaterError: Kubeflow is unavailable, or another process has claimed the training and not begun yet.
-            ShortlistError: The book cannot be read.
+            ShortlistError: The monitoring store cannot be read.
         """
-        self.book.recover()
-        reports = self.book.reports()
+        self.monitoring_store.recover()
+        reports = self.monitoring_store.reports()
         if not reports:
             return RetrainerResponse("hold", "no window of live traffic was looked at yet; make watch does")
-        decision = decide(self.book.spec, reports, self.book.retrainings(), self._policy, self._clock())
+        decision = decide(
+            self.monitoring_store.spec, reports, self.monitoring_store.retrainings(), self._policy, self._clock()
+        )
         if decision.action != "retrain":
             return RetrainerResponse(decision.action, decision.reasons[0])
-        if not self.book.claim(decision):
-            raise RetryLaterError(f"{self.book.spec}: another process has claimed {decision.key} and not begun yet")
-        return begin(self.book, decision, self._start)
+        if not self.monitoring_store.claim(decision):
+            spec = self.monitoring_store.spec
+            raise RetryLaterError(f"{spec}: another process has claimed {decision.key} and not begun yet")
+        return begin(self.monitoring_store, decision, self._start)
 
 
-def begin(book: MonitoringStore, decision: RetrainDecision, start: RunStarter) -> RetrainerResponse:
-    """Start the training of a claimed decision and note that in the book.
+def begin(monitoring_store: MonitoringStore, decision: RetrainDecision, start: RunStarter) -> RetrainerResponse:
+    """Start the training of a claimed decision and note that in the monitoring store.
 
     A process that dies in between leaves a claim without a training: after ten minutes anybody may claim it, and
     finds the run that was started by its key.
 
     Args:
-        book: In which this process has claimed it.
+        monitoring_store: In which this process has claimed it.
         decision: To retrain.
         start: Starts a run.
 
@@ -103,12 +106,15 @@ def begin(book: MonitoringStore, decision: RetrainDecision, start: RunStarter) -
     try:
         run = start(decision)
     except ShortlistError as problem:
-        book.release(decision.key)
-        raise RetryLaterError(f"{book.spec}: no training could be started: {redact_passwords(str(problem))}") from None
+        monitoring_store.release(decision.key)
+        reason = redact_passwords(str(problem))
+        raise RetryLaterError(f"{monitoring_store.spec}: no training could be started: {reason}") from None
     except BaseException:
-        book.release(decision.key)
+        monitoring_store.release(decision.key)
         raise
-    if not book.start(decision, run):  # it took longer than a claim holds, and somebody else found the same run
+    if not monitoring_store.start(
+        decision, run
+    ):  # it took longer than a claim holds, and somebody else found the same run
         return RetrainerResponse("hold", f"another process has begun {decision.key}", run)
-    _log.info("%s: run %s began for %s", book.spec, run, decision.key)
+    _log.info("%s: run %s began for %s", monitoring_store.spec, run, decision.key)
     return RetrainerResponse("started", decision.reasons[0], run)

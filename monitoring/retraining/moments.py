@@ -1,4 +1,4 @@
-"""Trainings that the schedule or a person starts: they begin in the book of all retrainings, unless one is running."""
+"""Trainings that the schedule or a person starts: they begin in the monitoring store, unless one is running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def newest_moment(cron: str, now: datetime) -> datetime:
 
 
 def begin_moment(
-    book: MonitoringStore, cron: str, policy: RetrainPolicy, now: datetime
+    monitoring_store: MonitoringStore, cron: str, policy: RetrainPolicy, now: datetime
 ) -> tuple[bool, RetrainDecision]:
     """Note that the training of the newest moment begins; return whether the caller is the one to train, and why.
 
@@ -34,27 +34,27 @@ def begin_moment(
     weekly cap, or a breach of `served_features`, keeps the next one from starting, is not.
 
     Args:
-        book: Of the spec.
+        monitoring_store: Of the spec.
         cron: Five fields, UTC.
         policy: As declared.
         now: The present moment.
     """
-    book.recover()
-    moment, before = newest_moment(cron, now), book.retrainings()
-    key = key_of(book.spec, "retrain", moment, "schedule")
-    served = book.served_features()
-    decision = scheduled(book.spec, moment, before, policy, now, served.blocker if served else "")
+    monitoring_store.recover()
+    moment, before = newest_moment(cron, now), monitoring_store.retrainings()
+    key = key_of(monitoring_store.spec, "retrain", moment, "schedule")
+    served = monitoring_store.served_features()
+    decision = scheduled(monitoring_store.spec, moment, before, policy, now, served.blocker if served else "")
     has_begun = any(one.key == key and one.state != "running" for one in before)
     if decision.action != "retrain" and not has_begun:
         return False, decision
-    if not has_begun and book.claim(decision) and book.start(decision, "", alone=True):
+    if not has_begun and monitoring_store.claim(decision) and monitoring_store.start(decision, "", alone=True):
         return True, decision
     said = f"the training of {key} has begun already, for the schedule's moment {decision.window.isoformat()}"
     return False, decision.model_copy(update={"action": "hold", "reasons": (said,)})
 
 
 def begin_by_hand(
-    book: MonitoringStore, until: datetime | None, now: datetime, run: str
+    monitoring_store: MonitoringStore, until: datetime | None, now: datetime, run: str
 ) -> tuple[bool, RetrainDecision | None]:  # fmt: skip
     """Note that a person's training begins; return whether it may run, and the decision.
 
@@ -62,52 +62,56 @@ def begin_by_hand(
     runs, and there is no decision.
 
     Args:
-        book: Of the spec.
+        monitoring_store: Of the spec.
         until: The moment from which on it reads no row; None: now.
         now: The present moment.
         run: Its folder.
     """
-    reports = book.reports(newest=1)
-    if not reports and not book.retrainings():
+    reports = monitoring_store.reports(newest=1)
+    if not reports and not monitoring_store.retrainings():
         return True, None
-    book.recover()
-    decision = by_hand(book.spec, reports, book.retrainings(), until, now)
+    monitoring_store.recover()
+    decision = by_hand(monitoring_store.spec, reports, monitoring_store.retrainings(), until, now)
     if decision.action != "retrain":
         return False, decision
-    if book.claim(decision) and book.start(decision, run, alone=True):
+    if monitoring_store.claim(decision) and monitoring_store.start(decision, run, alone=True):
         return True, decision
-    return False, by_hand(book.spec, reports, book.retrainings(), until, now)  # another one began meanwhile
+    return False, by_hand(
+        monitoring_store.spec, reports, monitoring_store.retrainings(), until, now
+    )  # another one began meanwhile
 
 
 def begin_submitted(
-    book: MonitoringStore, key: str, until: datetime | None, now: datetime
+    monitoring_store: MonitoringStore, key: str, until: datetime | None, now: datetime
 ) -> tuple[bool, RetrainDecision | None]:
     """Note that the training of a cluster's run begins; see `begin_by_hand`.
 
     A step that is tried again in the same run finds its own claim, and goes on.
 
     Args:
-        book: Of the spec.
+        monitoring_store: Of the spec.
         key: Of the submission: the same declaration, code and data have the same one.
         until: The moment from which on it reads no row; None: now.
         now: The present moment.
     """
-    reports, before = book.reports(newest=1), book.retrainings()
+    reports, before = monitoring_store.reports(newest=1), monitoring_store.retrainings()
     if not reports and not before:
         return True, None
-    book.recover()
-    known = next((one for one in book.retrainings() if one.key == key), None)
-    others = [one for one in book.retrainings() if one.key != key]
-    decision = by_hand(book.spec, reports, others, until, now, key)
-    if known is not None and known.state == "running" and book.is_own(key):
+    monitoring_store.recover()
+    known = next((one for one in monitoring_store.retrainings() if one.key == key), None)
+    others = [one for one in monitoring_store.retrainings() if one.key != key]
+    decision = by_hand(monitoring_store.spec, reports, others, until, now, key)
+    if known is not None and known.state == "running" and monitoring_store.is_own(key):
         return True, decision.model_copy(update={"action": "retrain"})
     if known is not None:
         why = f"the training of {key} has begun before and is {known.state}; submit it once more with AGAIN=2"
     elif decision.action != "retrain":
         why = decision.reasons[0]
-    elif (book.claim(decision) or book.is_own(key)) and book.start(decision, pipeline_name(), alone=True):
+    elif (monitoring_store.claim(decision) or monitoring_store.is_own(key)) and monitoring_store.start(
+        decision, pipeline_name(), alone=True
+    ):
         return True, decision
     else:
         waits = f"another run has claimed {key} and not begun yet; submit it once more in ten minutes"
-        why = running_retraining(book.retrainings()) or waits
+        why = running_retraining(monitoring_store.retrainings()) or waits
     return False, decision.model_copy(update={"action": "hold", "reasons": (why,)})

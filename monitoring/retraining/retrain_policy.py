@@ -1,4 +1,4 @@
-"""What a look at live traffic leads to: a pure function of what was seen, what was done and what the policy allows.
+"""What a monitoring run leads to: a pure function of what was seen, what was done and what the policy allows.
 
 The rules, in this order; the first that applies decides:
 

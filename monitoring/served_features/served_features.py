@@ -1,4 +1,4 @@
-"""The comparison of one look: which requests are compared, and what all versions have in common."""
+"""The comparison of one monitoring run: which requests are compared, and what all versions have in common."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 @commands.command()
 def watch(
     spec: SpecArgument,
-    data: Annotated[Path | None, typer.Option(help="The log, for a training that the look starts.")] = None,
-    every: Annotated[str | None, typer.Option(help="Look again and again: 30s, 15m, 1h, 1d.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The log, for a training that the monitoring run starts.")] = None,
+    every: Annotated[str | None, typer.Option(help="Run again every so often: 30s, 15m, 1h, 1d.")] = None,
     metrics_port: Annotated[
         int, typer.Option(help="Port on 127.0.0.1 for Prometheus while looking again and again; 0 for any.")
     ] = 9_109,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Look at live traffic: judge new windows, alert, and train again when that is decided; exit code 1 for a page."""
+    """Monitor live traffic: evaluate new windows, alert, train again where that is decided; exit code 1 for a page."""
     from shortlist.runs.monitoring_runs import run_monitoring_locally, run_monitoring_periodically
     from shortlist.spec.load import load_spec
 

@@ -1,4 +1,4 @@
-"""The journey of a slate, from the prediction log and the files of the version that made it; and the slate again."""
+"""The stages of a recommendation request, from the prediction log and the version's files; and the slate again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def find_slate(places: ServingPaths, request_id: str) -> dict[str, Any]:
             rows = read_parts([path], prediction_schema(declared)).filter(pl.col("request_id") == request_id)
             row = rows.with_columns(pl.col("items").list.len().fill_null(0).alias(ROWS)).to_dicts()[0]
             if row["slate:sources"] is None:
-                raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have a journey")
+                raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have stages")
             return row | {_FRAME: rows}
     raise ShortlistError(
         f"{places.predictions}: no answer to request '{request_id}' is logged. It may not be written yet, or"
@@ -197,7 +197,7 @@ def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) 
     """Make a slate again from its logged request and scores; return what comes out differently.
 
     Args:
-        row: Of the prediction log, with the slate's journey.
+        row: Of the prediction log, with the slate's stages.
         version: That made it.
         stages: Of the version.
     """

@@ -128,13 +128,13 @@ class _Loop:
     def _by_graph(self, number: int, asked: dict[str, object]) -> None:
         """Run the monitoring graph once, on a day that was played just now."""
         self._wait_for_outcomes()
-        before = {one.key for one in self.watch.book.retrainings()}
+        before = {one.key for one in self.watch.monitoring_store.retrainings()}
         served = self._published_fit()
         run_monitoring_locally(self._spec, None, self._runs)
-        report, decision = self.watch.book.reports(newest=1)[0], self.watch.newest_decision()
+        report, decision = self.watch.monitoring_store.reports(newest=1)[0], self.watch.newest_decision()
         assert decision is not None
         self._say(number, decision, report, asked)
-        if decision.key not in {one.key for one in self.watch.book.retrainings()} - before:
+        if decision.key not in {one.key for one in self.watch.monitoring_store.retrainings()} - before:
             self.days.append(Day(number, report, decision, trained=False, promoted=False))
             return
         ended = self._ended(decision)
@@ -164,7 +164,7 @@ class _Loop:
         return found[change.promoted], found[change.frozen]
 
     def _ended(self, decision: RetrainDecision) -> Retraining:
-        return next(one for one in self.watch.book.retrainings() if one.key == decision.key)
+        return next(one for one in self.watch.monitoring_store.retrainings() if one.key == decision.key)
 
     def _wait_for_outcomes(self) -> None:
         """Wait until what users did on the day that was played counts."""

@@ -200,7 +200,7 @@ def champion_gate(
         best: The candidate against the best champion so far, on the same rows; None when that is the champion.
     """
     if champion is None:
-        return GateResult.of("champion", ["nobody looked whether there is a champion"], "")
+        return GateResult.of("champion", ["whether there is a champion was not looked up"], "")
     if not champion.version:
         return GateResult.of("champion", (), "first model: there is no champion yet", version="")
     name = f"champion, version {champion.version}"

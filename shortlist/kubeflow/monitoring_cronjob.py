@@ -52,10 +52,10 @@ def run_monitoring_once(spec: Spec, start: RunStarter) -> tuple[str, ...]:
     stores = str(storage_config(spec.runtime))
     watch = MonitoringJob(spec.name, stores, spec.monitoring, spec.gates.slices, spec.serving.log.sampling)
     monitoring_run = watch.check()
-    return (*monitoring_run.lines, *act(watch.book, monitoring_run, start))
+    return (*monitoring_run.lines, *act(watch.monitoring_store, monitoring_run, start))
 
 
-def act(book: MonitoringStore, monitoring_run: MonitoringRun, start: RunStarter) -> tuple[str, ...]:
+def act(monitoring_store: MonitoringStore, monitoring_run: MonitoringRun, start: RunStarter) -> tuple[str, ...]:
     """Start the training that a look decided on, where the look is the one of all that may; return what to tell.
 
     Raises:
@@ -63,7 +63,7 @@ def act(book: MonitoringStore, monitoring_run: MonitoringRun, start: RunStarter)
     """
     if monitoring_run.decision is None or monitoring_run.decision.action != "retrain" or not monitoring_run.claimed:
         return ()
-    answer = begin(book, monitoring_run.decision, start)
+    answer = begin(monitoring_store, monitoring_run.decision, start)
     return (f"{answer.result}: {answer.reason} (run {answer.run})",)
 
 

@@ -86,7 +86,7 @@ def wanted(spec: Spec, data: str, compiled: CompiledGraphs) -> list[RecurringRun
     """
     location, stores = remote_location(spec, data), str(storage_config(spec.runtime))
     watching = monitoring_arguments(spec, location, stores, read_later=True)
-    # Each run claims its moment in the book of all retrainings, and trains where none is running.
+    # Each run claims its moment in the monitoring store, and trains where none is running.
     retraining = watching | {"cron": spec.schedule.retrain or ""}
     declared: list[tuple[GraphName, str | None, dict[str, Any]]] = [
         ("scheduled-retraining", spec.schedule.retrain, retraining),

@@ -1,4 +1,4 @@
-"""What a rollout asks of the servers, the registry and the judge, in each of its phases."""
+"""What a rollout asks of the servers, the registry and the canary analysis, in each of its phases."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RemoveRoute:
 
 @dataclass(frozen=True)
 class AnalyzeStep:
-    """The judge looks once at a step."""
+    """One canary analysis of a step."""
 
     step: int
 

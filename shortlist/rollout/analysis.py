@@ -1,4 +1,4 @@
-"""The judge: a pure function from what a rollout has shown to what happens next."""
+"""The canary analysis: a pure function from a rollout's evidence to the next decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge with its eyes: reads the logs, asks the servers, judges, and says it in the form that is kept."""
+"""Runs the canary analysis of a step: reads the logs, asks the servers, returns the record that is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AnalysisObserver:
         self._reader, self._policy, self._health = reader, policy, health
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Return what there is to see of a step, and what the judge says to it."""
+        """Return what was observed of a step, with the decision of the canary analysis."""
         health = self._health()
         self._reader.poll()
         evidence = self._reader.snapshot()
@@ -65,16 +65,16 @@ def observation(evidence: RolloutEvidence, policy: Canary, step: int, judgement:
 
 def requests_of(evidence: RolloutEvidence) -> Requests:
     """Return the count of all requests of a rollout."""
-    whole, books = evidence.whole, evidence.books
+    whole, accounting = evidence.whole, evidence.accounting
     return Requests(
         total=whole.stable.requests + whole.canary.requests,
         failed_stable=whole.stable.failed,
         failed_canary=whole.canary.failed,
         client_errors=whole.stable.client_errors + whole.canary.client_errors,
         disconnected=whole.stable.disconnected + whole.canary.disconnected,
-        lost=books.lost,
-        logged=books.logged,
-        doubled=books.doubled,
+        lost=accounting.lost,
+        logged=accounting.logged,
+        doubled=accounting.doubled,
     )
 
 

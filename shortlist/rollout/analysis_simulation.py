@@ -227,7 +227,7 @@ def play(
         world: Users and traffic.
         faults: Of the canary.
         seed: Of everything random.
-        look_seconds: Time between two looks of the judge.
+        look_seconds: Time between two canary analyses.
     """
     rollout, seconds, looks = _Rollout(policy, world, faults, seed), 0.0, 0
     for step in range(len(policy.steps)):

@@ -1,4 +1,4 @@
-"""The judge's checks of health, speed and scores: pure functions from evidence and limits to a word with its reason."""
+"""Checks of health, speed and scores: pure functions from evidence and limits to a word with its reason."""
 
 from __future__ import annotations
 

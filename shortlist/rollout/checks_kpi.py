@@ -1,4 +1,4 @@
-"""The judge's check of what users do: is the canary worse, is it shown not to be, or is it too early to say?"""
+"""The check of what users do: is the canary worse, is it shown not to be, or is it too early to say?"""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Controller:
         return None
 
     def _analyze(self) -> Event | None:
-        """Return the judge's word when there is something to watch."""
+        """Return the decision of the canary analysis when there is something to watch."""
         state = self._record.state
         if state.phase is not Phase.WATCHING:
             return None
@@ -120,7 +120,7 @@ class Controller:
             return Abort(self._interruption.reason)
         except Exception as error:  # who sees nothing cannot know that users are well
             self._log_traceback()
-            return Failed(f"{state.phase.value}: the judge is blind: {type(error).__name__}: {error}")
+            return Failed(f"{state.phase.value}: the canary analysis failed: {type(error).__name__}: {error}")
         self._record = moment.with_observation(seen)
         return StepAnalyzed(state.step, seen.decision, seen.reason)
 

@@ -20,19 +20,19 @@ Prepare = Callable[[Models, int, Path | StorageConfig | None, Path | None], Depl
 
 @dataclass(frozen=True)
 class ControllerContext:
-    """Servers, registry, load test, judge; and a clock."""
+    """Servers, registry, load test, canary analysis; and a clock."""
 
     fleet: Fleet
     models: Models
     observe: Callable[[RolloutRecord], Observer]
-    """Gives the judge of a rollout; called once by each controller."""
+    """Gives the observer of a rollout; called once by each controller."""
     load_test: LoadTester
     store: Path | StorageConfig | None = None
     """Folder of the spec's Feast store, or the stores it is in."""
     on_change: Callable[[RolloutRecord], None] = lambda _: None
     """Told of everything that is written down, right after."""
     poll_seconds: float = 1.0
-    """Time between two looks of the judge."""
+    """Time between two canary analyses."""
     patience_seconds: float = 0.2
     """Wait before a call that failed is made again; doubled each time."""
     clock: Callable[[], float] = time.monotonic

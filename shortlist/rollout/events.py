@@ -20,7 +20,7 @@ class Done:
 
 @dataclass(frozen=True)
 class StepAnalyzed:
-    """The judge has spoken about a step."""
+    """The canary analysis of a step has ended."""
 
     step: int
     decision: Decision

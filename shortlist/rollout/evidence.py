@@ -1,4 +1,4 @@
-"""What a rollout has shown so far: plain numbers per step and track, on which the judge decides."""
+"""What a rollout has shown so far: plain numbers per step and track, on which the canary analysis decides."""
 
 from __future__ import annotations
 
@@ -161,14 +161,14 @@ class RequestAccounting:
 
 @dataclass(frozen=True)
 class RolloutEvidence:
-    """Everything the judge reads."""
+    """Everything the canary analysis reads."""
 
     rollout: str
     steps: tuple[StepEvidence, ...]
     """By step; steps not reached are empty."""
     whole: StepEvidence
     kpi: Difference
-    books: RequestAccounting = RequestAccounting()
+    accounting: RequestAccounting = RequestAccounting()
 
     def at(self, step: int) -> StepEvidence:
         """Return what is known of a step."""
@@ -194,11 +194,11 @@ class RolloutEvidence:
                 "failed_canary": self.whole.canary.failed,
                 "client_errors": self.whole.stable.client_errors + self.whole.canary.client_errors,
                 "disconnected": self.whole.stable.disconnected + self.whole.canary.disconnected,
-                "lost": self.books.lost,
-                "logged": self.books.logged,
-                "doubled": self.books.doubled,
-                "unanswered": self.books.unanswered,
-                "unreadable": self.books.unreadable,
+                "lost": self.accounting.lost,
+                "logged": self.accounting.logged,
+                "doubled": self.accounting.doubled,
+                "unanswered": self.accounting.unanswered,
+                "unreadable": self.accounting.unreadable,
             },
         }
 

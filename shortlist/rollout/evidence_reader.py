@@ -96,7 +96,7 @@ class EvidenceReader:
             steps=tuple(self._both([step], seen.get(step, {}), flapped.get(step, 0), values) for step in steps),
             whole=self._both(steps, self._users.seen_at_all(), sum(flapped.values()), values),
             kpi=difference(values),
-            books=self._ledger.books(self._unreadable()),
+            accounting=self._ledger.accounting(self._unreadable()),
         )
 
     def _both(
@@ -212,7 +212,7 @@ class RequestAccountant:
         if self._open.height > self._kept:
             self._forget()
 
-    def books(self, unreadable: int = 0) -> RequestAccounting:
+    def accounting(self, unreadable: int = 0) -> RequestAccounting:
         """Return the totals."""
         return replace(_plus(_totals(self._open), self._closed), unreadable=unreadable)
 

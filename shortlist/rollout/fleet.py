@@ -1,4 +1,4 @@
-"""What a rollout needs of others: a fleet of servers, a load test, and a judge with its evidence."""
+"""What a rollout needs of others: a fleet of servers, a load test, and an observer with its evidence."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Models(Protocol):
 
 
 class Observer(Protocol):
-    """The judge and its eyes, for one rollout."""
+    """The canary analysis with its evidence, for one rollout."""
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Return what there is to see of a step, and what the judge says to it.
+        """Return what was observed of a step, with the decision of the canary analysis.
 
         Args:
             step: Its number, from 0.

@@ -35,7 +35,7 @@ class Track(Record):
 
 
 class CheckResult(Record):
-    """One of the judge's questions."""
+    """A check of the canary analysis."""
 
     name: str
     passed: bool | None
@@ -63,7 +63,7 @@ class Requests(Record):
 
 
 class Observation(Record):
-    """What the judge saw and said at one moment."""
+    """One canary analysis: what was observed and decided."""
 
     decision: Decision
     reason: str

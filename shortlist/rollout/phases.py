@@ -20,7 +20,7 @@ class Phase(StrEnum):
     SHIFTING = "shifting"
     """The users of a step are sent to it."""
     WATCHING = "watching"
-    """The judge looks at what they get, again and again."""
+    """The canary analysis runs repeatedly."""
     PROMOTING = "promoting"
     """Everybody is sent to it; it becomes the champion."""
     DRAINING = "draining"

@@ -1,4 +1,4 @@
-"""The whole story of a rollout, as it is kept on disk and shown."""
+"""The record of a rollout, as it is kept on disk and shown."""
 
 from __future__ import annotations
 

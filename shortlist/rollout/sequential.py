@@ -1,4 +1,4 @@
-"""Tests that stay honest however often one looks: bounds for a difference, for a split of users, and for a share.
+"""Anytime-valid tests: bounds for a difference, for a split of users, and for a share.
 
 A test at a fixed level errs at that level once; looked at again and again while data come in, it errs almost surely.
 These bounds hold for all looks together (Ville's inequality on a mixture of likelihood ratios).

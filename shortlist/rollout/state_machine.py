@@ -61,7 +61,7 @@ def _judged(state: RolloutState, decision: Decision, reason: str) -> RolloutStat
             return state
         case "roll_back":
             return _turn(state, Phase.ROLLING_BACK, reason)
-        case _ if state.step + 1 < len(state.steps):  # also when the judge would promote: no step is left out
+        case _ if state.step + 1 < len(state.steps):  # also when the analysis would promote: no step is left out
             return _shift(state, state.step + 1, reason)
         case _:
             return _forward(state, Phase.PROMOTING, percent=100, reason=reason)

@@ -32,7 +32,7 @@ class StepVerdict(Record):
     p99_ms: PerTrack
     kpi: PerTrack
     decision: Decision
-    """The last one; `hold` when somebody ended the step before the judge did."""
+    """The last one; `hold` when somebody ended the step before the analysis did."""
     reason: str
 
 

@@ -108,7 +108,7 @@ def run_monitoring_periodically(spec: Spec, data: Path | None, runs: Path, secon
     console = Console(highlight=False)
     watch = _watch(spec, existing(runs))
     since = datetime.now(UTC)
-    with serve_metrics(watch.book, port) as at:
+    with serve_metrics(watch.monitoring_store, port) as at:
         console.print(f"Looking every {seconds} s. Metrics: http://127.0.0.1:{at}/metrics   Stop: Ctrl-C")
         with suppress(KeyboardInterrupt):
             while True:
@@ -144,7 +144,7 @@ def due(spec: Spec, watch: MonitoringJob, since: datetime, now: datetime) -> Ret
         return None
     if newest_moment(spec.schedule.retrain, now) <= since:
         return None
-    begun, decision = begin_moment(watch.book, spec.schedule.retrain, spec.monitoring.retrain, now)
+    begun, decision = begin_moment(watch.monitoring_store, spec.schedule.retrain, spec.monitoring.retrain, now)
     return decision if begun else None
 
 

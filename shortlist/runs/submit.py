@@ -124,7 +124,7 @@ def run_locally(
 ) -> int:
     """Run the training pipeline with kfp.local; return the exit code.
 
-    A training that a person starts is one of the book's retrainings like any other, once live traffic is looked at;
+    Once live traffic is monitored, a training that a person starts is in the monitoring store like any other;
     while another one is running, it says so and ends.
 
     The run's folder, `<runs>/latest`, ends with the page, the summary, the log and the arguments.
@@ -147,9 +147,9 @@ def run_locally(
     arguments = training_arguments(spec, location, stores, until, decision)
     run = state.new_run(spec.name)
     write_json(run / "arguments.json", arguments)
-    book, own = open_monitoring_store(stores, spec.name), None
+    monitoring_store, own = open_monitoring_store(stores, spec.name), None
     if decision is None:
-        may_run, own = begin_by_hand(book, until, datetime.now(UTC), str(run))
+        may_run, own = begin_by_hand(monitoring_store, until, datetime.now(UTC), str(run))
         if not may_run:
             assert own is not None
             shutil.rmtree(run)
@@ -159,10 +159,10 @@ def run_locally(
         code = _run_training(spec, run, runs, state, arguments, asked or spec.name)
     except BaseException as error:
         if own is not None:
-            book.mark_failed(own.key, str(error) or type(error).__name__)
+            monitoring_store.mark_failed(own.key, str(error) or type(error).__name__)
         raise
     if own is not None:
-        book.finish(own.key, *_ending(spec, stores, run, code))
+        monitoring_store.finish(own.key, *_ending(spec, stores, run, code))
     return code
 
 

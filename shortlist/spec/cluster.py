@@ -164,7 +164,7 @@ class Cluster(Section):
     hostname: str = ""
     """Host name that clients ask; empty: any."""
     prometheus: str = "http://prometheus-operated.monitoring:9090"
-    """Where the judge reads metrics."""
+    """Where the canary analysis reads metrics."""
     autoscaling: Autoscaling = Autoscaling()
     """How many serve."""
     log_volume: Quantity = "10Gi"

@@ -16,7 +16,7 @@ class DeclaredSections(NamedTuple):
     data: Data
     features: Features
     gates: Gates | None
-    """Only its slices are read here; the limits belong to the judge."""
+    """Only its slices are read here; the limits belong to the gates."""
 
     @classmethod
     def parse(cls, data: str, features: str, slices: Sequence[str]) -> Self:

@@ -435,10 +435,10 @@ def test_every_spec_is_shown_to_prometheus_once_per_number(
     retrainers = {"demo": retrainer(files_book, kubeflow), "other": retrainer(other, kubeflow)}
     with served(retrainers, bearer) as client:
         lines = client.get("/metrics").text.splitlines()
-    assert lines.count("# TYPE shortlist_monitoring_book_broken gauge") == 1
+    assert lines.count("# TYPE shortlist_monitoring_store_broken gauge") == 1
     assert {
-        'shortlist_monitoring_book_broken{spec="demo"} 0.0',
-        'shortlist_monitoring_book_broken{spec="other"} 0.0',
+        'shortlist_monitoring_store_broken{spec="demo"} 0.0',
+        'shortlist_monitoring_store_broken{spec="other"} 0.0',
     } <= set(lines)
 
 

@@ -37,28 +37,28 @@ def test_days_like_those_before_lead_to_nothing(served: Served, capfd: pytest.Ca
     assert "2026-01-14 00:00 healthy" in said and "2026-01-15 00:00 healthy" in said
     assert "hold: 0 of 2 windows are bad" in said
     assert set(served.runs.iterdir()) - runs == {served.runs / "monitoring"}  # a look alone leaves no run behind
-    page = (served.book.folder / "status.html").read_text()
+    page = (served.monitoring_store.folder / "status.html").read_text()
     assert "Healthy" in page and "http://" not in page.replace("http://www.w3.org", "")
-    assert not list(served.book.folder.glob("windows/*/drift.html"))  # pages are for bad windows
+    assert not list(served.monitoring_store.folder.glob("windows/*/drift.html"))  # pages are for bad windows
 
 
 def test_a_column_that_vanishes_pages_and_trains_nothing(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
     served.users(date(2026, 1, 16), pl.col("label"), surface=pl.lit(None, pl.String))
     assert run_monitoring_locally(served.spec, None, served.runs) == 1
     assert "page: " in capfd.readouterr().out
-    newest = served.book.reports()[-1]
+    newest = served.monitoring_store.reports()[-1]
     assert (newest.verdict, newest.columns) == ("broken", ("surface",))
-    assert served.book.retrainings() == ()
-    assert (served.book.folder / "windows/20260116T000000Z/drift.html").is_file()
+    assert served.monitoring_store.retrainings() == ()
+    assert (served.monitoring_store.folder / "windows/20260116T000000Z/drift.html").is_file()
 
 
 def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -> None:
     for number in (17, 18):
         served.users(date(2026, 1, number), (pl.col(Columns.IMPRESSION).hash(seed=number) % 10 < 3).cast(pl.Int8))
     run_monitoring_locally(served.spec, None, served.runs)
-    (retraining,) = served.book.retrainings()
+    (retraining,) = served.monitoring_store.retrainings()
     assert retraining.state in {"not_promoted", "held"}  # there is no stack to roll it out on
-    decision = next(one for one in served.book.decisions() if one.key == retraining.key)
+    decision = next(one for one in served.monitoring_store.decisions() if one.key == retraining.key)
     assert (decision.action, decision.until) == ("retrain", datetime(2026, 1, 19, tzinfo=UTC))
     assert {"auc", "hit_rate"} <= set(decision.columns)
     assert "auc of version 1" in " ".join(decision.reasons)
@@ -68,19 +68,19 @@ def test_users_who_changed_lead_to_one_training_that_knows_why(served: Served) -
     assert (served.runs / "latest/report.html").is_file()
     # Whoever looks again finds it done.
     run_monitoring_locally(served.spec, None, served.runs)
-    assert len(served.book.retrainings()) == 1
+    assert len(served.monitoring_store.retrainings()) == 1
 
 
 def test_a_locked_store_is_a_clear_word_and_loses_nothing(served: Served) -> None:
     served.users(date(2026, 1, 19), pl.col("label"))
-    before = served.book.reports()
+    before = served.monitoring_store.reports()
     with closing(sqlite3.connect(served.stores / "mlflow.db", isolation_level=None)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ShortlistError, match="database is locked"):
             run_monitoring_locally(served.spec, None, served.runs)
-    assert served.book.reports() == before
+    assert served.monitoring_store.reports() == before
     run_monitoring_locally(served.spec, None, served.runs)
-    assert served.book.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
+    assert served.monitoring_store.reports()[-1].start == datetime(2026, 1, 19, tzinfo=UTC)
 
 
 def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
@@ -93,7 +93,7 @@ def test_the_schedule_starts_each_of_its_moments_once(served: Served) -> None:
     decision = due(served.spec, watch, begun, now)
     assert decision is not None and (decision.trigger, decision.until) == ("schedule", four)
     assert due(served.spec, watch, begun, now) is None  # somebody runs it already
-    watch.book.finish(decision.key, "failed", reason="a test")
+    watch.monitoring_store.finish(decision.key, "failed", reason="a test")
     assert due(served.spec, watch, begun, now) is None  # and it is not run again
 
 

@@ -1,4 +1,4 @@
-"""The judge on a cluster: its eyes are the servers' logs in the object store, and Prometheus behind the gateway."""
+"""Observes a rollout on a cluster: the servers' logs in the object store, and Prometheus behind the gateway."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _STAMP: Final = "%Y%m%d"
 
 
 class KubeObserver:
-    """Watches one rollout; the judge is the one that judges on one machine.
+    """Observes one rollout; the canary analysis is the same as on one machine.
 
     Args:
         fleet: Whose servers are asked how they are.
@@ -138,7 +138,7 @@ class KubeObserver:
         """What the gateway counted at each step, when it was asked last."""
 
     def observe_step(self, step: int, at_step_seconds: float) -> Observation:
-        """Return what there is to see of a step, and what the judge says to it."""
+        """Return what was observed of a step, with the decision of the canary analysis."""
         health = self._fleet.health(self._state.candidate)
         checks: list[Check] = []
         try:

@@ -1,4 +1,4 @@
-"""The judge on this machine: its eyes are the stack's logs, its finger is on the pulse of the canary's servers."""
+"""Observes a rollout on this machine: the stack's logs, and the health of the canary's servers."""
 
 from __future__ import annotations
 

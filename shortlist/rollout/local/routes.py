@@ -293,7 +293,7 @@ def _choosing() -> Config:
             }
         ],
         "outlier_detection": {
-            # Its answers are the judge's business, and a busy one is not unfit; only whether it can be reached counts.
+            # The canary analysis reads its answers, and a busy one is not unfit; only whether it can be reached counts.
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 2,
             "enforcing_consecutive_local_origin_failure": 100,

@@ -267,7 +267,7 @@ class TestChampion:
     @pytest.mark.parametrize(
         ("champion", "comparison", "message"),
         [
-            (None, None, "nobody looked whether there is a champion"),
+            (None, None, "whether there is a champion was not looked up"),
             (CHAMPION, None, "champion, version 17: no comparison, it was not scored"),
             (CHAMPION, Comparison(reference="champion", problem="not scored on the same rows"), "the same rows"),
             (CHAMPION, against(difference(0.1, 0.09).model_copy(update={"metric": "gauc"})), "too few users"),

@@ -183,7 +183,7 @@ def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(boo
     told = numbers(metrics_text(book))
     assert told["retrainings_total{state=failed}"] == 0
     assert told["outbox_lost_total"] == 0
-    assert told["book_broken"] == 0
+    assert told["store_broken"] == 0
     assert "last_look_timestamp_seconds" not in told
     assert not book.folder.exists()
 
@@ -195,7 +195,7 @@ def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: MonitoringS
     (path,) = (book.folder / "windows").iterdir()
     path.write_text(path.read_text()[:100])
     told = numbers(metrics_text(book))
-    assert told["book_broken"] == 1
+    assert told["store_broken"] == 1
     assert told["decision{action=page}"] == 1
     assert "last_look_timestamp_seconds" in told
     assert "window_rows" not in told

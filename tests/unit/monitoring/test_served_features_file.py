@@ -30,7 +30,7 @@ def test_it_is_beside_the_newest_run_of_its_spec_and_beside_no_other(
     assert not (run / Files.SERVED_FEATURES).exists()  # nothing was compared yet
     column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.5, cause="default", reason="it differs")
     job = MonitoringJob("demo", state.storage_parameter(SPEC.runtime), SPEC.monitoring, ())
-    job.book.set_served_features(
+    job.monitoring_store.set_served_features(
         ServedFeatures(spec="demo", made=NOON, first=NOON, last=NOON, rows=10, columns={"price": column})
     )
     keep_served_features(SPEC, state)

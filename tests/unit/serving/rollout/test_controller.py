@@ -442,7 +442,7 @@ def test_a_blind_judge_promotes_nothing(world: World) -> None:
     world.judge.says = {0: [OSError("no such log")]}
     record = world.roll_out().canary()
     assert world.is_back()
-    assert record.state.reason == "watching: the judge is blind: OSError: no such log"
+    assert record.state.reason == "watching: the canary analysis failed: OSError: no such log"
 
 
 def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:

@@ -309,7 +309,7 @@ def test_a_spoilt_line_costs_only_itself(logs: Logs) -> None:
         file.write(b'{"id": "torn\n\x00\xff\n[1]\n{"id": "x", "status": "soon"}\n')
     logs.ask(logs.line("b"))
     seen = read(logs)
-    assert (seen.whole.stable.requests, seen.books.unreadable) == (2, 4)
+    assert (seen.whole.stable.requests, seen.accounting.unreadable) == (2, 4)
 
 
 def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: Logs) -> None:
@@ -348,7 +348,7 @@ def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> No
     (logs.places.predictions / "p1" / "part-000002.parquet.partial").write_bytes(b"not whole yet")
     logs.answer({"request_id": "b"}, process="p2")
     seen = read(logs)
-    assert (seen.whole.stable.logged, seen.books.unreadable) == (2, 1)
+    assert (seen.whole.stable.logged, seen.accounting.unreadable) == (2, 1)
 
 
 def test_parts_beyond_a_million_come_after_those_before(logs: Logs) -> None:
@@ -372,7 +372,7 @@ def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.Monk
     for place in (logs.places.predictions / "p1", logs.places.outcomes):
         (place / PART.format(number=2)).write_bytes(b"spoilt, and nobody should look")
     seen = read(logs, since=NOW)
-    assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes, seen.books.unreadable) == (4, 4, 0)
+    assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes, seen.accounting.unreadable) == (4, 4, 0)
 
 
 def test_a_late_reader_finds_what_others_wrote_over(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,21 +388,26 @@ def test_answers_missing_from_the_log_are_lost_and_those_twice_in_it_doubled(log
     logs.ask(*(logs.line(name) for name in "abcd"), logs.line("e", status=500), logs.line("f", status=0))
     logs.answer({"request_id": "a"}, {"request_id": "b"})
     logs.answer({"request_id": "b"}, {"request_id": "e", "status": 500, "scores": None}, {"request_id": "f"})
-    books = read(logs).books
+    books = read(logs).accounting
     assert (books.answered, books.logged, books.lost, books.doubled, books.unanswered) == (4, 4, 2, 1, 1)
 
 
 def test_an_id_that_a_client_uses_twice_is_not_doubled(logs: Logs) -> None:
     logs.ask(logs.line("a"), logs.line("a"))
     logs.answer({"request_id": "a"}, {"request_id": "a"})
-    assert (read(logs).books.lost, read(logs).books.doubled) == (0, 0)
+    assert (read(logs).accounting.lost, read(logs).accounting.doubled) == (0, 0)
 
 
 def test_what_sampling_leaves_out_is_not_lost(logs: Logs) -> None:
     logs.ask(*(logs.line(name) for name in "abcd"))
     logs.answer({"request_id": "a"}, {"request_id": "c"})
     seen = read(logs, sampled=lambda request: request in {"a", "c"})
-    assert (seen.books.lost, seen.books.answered, seen.whole.stable.to_log, seen.whole.stable.answered) == (0, 2, 2, 4)
+    assert (seen.accounting.lost, seen.accounting.answered, seen.whole.stable.to_log, seen.whole.stable.answered) == (
+        0,
+        2,
+        2,
+        4,
+    )
 
 
 def test_a_short_memory_forgets_ids_but_no_totals() -> None:
@@ -412,8 +417,8 @@ def test_a_short_memory_forgets_ids_but_no_totals() -> None:
         for book in (ledger, short):
             book.add(ids, ids.head(1) if number % 5 == 0 else ids)
             book.add(ids.clear(), ids.head(1) if number % 7 == 0 else ids.clear())
-    assert short.books() == ledger.books()
-    assert (ledger.books().lost, ledger.books().doubled) == (4, 3)
+    assert short.accounting() == ledger.accounting()
+    assert (ledger.accounting().lost, ledger.accounting().doubled) == (4, 3)
 
 
 def test_scores_that_are_no_numbers_are_bad(logs: Logs) -> None:

@@ -384,7 +384,7 @@ def test_a_client_with_candidates_is_answered_as_before(local: Shop, start: Any)
     assert all(row[name] is None for name in SLATE_COLUMNS)
     shutil.copytree(local.folder / "release", local.folder / "versions" / "v3" / "release")
     shutil.copytree(start.model, local.folder / "versions" / "v3" / "model")
-    with pytest.raises(ShortlistError, match="request 'rank' brought its candidates; only slates have a journey"):
+    with pytest.raises(ShortlistError, match="request 'rank' brought its candidates; only slates have stages"):
         find_slate(places_of(local), "rank")
 
 
