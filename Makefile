@@ -238,6 +238,9 @@ peers-recommend: requirements/peers-recommend.txt ## install what make bench-met
 bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [OPTIONS=1]
 	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(OPTIONS),--options)
 
+bench-sessions: $(READY) ## what the lists of live sequences of a million users take, 5 and 50 events each
+	@$(BIN)/python -m benchmarks.sessions
+
 bench-attention: $(READY) ## what a history of 50 items costs a request of 500 candidates (a minute)
 	@$(BIN)/python -m benchmarks.attention
 
@@ -363,4 +366,4 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 
 .PHONY: help run init docs tune test test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
-  bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention setup clean lock
+  bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock
