@@ -188,7 +188,7 @@ def test_rows_that_would_make_too_long_a_record_are_refused(tmp_path: Path, monk
 
 def test_what_the_counts_lack_is_in_the_checkpoint(tmp_path: Path) -> None:
     append(tmp_path, *range(3))
-    small = EventCounts(replace(PLAN, max_count_bytes=2_500), DATA, tmp_path / "events", tmp_path / "outcomes")
+    small = EventCounts(replace(PLAN, max_count_bytes=2_900), DATA, tmp_path / "events", tmp_path / "outcomes")
     assert sum(rows_by_user(small)) == 2
     assert (small.uncounted, "1 rows were not counted" in str(small.problem)) == (1, True)
     small.stop()
