@@ -61,14 +61,16 @@ def schedule(
 ) -> None:
     """Make a cluster's recurring runs what the spec's schedule declares: retraining and watching."""
     from shortlist.kubeflow.cluster_compile import CompiledGraphs
-    from shortlist.kubeflow.schedule import apply, plan, told, wanted
+    from shortlist.kubeflow.schedule import apply, change_lines, plan, wanted
     from shortlist.kubeflow.server import Kubeflow
 
     loaded = _load(spec, change)
     compiled = CompiledGraphs.of(loaded, runs / "compiled")
     declared = wanted(loaded, data, compiled)
     kubeflow = Kubeflow(_given(host), loaded.runtime.cluster.namespace)
-    for line in told(plan(loaded, declared, kubeflow)) if dry_run else apply(loaded, declared, compiled, kubeflow):
+    for line in (
+        change_lines(plan(loaded, declared, kubeflow)) if dry_run else apply(loaded, declared, compiled, kubeflow)
+    ):
         typer.echo(line)
 
 
@@ -82,13 +84,13 @@ def images(
 ) -> None:
     """Build the container images, where docker, podman or buildah works."""
     from components.image import VARIABLES
-    from shortlist.kubeflow.images import build, plan, told
+    from shortlist.kubeflow.images import build, digest_lines, plan
 
     kinds = only or list(VARIABLES)
     for kind in kinds:
         if kind not in VARIABLES:
             raise ShortlistError(f"--only: got '{kind}', wanted {', '.join(VARIABLES)}{did_you_mean(kind, VARIABLES)}")
-    typer.echo("\n".join(plan(kinds, registry)) if dry_run else told(build(kinds, registry)))
+    typer.echo("\n".join(plan(kinds, registry)) if dry_run else digest_lines(build(kinds, registry)))
 
 
 @commands.command("lock-images")

@@ -195,15 +195,15 @@ class Collector:
                     " data.live.missing_outcome: leave_out"
                 )
             return
-        strangers = labels.strangers
-        if strangers.len() < _FEW:
+        unmatched = labels.unmatched
+        if unmatched.len() < _FEW:
             return
         for path in parts(folders.predictions):
             asked = read_parts([path], prediction_schema(self._data), ["request_id"])["request_id"]
-            strangers = strangers.filter(~strangers.is_in(asked.implode()))
-        if strangers.len() == labels.strangers.len():
+            unmatched = unmatched.filter(~unmatched.is_in(asked.implode()))
+        if unmatched.len() == labels.unmatched.len():
             raise DataError(
-                f"{folders.outcomes}: none of {strangers.len():,} requests with outcomes, e.g. '{strangers.sort()[0]}',"
+                f"{folders.outcomes}: none of {unmatched.len():,} requests with outcomes, e.g. '{unmatched.sort()[0]}',"
                 f" is in the prediction log of spec '{self._name}', and none of {requests.height:,} answered requests"
                 " has an outcome; this is the outcome log of another spec, or its request ids are others. Nothing was"
                 " collected; write outcomes with the x-request-id of the answer, and collect again"

@@ -43,7 +43,7 @@ class Labels:
     foreign: int
     matched: int
     """Outcomes of the requests, whatever became of them."""
-    strangers: pl.Series
+    unmatched: pl.Series
     """Ids of other requests, whose outcomes happened while these were answered."""
 
 
@@ -66,14 +66,14 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
     delay, skew = length_of(data.live_outcome_delay or "0s"), length_of(data.live.max_clock_skew)
     first, last = requests["time"].min(), requests["time"].max()
     assert isinstance(first, datetime) and isinstance(last, datetime)
-    ours, strangers = [], [pl.Series("request_id", [], dtype=pl.String)]
+    ours, unmatched = [], [pl.Series("request_id", [], dtype=pl.String)]
     wanted = requests.select(REQUEST, ROWS, pl.col("time").alias(_ANSWER))
     for written, piece in _pieces(folder, schema, first - skew - _WRITTEN_LATER):
         told = piece.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
         told = told.with_columns(hashed(), pl.lit(written, pl.Datetime("us", "UTC")).alias(_WRITTEN))
         joined = told.join(wanted, on=REQUEST, how="left", maintain_order="left")
         other = joined.filter(pl.col(_ANSWER).is_null(), pl.col("time").is_between(first, last))
-        strangers.append(other["request_id"].unique())
+        unmatched.append(other["request_id"].unique())
         ours.append(joined.filter(pl.col(_ANSWER).is_not_null()))
     found = pl.concat(ours) if ours else _nothing(schema)
     own = _of_its_row(found, requests)
@@ -90,7 +90,7 @@ def read_labels(folder: Path, requests: pl.DataFrame, data: Data) -> Labels:
         earliest=_longest(own[_ANSWER] - own["time"], early),
         ahead=int(ahead.sum()), furthest=_longest(own["time"] - own[_WRITTEN], ahead),
         repeated=in_time.height - last_ones.height, foreign=found.height - own.height, matched=found.height,
-        strangers=pl.concat(strangers).unique(),
+        unmatched=pl.concat(unmatched).unique(),
     )  # fmt: skip
 
 

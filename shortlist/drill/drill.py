@@ -18,7 +18,7 @@ from monitoring.pages.drill_page import Drill, drill_table, write_drill
 from monitoring.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
-from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, told
+from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, summarize_drill
 from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics import auc
 from shortlist.features.feast_store_location import spec_feast_store_location
@@ -63,7 +63,7 @@ def drill(spec: Spec, runs: Path) -> Drill:
             loop.live(number)
     finally:
         stop_stack(loop.deployer.paths)
-    done = told(loop.world, loop.days, time.monotonic() - began, loop.compare)
+    done = summarize_drill(loop.world, loop.days, time.monotonic() - began, loop.compare)
     run = loop.state.new_run(f"{spec.name}-result")
     write_drill(done, run)
     loop.state.point_latest_at(run)

@@ -65,7 +65,7 @@ Compare = Callable[[ChangeOfChampion, frozenset[date]], tuple[float, float]]
 """From a promotion and some days to the AUC of the promoted version and of the one before on these days."""
 
 
-def told(world: DrillWorld, days: Sequence[Day], seconds: float, compare: Compare | None = None) -> Drill:
+def summarize_drill(world: DrillWorld, days: Sequence[Day], seconds: float, compare: Compare | None = None) -> Drill:
     """Return the drill as it is shown.
 
     Args:

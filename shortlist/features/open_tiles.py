@@ -98,7 +98,8 @@ class OpenState:
     to_show: Pending
     to_settle: Pending
     to_forget: list[tuple[int, int, str]]
-    strangers: list[Sequence[Outcome]]
+    unmatched: list[Sequence[Outcome]]
+    """Outcomes whose request has not been counted yet."""
     sessions: Sessions
     """The events that are listed."""
     uncounted: int = 0
@@ -119,7 +120,7 @@ class OpenTiles:
         self._streaming = streaming
         self._tiles: dict[int, TileCounts] = {}
         self._requests: OrderedDict[str, OpenRequest] = OrderedDict()
-        self._strangers: OrderedDict[str, list[Outcome]] = OrderedDict()
+        self._unmatched: OrderedDict[str, list[Outcome]] = OrderedDict()
         self._waiting = 0
         self._to_show: Pending = []
         self._to_settle: Pending = []
@@ -148,7 +149,7 @@ class OpenTiles:
         tiles = {start: one.copy() for start, one in self._tiles.items()}
         return OpenState(
             self._now, self._open_since, self.too_late, tiles, list(self._requests.values()), self._to_show.copy(),
-            self._to_settle.copy(), self._to_forget.copy(), [list(one) for one in self._strangers.values()],
+            self._to_settle.copy(), self._to_forget.copy(), [list(one) for one in self._unmatched.values()],
             self.sessions.state(), self.uncounted, self._lacks_until,
         )  # fmt: skip
 
@@ -160,9 +161,9 @@ class OpenTiles:
         self._tiles = state.tiles
         self._requests = OrderedDict((one.impressions.request, one) for one in state.requests)
         self._to_show, self._to_settle, self._to_forget = state.to_show, state.to_settle, state.to_forget
-        self._strangers = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.strangers)
+        self._unmatched = OrderedDict((outcomes[0].request, [*outcomes]) for outcomes in state.unmatched)
         self.sessions.restore(state.sessions)
-        self._waiting = sum(map(len, self._strangers.values()))
+        self._waiting = sum(map(len, self._unmatched.values()))
         self._bytes_of = {name: _bytes_of(one.impressions) for name, one in self._requests.items()}
         self._count_bytes = {start: one.bytes for start, one in self._tiles.items()}
         self.bytes = sum(self._bytes_of.values()) + sum(self._count_bytes.values())
@@ -194,7 +195,7 @@ class OpenTiles:
             heappush(self._to_show, (time, self._next(), request))
             heappush(self._to_settle, (time, self._next(), request))
         heappush(self._to_forget, (min(max(shown.times), latest), self._next(), shown.request))
-        told = self._strangers.pop(shown.request, ())
+        told = self._unmatched.pop(shown.request, ())
         self._waiting -= len(told)
         for outcome in told:
             self.tell(outcome)
@@ -203,10 +204,10 @@ class OpenTiles:
         """Take an outcome; one of a request that is not known waits for it."""
         request = self._requests.get(outcome.request)
         if request is None:
-            self._strangers.setdefault(outcome.request, []).append(outcome)
+            self._unmatched.setdefault(outcome.request, []).append(outcome)
             self._waiting += 1
             while self._waiting > _MOST_STRANGERS:
-                gone = len(self._strangers.popitem(last=False)[1])
+                gone = len(self._unmatched.popitem(last=False)[1])
                 self._waiting, self.too_late = self._waiting - gone, self.too_late + gone
             return
         if not 0 <= outcome.row < request.impressions.rows or not self._is_in_time(request, outcome):

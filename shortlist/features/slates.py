@@ -91,7 +91,7 @@ def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
     return placed
 
 
-def told(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Numbers | None) -> dict[str, Floats]:
+def slate_features(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Numbers | None) -> dict[str, Floats]:
     """Return the features computed from values, by column; NaN is null.
 
     Args:
@@ -115,7 +115,7 @@ def with_slates(rows: pl.DataFrame, values: Sequence[SlateValue]) -> pl.DataFram
     if not values:
         return rows
     slates = rows[SLATE].to_numpy() if SLATE in rows.columns else None
-    found = told(rows, values, slates)
+    found = slate_features(rows, values, slates)
     return rows.with_columns(pl.Series(place, column).fill_nan(None) for place, column in found.items())
 
 

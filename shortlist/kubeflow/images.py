@@ -141,7 +141,7 @@ def _pushed(builder: str, tag: str) -> str:
     return found[1]
 
 
-def told(references: Mapping[str, str]) -> str:
+def digest_lines(references: Mapping[str, str]) -> str:
     """Return what a user does with the references: a spec's section, or variables."""
     section = json.dumps(dict(references), separators=(", ", ": "))
     variables = "\n".join(f"export {VARIABLES[kind]}={reference}" for kind, reference in references.items())

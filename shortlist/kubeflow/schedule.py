@@ -137,7 +137,7 @@ def apply(
             # Kubernetes would take a run in progress away with its owner; a later call deletes it.
             if old.recurring_run_id not in busy:
                 kubeflow.delete(old.recurring_run_id)
-    return told(steps)
+    return change_lines(steps)
 
 
 def plan(spec: Spec, declared: list[RecurringRun], kubeflow: Kubeflow) -> list[RecurringRunChange]:
@@ -150,7 +150,7 @@ def plan(spec: Spec, declared: list[RecurringRun], kubeflow: Kubeflow) -> list[R
     return changes(declared, kubeflow.recurring_runs(experiment) if experiment else [], owner_of(spec))
 
 
-def told(steps: list[RecurringRunChange]) -> list[str]:
+def change_lines(steps: list[RecurringRunChange]) -> list[str]:
     """Return a line for each change."""
     return [str(step) for step in steps] or ["nothing is scheduled"]
 

@@ -191,7 +191,9 @@ def _results(summary: dict[str, Any]) -> Group:
     failing = {gate["model"] for gate in summary["gates"] if not gate["passed"]}
     passing = {model: said for model, said in summary.get("reasons", {}).items() if model not in failing}
     why = [Text(f"{model}: {'; '.join(said)}", "dim") for model, said in passing.items()]
-    tuning = Text("Tune by the validation numbers: candidates are chosen by them, and the test days only judge.", "dim")
+    tuning = Text(
+        "Tune by the validation numbers: candidates are chosen by them; the test days are for evaluation only.", "dim"
+    )
     ending = (
         Text(f"Blessed: {blessed['model']}, version {blessed['version']}", "bold green")
         if blessed

@@ -104,7 +104,7 @@ class PreviousModel(NamedTuple):
         notes = {**table.notes, "split": {**table.notes["split"], **learnt}}
         return table.model_copy(update={"notes": notes})
 
-    def told(self, section: ModelSection, learnt: TrainedModel) -> ContinuedFrom:
+    def describe(self, section: ModelSection, learnt: TrainedModel) -> ContinuedFrom:
         """Return what the lineage says of a training that went on from here."""
         assert section.continuation is not None
         days = f"{learnt.train_days[0]}..{learnt.train_days[-1]}"

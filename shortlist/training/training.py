@@ -200,7 +200,7 @@ def _train(
                 days_left_to_train = begun.days_left_to_train(section, ranker_class(kind), made.table, made.fitted)
                 with checkpoint_to(_place(model, section, runtime, origin, made, model.earlier)):
                     record = train(kind, section, days_left_to_train, runtime, *outputs, begun.folder, spread, name)
-                return record, begun.told(section, record)
+                return record, begun.describe(section, record)
         except IncompatibleModelError as reason:
             note(f"{name} was trained from scratch: {reason}")
     with checkpoint_to(_place(model, section, runtime, origin, made, "")):

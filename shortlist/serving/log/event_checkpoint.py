@@ -104,16 +104,16 @@ def _parts(state: OpenState, found: EventCheckpoint) -> Iterator[list[Any]]:
         yield from ([name, some] for some in _some(waiting))
     forgotten = ((time, request) for time, _, request in sorted(state.to_forget))
     yield from (["to_forget", some] for some in _some(forgotten))
-    for several in _some(state.strangers):
+    for several in _some(state.unmatched):
         told = ([(one.request, one.row, one.label, one.time) for one in outcomes] for outcomes in several)
-        yield ["strangers", list(told)]
+        yield ["unmatched", list(told)]
 
 
 def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint:
     tiles: dict[int, TileCounts] = {}
     requests: dict[str, OpenRequest] = {}
     waiting: dict[str, list[tuple[int, str]]] = {"to_show": [], "to_settle": [], "to_forget": []}
-    strangers: list[Sequence[Outcome]] = []
+    unmatched: list[Sequence[Outcome]] = []
     sessions: Sessions = {}
     about: list[Any] = []
     for kind, *values in found:
@@ -128,8 +128,8 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
             known.update((key, b64decode(events)) for key, events in listed)
         elif kind == "requests":
             requests |= {one[0]: _request(one) for one in values[0]}
-        elif kind == "strangers":
-            strangers += [[Outcome(*one) for one in outcomes] for outcomes in values[0]]
+        elif kind == "unmatched":
+            unmatched += [[Outcome(*one) for one in outcomes] for outcomes in values[0]]
         else:
             waiting[kind] += values[0]
     now, open_since, too_late, read, outcomes, (uncounted, lacks_until) = about
@@ -137,7 +137,7 @@ def _decoded(found: Iterable[list[Any]], plan: StreamingPlan) -> EventCheckpoint
     _settle(requests.values(), to_settle, plan)
     forget = [(time, number, request) for number, (time, request) in enumerate(waiting["to_forget"])]
     state = OpenState(
-        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, strangers, sessions,
+        now, open_since, too_late, tiles, [*requests.values()], to_show, to_settle, forget, unmatched, sessions,
         uncounted, NEVER if lacks_until is None else lacks_until,
     )  # fmt: skip
     return EventCheckpoint(state, read, outcomes)

@@ -54,7 +54,7 @@ _SLATE: Final = {
     "slate:filter_counts": pa.list_(pa.int64()),  # ... and how many candidates it removed first
     "slate:fallback": pa.list_(pa.string()),  # sources that were asked for more
     "slate:without_value": pa.int32(),  # candidates that were left out because their value is no number
-    # Of the slates that are logged with features: the whole journey.
+    # Of the slates that are logged with features: all stages of the request.
     "slate:request": pa.string(),  # JSON: user, k, now, context, recent, history
     "slate:candidates": None,  # those that were scored, of the type of `items`
     "slate:candidate_scores": pa.list_(pa.float32()),

@@ -365,7 +365,7 @@ class Service:
         self._prediction_log.add(row, bytes_of(row))
 
     def keeps_features(self, request_id: str) -> bool:
-        """Whether an answer is logged with what scored it, and a slate with its whole journey."""
+        """Whether an answer is logged with what scored it, and a slate with all stages of its request."""
         return self._feature_share > 0 and is_sampled(request_id, self._feature_share)
 
     def _user_of(self, inputs: Inputs) -> str | None:

@@ -15,7 +15,7 @@ from shortlist.contracts import Columns
 from shortlist.features.joined_lists import ItemColumn, JoinedList
 from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES
 from shortlist.features.plan import Plan
-from shortlist.features.slates import SlateValue, told
+from shortlist.features.slates import SlateValue, slate_features
 from shortlist.serving.export.signature import CODES, NO_CODE, NULL_IN_LIST, NUMBERS, Signature
 from shortlist.serving.server.clock import clock_columns
 from shortlist.serving.server.columns import Codes, Column, Numbers, Ragged, Tags, Vectors, as_numbers, mixed
@@ -207,7 +207,7 @@ class _Found:
         """Add where every row stands among those of its slate, by the function that the training table calls."""
         places = tuple(dict.fromkeys(place for value in values for place in value.reads))
         numbers = pl.DataFrame(self.numbers(places, rows), schema=list(places), orient="row").fill_nan(None)
-        for place, column in told(numbers, values, slates).items():
+        for place, column in slate_features(numbers, values, slates).items():
             self._columns[place] = column
 
     def code(self, place: str) -> Codes:
@@ -261,7 +261,7 @@ class _Found:
 
 
 def _with_compared(signature: Signature, values: Sequence[SlateValue]) -> Signature:
-    """Return a signature that reads what is compared in place of what is told of it."""
+    """Return a signature that reads what is compared in place of what is computed from it."""
     told_places = {place for value in values for place, _ in value.gives}
     kept = (place for place in signature.numbers if place not in told_places)
     read = (place for value in values for place in value.reads)

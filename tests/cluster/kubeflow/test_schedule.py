@@ -14,7 +14,7 @@ from kfp_server import Fault, KubeflowServer
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
-from shortlist.kubeflow.schedule import Clock, apply, plan, six_fields, told, wanted
+from shortlist.kubeflow.schedule import Clock, apply, plan, six_fields, wanted
 from shortlist.kubeflow.server import Kubeflow
 from shortlist.spec.spec import Spec
 
@@ -59,7 +59,11 @@ def schedule(
         compiled = compile_spec(spec)
         kubeflow = Kubeflow(server.url, "team-a", pause=0.001)
         declared = wanted(spec, "", compiled)
-        return told(plan(spec, declared, kubeflow)) if dry_run else apply(spec, declared, compiled, kubeflow, clock)
+        return (
+            change_lines(plan(spec, declared, kubeflow))
+            if dry_run
+            else apply(spec, declared, compiled, kubeflow, clock)
+        )
 
     return make
 
@@ -142,7 +146,7 @@ def test_what_belongs_to_others_is_never_touched(server: KubeflowServer, schedul
     schedule({})
     left = [one["description"] for one in server.there["recurring_runs"]]
     assert len(left) == 3
-    assert not any(told.startswith("shortlist default/demo ") for told in left)
+    assert not any(line.startswith("shortlist default/demo ") for line in left)
 
 
 def test_a_dry_run_changes_nothing(server: KubeflowServer, schedule: Apply) -> None:

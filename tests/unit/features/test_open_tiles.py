@@ -337,7 +337,7 @@ def test_outcomes_of_requests_that_never_come_do_not_fill_the_memory(monkeypatch
     tiles = OpenTiles(HOUR)
     for number in range(25):
         tiles.tell(Outcome(f"never-{number}", 0, 1, at(0)))
-    assert (len(tiles._strangers), tiles.too_late) == (10, 15)
+    assert (len(tiles._unmatched), tiles.too_late) == (10, 15)
 
 
 def sessions(users: int, events: int, max_bytes: int) -> OpenSessions:
@@ -438,5 +438,5 @@ def test_outcomes_of_requests_that_never_come_are_bounded(monkeypatch: pytest.Mo
     for number in range(100):
         tiles.tell(Outcome("one", 0, 1, at(number)))
         tiles.tell(Outcome(f"other {number}", 0, 1, at(number)))
-    assert sum(map(len, tiles._strangers.values())) <= 10
-    assert tiles.too_late == 200 - sum(map(len, tiles._strangers.values()))
+    assert sum(map(len, tiles._unmatched.values())) <= 10
+    assert tiles.too_late == 200 - sum(map(len, tiles._unmatched.values()))

@@ -12,7 +12,7 @@ import pytest
 
 from monitoring.pages.drill_page import Drill
 from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
-from shortlist.drill.drill_report import ChangeOfChampion, Day, told
+from shortlist.drill.drill_report import ChangeOfChampion, Day, summarize_drill
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift, GeneratedSource
 
@@ -57,7 +57,7 @@ GOOD = {
 
 def story(**changes: Day) -> Drill:
     days = GOOD | {int(name.removeprefix("day")): changed for name, changed in changes.items()}
-    return told(world(), [days[number] for number in sorted(days)], 12.0)
+    return summarize_drill(world(), [days[number] for number in sorted(days)], 12.0)
 
 
 def test_a_loop_that_closes_passes() -> None:
@@ -78,7 +78,7 @@ def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
         asked.append((change, days))
         return 0.8, 0.7
 
-    drill = told(world(), [(GOOD | {7: promoted})[number] for number in sorted(GOOD)], 12.0, compare)
+    drill = summarize_drill(world(), [(GOOD | {7: promoted})[number] for number in sorted(GOOD)], 12.0, compare)
     broken, new = drill.scenarios
     assert (new.auc_promoted, new.auc_frozen, new.collected_rows_trained_on) == (0.8, 0.7, 700)
     assert (broken.auc_promoted, broken.auc_frozen, broken.collected_rows_trained_on) == (None, None, None)

@@ -11,7 +11,7 @@ import pytest
 
 from components.image import resolve
 from shortlist.contracts import ShortlistError
-from shortlist.kubeflow.images import build, find_builder, plan, told
+from shortlist.kubeflow.images import build, digest_lines, find_builder, plan
 from shortlist.spec.cluster import Images
 from shortlist.tracking.lineage import code_version
 
@@ -96,7 +96,7 @@ def test_what_is_pushed_is_named_by_its_digest(path: Path, name: str) -> None:
     made = build(["pipeline", "triton"], "registry.example/team/")
     assert made["pipeline"] == f"registry.example/team/shortlist-pipeline@{PUSHED}"
     assert resolve(Images.model_validate(made)).triton == made["triton"]  # good enough for production
-    assert f"export SHORTLIST_IMAGE={made['pipeline']}" in told(made)
+    assert f"export SHORTLIST_IMAGE={made['pipeline']}" in digest_lines(made)
 
 
 def test_a_build_that_fails_is_said(path: Path) -> None:
