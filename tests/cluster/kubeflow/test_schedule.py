@@ -14,7 +14,7 @@ from kfp_server import Fault, KubeflowServer
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
-from shortlist.kubeflow.schedule import Clock, apply, plan, six_fields, wanted
+from shortlist.kubeflow.schedule import Clock, apply, change_lines, plan, six_fields, wanted
 from shortlist.kubeflow.server import Kubeflow
 from shortlist.spec.spec import Spec
 
