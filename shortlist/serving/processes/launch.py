@@ -90,10 +90,6 @@ def main() -> None:
         sys.exit(REFUSED)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _EVERY = 0.2
 """Seconds between two looks at the known children."""
 _LOOKS = 10
@@ -146,3 +142,7 @@ def _backend_of(parent: int) -> list[int]:
         return [child.pid for child in psutil.Process(parent).children() if child.name().startswith(_BACKEND)]
     except psutil.NoSuchProcess:
         return []
+
+
+if __name__ == "__main__":
+    main()
