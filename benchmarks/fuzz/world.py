@@ -15,8 +15,7 @@ from shortlist.contracts import Columns, Files
 from shortlist.features.fit import fit
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.open_counts import open_places
-from shortlist.features.open_events import StreamingPlan
-from shortlist.features.open_lists import LISTED, live_list
+from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
@@ -146,7 +145,7 @@ def fuzz_world(folder: Path) -> FuzzWorld:
     announce_views(views, store, until, folder / "log")
     model = folder / "model"
     (model / FOLDER).mkdir(parents=True)
-    _signature(Preprocessing.load(fitted).plan.streaming).write(model / FOLDER)
+    _signature(Preprocessing.load(fitted).plan).write(model / FOLDER)
     (model / "preprocessing").mkdir()
     shutil.copyfile(fitted / Files.FEATURES, model / "preprocessing" / Files.FEATURES)
     shutil.copytree(fitted / "vocabularies", model / "preprocessing" / "vocabularies")
@@ -158,14 +157,14 @@ def fuzz_world(folder: Path) -> FuzzWorld:
     return FuzzWorld(model, store, folder / "release")
 
 
-def _signature(streaming: StreamingPlan | None) -> Signature:
-    assert streaming is not None
-    places = [live_list(one, feature) for one in streaming.lists for feature in LISTED]
+def _signature(plan: Plan) -> Signature:
+    places = [one.place(feature) for one in plan.joined for feature in one.lists]
+    assert len(places) == 4  # values and times of two live sequences
     return Signature(
         model=MODEL,
         kind="tiny",
         numbers=("items:weight", "price", "position", "code", "made", "event_time", SECOND_OF_DAY, "by_user_id:rows",
-                 *open_places(streaming)),
+                 *open_places(plan.streaming)),
         codes=("page", "position", "user_id", "code", "users:city"),
         lists=(
             ListInput(tensor="list_0", place="words", longest=2),
