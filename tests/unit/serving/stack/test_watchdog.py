@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
+from shortlist.serving.processes.program import Program
+
 PROGRAM = """
 import subprocess, time
-from shortlist.serving.processes.launch import start_watchdog
-start_watchdog()
 backend = subprocess.Popen(["sleep", "600"])
 print(backend.pid, flush=True)
 time.sleep(600)
@@ -19,11 +20,14 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_what_a_killed_program_started_is_ended(listens: bool) -> None:
+def test_what_a_killed_program_started_is_ended(listens: bool, tmp_path: Path) -> None:
     """A backend of Triton's that waits for a request's end, which never comes, does not end by itself."""
+    path = tmp_path / "one.json"
+    Program(name="one", command=(sys.executable, "-c", PROGRAM), dies_with_children=True).write(path)
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+        [sys.executable, "-m", "shortlist.serving.processes.launch", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
     assert program.stdout is not None
     assert program.stderr is not None
     backend = psutil.Process(int(program.stdout.readline()))
