@@ -60,6 +60,8 @@ class Found(NamedTuple):
     seconds: float
     """Of training and looks, wall time."""
     cpu_s: float
+    ended: bool
+    """Whether validation stopped it; else the clock or the most epochs did, and more epochs could still find more."""
 
 
 def main() -> None:
@@ -71,25 +73,40 @@ def main() -> None:
         users = read(Path(arguments.folder) / FILES[name])
         ours = trained(users, SETTINGS, arguments.seconds)
         peer = peer_figures(users, arguments.peer_seconds) if arguments.peer_seconds else None
-        lines += [_against(name, metric, ours.test[metric], peer) for metric in _METRICS]
+        lines += [_against_peer(name, metric, ours, peer) for metric in _METRICS]
         lines.append(Line("sequences", f"{name}, training", ours.cpu_s, "cpu-s"))
+        lines.append(Line("sequences", f"{name}, training ended by validation (1) or cut (0)", float(ours.ended), ""))
         for option, changed in VARIANTS.items() if arguments.options else ():
-            other = trained(users, SETTINGS | changed, arguments.seconds).test["ndcg_at_10"]
-            base = ours.test["ndcg_at_10"]
-            lines.append(
-                Line("sequences", f"{name}, {option}, ndcg_at_10", other, "", f"without: {base:.4f}", other / base)
-            )
+            lines.append(_against_plain(name, option, trained(users, SETTINGS | changed, arguments.seconds), ours))
     show("Next items, all items ranked", lines)
     record(lines)
 
 
-def _against(data: str, metric: str, value: float, peer: dict[str, float] | None) -> Line:
-    """Return a line with the peer's figure; a peer that was stopped by the clock gives no ratio."""
+def _against_peer(data: str, metric: str, ours: Found, peer: dict[str, float] | None) -> Line:
+    """Return a line with the peer's figure; where either training was stopped by the clock there is no ratio."""
+    value, name = ours.test[metric], f"{data}, {metric}"
+    cut = [] if ours.ended else ["ours"]
     if peer is None:
-        return Line("sequences", f"{data}, {metric}", value, "")
+        return Line("sequences", name, value, "", _not_ended(cut))
     if not peer["ended"]:
-        return Line("sequences", f"{data}, {metric}", value, "", f"{PEER}: not trained to its end")
-    return Line("sequences", f"{data}, {metric}", value, "", f"{PEER}: {peer[metric]:.4f}", value / peer[metric])
+        cut.append(PEER)
+    if cut:
+        return Line("sequences", name, value, "", _not_ended(cut))
+    return Line("sequences", name, value, "", f"{PEER}: {peer[metric]:.4f}", value / peer[metric])
+
+
+def _against_plain(data: str, option: str, other: Found, plain: Found) -> Line:
+    """Return a line with an option's figure against that without it; no ratio where either was stopped by the clock."""
+    value, base = other.test["ndcg_at_10"], plain.test["ndcg_at_10"]
+    cut = [name for name, found in ((option, other), ("without", plain)) if not found.ended]
+    name = f"{data}, {option}, ndcg_at_10"
+    if cut:
+        return Line("sequences", name, value, "", _not_ended(cut))
+    return Line("sequences", name, value, "", f"without: {base:.4f}", value / base)
+
+
+def _not_ended(trainings: list[str]) -> str:
+    return f"{' and '.join(trainings)}: not trained to its end" if trainings else ""
 
 
 def read(path: Path) -> list[Items]:
@@ -125,7 +142,7 @@ def trained(users: list[Items], settings: dict[str, Any], seconds: float) -> Fou
         if worse == _PATIENCE or time.perf_counter() - began > seconds:
             break
     took = time.perf_counter() - began, time.process_time() - cpu
-    return Found(evaluate(kept[1], users, 0), kept[0], *took)
+    return Found(evaluate(kept[1], users, 0), kept[0], *took, ended=worse == _PATIENCE)
 
 
 def evaluate(trainer: Trainer, users: list[Items], held_out: int) -> dict[str, float]:
