@@ -227,22 +227,67 @@ def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run
     assert quarantine["rule"].unique().to_list() == ["future"]
 
 
-def test_a_changed_model_section_trains_that_model_alone_and_a_bad_candidate_is_held_with_a_page(
-    demo: Run, demo_runs: Path
-) -> None:
-    """Three trees instead of sixty; the network, which is no better than the champion, comes from the cache."""
+@pytest.fixture(scope="module")
+def held(demo: Run, demo_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of bad candidates: three trees instead of sixty, and models of a kind of their own that learnt nothing."""
+    packages = tmp_path_factory.mktemp("packages")
+    about = packages / "stuck_kind-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck-kind\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[shortlist.model_kinds]\nstuck = stuck_kind:KIND\n")
+    (packages / "stuck_kind.py").write_text((Path(__file__).parent / "new_kind/stuck_kind.py").read_text())
     bad = small_demo()
     bad["models"]["xgboost"] |= {"rounds": 3}
-    held = run(bad, demo_runs, until=END)
+    for name, scores in STUCK.items():
+        bad["models"][name] = {"kind": "stuck", "features": ["duration_log"], "scores": scores}
+    spec = packages / "held.yaml"
+    spec.write_text(yaml.safe_dump(bad))
+    # In a process of its own: one that has read a spec knows the kinds that there were.
+    paths = os.pathsep.join([str(packages), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_UNTIL, spec, demo_runs, END.isoformat()],
+        env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    latest = (demo_runs / "latest").resolve()
+    return Run(done.returncode, json.loads((latest / "summary.json").read_text()), latest)
+
+
+STUCK = {"stuck_constant": "constant", "stuck_two": "two-valued", "stuck_saturated": "saturated", "stuck_nan": "NaN"}
+"""Models of a kind that this test defines, by what their scores are."""
+RUN_UNTIL = """
+import sys
+from datetime import datetime
+from pathlib import Path
+from shortlist.runs.submit import run_locally
+from shortlist.spec.load import parse_spec
+spec, runs, until = sys.argv[1:]
+sys.exit(run_locally(parse_spec(Path(spec).read_text()), None, Path(runs), until=datetime.fromisoformat(until)))
+"""
+
+
+def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_held_with_a_page(
+    demo: Run, held: Run
+) -> None:
+    """The network, which is no better than the champion, comes from the cache."""
     judged = {"evaluate_slates", "score_champion", "evaluate_gates"}
     again = {"find_champion", *judged, "register", "report", "roll_out"}
-    assert executed(held) - again == {"train_xgboost", "validate_export_xgboost"}
+    new = {f"{step}_{name}" for step in ("train", "validate_export") for name in ("xgboost", *STUCK)}
+    assert executed(held) - again == new
     assert judged <= executed(held)
     assert held.summary["models"]["champion"]["auc"] == pytest.approx(
         demo.summary["models"][demo.summary["blessed"]["model"]]["auc"], abs=1e-9
     )
     assert (held.code, held.summary["failed"], held.summary["blessed"]) == (0, None, None)
     assert "Nothing blessed" in (held.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("name", "scores"), STUCK.items())
+def test_a_candidate_whose_scores_tell_nothing_is_held_and_shown(held: Run, name: str, scores: str) -> None:
+    reasons = " ".join(held.summary["reasons"][name])
+    assert "passes every gate" not in reasons
+    assert ("NaN" in reasons) == (scores == "NaN"), reasons
+    assert name in (held.folder / "report.html").read_text()
 
 
 def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
