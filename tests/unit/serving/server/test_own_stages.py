@@ -30,8 +30,6 @@ from shortlist.serving.server.service import InferenceRequest, InferenceResponse
 from shortlist.spec.load import SpecError, parse_spec
 from shortlist.storage.tables import DayTable
 
-pytestmark = pytest.mark.servers
-
 DEMO = Path(__file__).parents[4] / "pipelines" / "specs" / "demo.yaml"
 
 
