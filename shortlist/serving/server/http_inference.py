@@ -61,9 +61,8 @@ class InferenceConnection(TimedConnection):
     service: Service
     """Set by `connections_of`."""
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
-        super().send_400_response(msg)
+    def note_malformed(self) -> None:
+        """Count it."""
         self.service.metrics.count("http", HTTPStatus.BAD_REQUEST, 0.0)
 
 

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from shortlist.serving.server.admission import Admission, Place
+from shortlist.serving.server.admission import Admission, Held, Place
 from shortlist.serving.server.http_app import http_app
 from shortlist.serving.server.http_inference import connections_of
 from shortlist.serving.server.service import InferenceRequest, InferenceResponse
@@ -38,6 +38,7 @@ class Service:
         self.hold.set()
         self.error: Exception | None = None
         self.admission = Admission(Overload())
+        self.held = Held(self.settings.serving.limits.max_buffered_bytes)
 
     def outputs_of(self, model: str) -> dict[str, str]:
         return {"score": "FP32"}
