@@ -82,7 +82,7 @@ class OneOf:
         if self.by_name and isinstance(value, str):
             value = {"kind": value}
         kind = value.get("kind") if isinstance(value, dict) else None
-        kinds = self.kinds if kind is None or kind in self.kinds else self.kinds.complete()
+        kinds = self.kinds if not isinstance(kind, str) or kind in self.kinds else self.kinds.complete()
         return _union_of(tuple(kinds.values())).validate_python(value)
 
 

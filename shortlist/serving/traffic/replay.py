@@ -195,10 +195,6 @@ def _stop_with_stdin(stopped: threading.Event) -> None:
     stopped.set()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 _Waiting = tuple[float, int, str, Sequence[Any] | None, Array, Sequence[Sequence[Any]]]
 
 
@@ -234,3 +230,7 @@ class Outcomes:
                     for row, label in enumerate(labels.tolist())
                 ]
             )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -186,7 +186,7 @@ def test_a_network_that_diverges_is_a_held_candidate_and_no_stopped_run(world: W
     declared = DeclaredModel(name="dlrm", section=section)
     inputs, outputs = (world.folder / "fitted", world.folder / "table"), (tmp_path / "model", tmp_path / "scores")
     done = train_and_track(declared, world.spec.runtime, world.origin, *inputs, *outputs)
-    assert done.run and not done.rows
+    assert done.run and not done.begun
     limits = Gates(bootstrap_rounds=60, skew_rows=40)
     validate_export(*outputs, world.folder / "log", world.folder / "fitted", limits, Serving(), 1, tmp_path / "proof")
     evidence = world.folder / "log", tmp_path / "skew", tmp_path / "champion", world.folder / "popularity_scores"
