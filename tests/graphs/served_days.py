@@ -35,7 +35,7 @@ class Served(NamedTuple):
         return self.runs / "stores"
 
     @property
-    def book(self) -> Any:
+    def monitoring_store(self) -> Any:
         return open_monitoring_store(str(self.stores), self.spec.name)
 
     def users(self, day: date, label: pl.Expr, **changes: pl.Expr) -> pl.DataFrame:
