@@ -23,3 +23,10 @@ def test_tests_that_look_at_one_run_stay_together(pytestconfig: pytest.Config) -
     assert {conftest._group(path) for path in asking} == {"finished"}
     assert conftest._group(TESTS / "graphs/test_training.py") == "training"
     assert conftest._group(Path(__file__)) == ""
+
+
+def test_the_process_that_shares_tests_out_sees_their_groups(request: pytest.FixtureRequest) -> None:
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("one process runs all tests: there is nothing to share out")
+    own = Path(__file__).relative_to(TESTS).as_posix()
+    assert request.node.nodeid.endswith(f"@{own}")  # what --dist loadgroup reads
