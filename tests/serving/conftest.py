@@ -67,8 +67,6 @@ SERVING = {
     "batching": {"threads": 1},
     "log": {"flush_seconds": 0.3, "max_waiting": 300},
     "refresh_seconds": 0.5,
-    # As long as a start may take on a machine that is busy with other tests.
-    "hold_seconds": 60,
     # What waits while a server is started again must not be refused, however slow the machine is.
     "overload": {"max_wait_ms": 60_000, "max_waiting": 10_000},
     "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},

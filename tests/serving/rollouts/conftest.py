@@ -45,8 +45,6 @@ from shortlist.storage.artefacts import read_json
 USERS_RATE = 15
 """Requests per second of the users that are there whatever happens to a rollout's own replay."""
 ENVOYS = ("envoy-a", "envoy-b")
-_PATIENCE_SECONDS = 120
-"""How long these users wait for an answer: more than a server takes to start on a machine that is busy with others."""
 _UNKNOWN_SECONDS = 0.25
 """Who sends on a connection whose other end was gone for less than this, on a busy machine, cannot know of it yet."""
 _LINES_LATER_SECONDS = 1.0
@@ -57,7 +55,7 @@ class Users:
     """Sticky users who go on asking while the block runs, and what they saw."""
 
     def __init__(self, port: int, model: str, sessions: list[Session], rate: float) -> None:
-        self._endpoint = Endpoint(port=port, model=model, timeout_seconds=_PATIENCE_SECONDS)
+        self._endpoint = Endpoint(port=port, model=model)
         self._sessions, self._rate = sessions, rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._ask()))
