@@ -84,9 +84,9 @@ test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
 	@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2
 
-test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
+test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
 	@rm -rf build/pages && mkdir -p build/pages
-	@SHORTLIST_PAGES=build/pages $(BIN)/pytest -q $$(grep -rl 'page_rules import.*problems_of' tests/unit | grep -v test_page_rules)
+	@SHORTLIST_PAGES=build/pages $(BIN)/pytest -q $$(grep -rlE 'page_rules import.*(problems_of|leave_for_browser)' --include='*.py' tests/unit | grep -v test_page_rules)
 	@$(BIN)/pytest -q -rs -m browser tests/pages
 
 test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipped with the reason where there is none

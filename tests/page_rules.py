@@ -80,14 +80,16 @@ class _Rules(HTMLParser):
             self.found.append(f"an empty {tag}")
 
 
-def problems_of(page: str) -> list[str]:
-    """Return what is wrong with a page; empty when nothing is.
-
-    The page is left in the folder SHORTLIST_PAGES, where that is set, for the browser of `make test-pages`.
-    """
+def leave_for_browser(page: str, name: str) -> None:
+    """Write a page to the folder SHORTLIST_PAGES, where that is set, for the browser of `make test-pages`."""
     if folder := os.environ.get("SHORTLIST_PAGES"):
-        name = re.sub(r"\W+", "-", os.environ["PYTEST_CURRENT_TEST"].split("::", 1)[1].partition(" ")[0])
         (Path(folder) / f"{name}.html").write_text(page, encoding="utf-8")
+
+
+def problems_of(page: str) -> list[str]:
+    """Return what is wrong with a page; empty when nothing is. The page is left for the browser."""
+    test = os.environ["PYTEST_CURRENT_TEST"].split("::", 1)[1].partition(" ")[0]
+    leave_for_browser(page, re.sub(r"\W+", "-", test))
     rules = _Rules()
     rules.feed(page)
     twice = {name for name in rules.ids if rules.ids.count(name) > 1}

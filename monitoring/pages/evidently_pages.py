@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 DRIFT: Final = "drift.html"
 QUALITY: Final = "quality.html"
 _HEADING: Final = '<h1 style="margin:0;padding:12px 24px;background:#fff;color:#111;font:16px sans-serif">{}</h1>'
+_STYLE: Final = (
+    "<style>:focus-visible{outline:3px solid #1a73e8 !important;outline-offset:2px}"
+    ".for-screen-readers{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}</style>"
+)
+"""Evidently hides the outline of what has the keyboard's focus."""
+_SCRIPT: Final = Path(__file__).with_name("evidently_accessibility.js")
 
 
 def write_pages(
@@ -146,13 +152,14 @@ def _write(path: Path, title: str, draw: Callable[[], str]) -> Path:
     except Exception as error:
         raise ShortlistError(
             f"{path}: Evidently could not draw this page ({type(error).__name__}: {error}). The window's report has the"
-            " numbers; install the pinned version (requirements/run.txt) and look again for the page."
+            " numbers; install the pinned version (requirements/run.txt) and monitor again for the page."
         ) from error
     heading = _HEADING.format(escape(title))
-    html = html.replace("<head>", f"<head><title>{escape(title)}</title>", 1)
-    # Screen readers jump to a page's main part and to its heading; Evidently writes neither.
+    html = html.replace("<head>", f"<head><title>{escape(title)}</title>{_STYLE}", 1)
+    # Screen readers jump to a page's main part and to its heading; Evidently writes neither. What it draws in the
+    # browser is mended there.
     before, _, after = html.replace("<body>", f"<body><main>{heading}", 1).rpartition("</body>")
-    html = f"{before}</main></body>{after}"
+    html = f"{before}</main><script>{_SCRIPT.read_text(encoding='utf-8')}</script></body>{after}"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)
     return path

@@ -101,7 +101,8 @@ class Deployer:
         try:
             connection = self._connection()
             if connection is None:
-                return TrainingOutcome("not_promoted", number, f"To serve it: make serve SPEC={self.name}")
+                unserved = f"Version {version} was not rolled out: {self.name} is not served."
+                return TrainingOutcome("not_promoted", number, unserved)
             route = connection.fleet.serving()
             self._check(connection)
         except ShortlistError as error:

@@ -153,8 +153,8 @@ def _chosen_by(model: str, chosen: str, known: dict[str, float], choice: Choice)
     other = model if model != choice.best else chosen if chosen != choice.best else tied[0]
     tie = f"a statistical tie with '{choice.best if model != choice.best else other}': {choice.described(other)}"
     losses = ", ".join(f"{known[name]:.4f} of '{name}'" for name in sorted(known, key=lambda name: (known[name], name)))
-    verb = "chosen by" if model == chosen else "not chosen:"
-    return f"{tie}; {verb} the lowest validation log loss ({losses})"
+    verb = "chosen" if model == chosen else "not chosen"
+    return f"{tie}; {verb}, because the lowest validation log loss decides ({losses})"
 
 
 def _digests(report: GateReport) -> dict[str, str]:

@@ -25,7 +25,7 @@ _ADVICE: Final = {
     "slates": ("{page}#candidates", "the stages; then change ordering.value or ordering.diversity"),
     "infra": ("{again}", "measure again on an idle machine, or declare the limits you need in gates.infra"),
     "parity": ("{page}#gates", "the differences between training, the exported graph and Triton"),
-    "integrity": ("{again}", "make the files anew"),
+    "integrity": ("{again}", "write the files again"),
 }
 """By the gate that holds the best candidate: a command or a place, and what it is for."""
 
@@ -122,7 +122,7 @@ def _commands(
     ui = "make ui", "every run, curve and model in MLflow"
     if not summary["blessed"]:
         holding = next((one["name"] for one in summary["gates"] if one["model"] == best and not one["passed"]), "")
-        command, what = _ADVICE.get(holding, (_CHECK, "say again whether the spec is valid, and what is wrong"))
+        command, what = _ADVICE.get(holding, (_CHECK, "check the spec again, and list what is wrong"))
         candidates = _section(given.get("retrieval")).get("candidates", 500)
         values = {"spec": spec, "log": f" --data {location}" if location else "", "model": best, "page": page}
         advised = command.format(**values, again=again, more=2 * candidates)
@@ -130,7 +130,7 @@ def _commands(
     stages = bool(summary.get("stages"))
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
     tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
-    funnel = [(f"{page}#candidates", "what each stage of a request leaves of the items that users take")]
+    funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
     return [serve, *(funnel if stages else []), *([tune] if summary.get("notice") else []), ui, (again, _AGAIN)]
 
 

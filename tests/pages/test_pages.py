@@ -1,4 +1,8 @@
-"""Every HTML page in a real browser: axe, the width of the page, the keyboard's focus; `make test-pages` runs it."""
+"""Every HTML page in a real browser, before and after the use of its controls; `make test-pages` runs it.
+
+Checked are axe's rules, the width of the page and the keyboard's focus. Evidently's pages of drift and quality are
+among the pages; no rule is left out for any.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,13 @@ def test_no_page_breaks_a_rule(kind: str, found: list[dict[str, Any]]) -> None:
 def test_every_page_was_opened_in_every_way_and_has_something_to_reach(found: list[dict[str, Any]]) -> None:
     visited = [one for one in found if one["kind"] == "visited"]
     assert len(visited) == WAYS * len(PAGES)
-    assert all(int(one["text"]) > 0 for one in visited)
+    assert all(int(one["text"].split()[0]) > 0 for one in visited)
+
+
+def test_evidently_s_pages_are_among_them_and_their_controls_are_used(found: list[dict[str, Any]]) -> None:
+    controls = {Path(one["page"]).stem: int(one["text"].split()[1]) for one in found if one["kind"] == "visited"}
+    assert controls["evidently-drift"] >= 5  # theme, order of rows, details, their tabs, rows per page
+    assert controls["evidently-quality"] >= 1
 
 
 def test_a_broken_page_is_found(tmp_path: Path) -> None:
@@ -66,3 +76,12 @@ def test_a_broken_page_is_found(tmp_path: Path) -> None:
     assert {kind: sum(one["kind"] == kind for one in lines) for kind in ("axe", "overflow", "focus", "script")} == {
         "axe": WAYS, "overflow": WAYS, "focus": WAYS, "script": WAYS,
     }  # fmt: skip
+
+
+def test_what_is_broken_behind_a_control_is_found(tmp_path: Path) -> None:
+    (tmp_path / "closed.html").write_text(
+        "<!doctype html><html lang='en'><head><title>x</title></head><body><main><h1>x</h1>"
+        "<details><summary>more</summary><img src='data:,'></details></main></body></html>"
+    )
+    lines = [one for one in checked([tmp_path / "closed.html"]) if one["kind"] != "visited"]
+    assert [(one["kind"], one["text"].split()[0]) for one in lines] == [("axe", "image-alt")] * WAYS

@@ -58,13 +58,13 @@ def test_of_two_that_chance_may_have_parted_the_lower_log_loss_is_chosen_and_sai
     found = chosen(limits, trees=write("trees", validation), network=write("network", nearly))
     assert found.choice is not None and found.choice.tied == {"trees", "network"}
     assert found.blessed is not None and found.blessed.model == "network"
-    losses = "the lowest validation log loss (0.5100 of 'network', 0.5200 of 'trees')"
+    losses = "because the lowest validation log loss decides (0.5100 of 'network', 0.5200 of 'trees')"
     assert (
         "a statistical tie with" in found.reasons["network"][0]
         and "a statistical tie with" in found.reasons["trees"][0]
     )
-    assert found.reasons["network"][0].endswith(f"; chosen by {losses}")
-    assert found.reasons["trees"][0].endswith(f"; not chosen: {losses}")
+    assert found.reasons["network"][0].endswith(f"; chosen, {losses}")
+    assert found.reasons["trees"][0].endswith(f"; not chosen, {losses}")
 
 
 def test_rows_that_a_candidate_has_learnt_do_not_choose(

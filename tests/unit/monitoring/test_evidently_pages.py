@@ -24,7 +24,7 @@ from monitoring.windows.live_window import LiveWindow
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import DriftLimits
 from tests.page_rules import HOSTILE as ANY_PAGES
-from tests.page_rules import injected
+from tests.page_rules import injected, leave_for_browser
 
 KINDS: dict[str, Kind] = {
     "item_id": "categorical", "device": "categorical", "duration": "numeric", "age": "numeric", "tags": "tags",
@@ -99,7 +99,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         patch.setattr("socket.getaddrinfo", refuse)
         live = window_of(traffic(1_000, seed=2, phone=0.1))
         written = write_pages(live, REFERENCE, "xgboost", KINDS, tmp_path_factory.mktemp("pages"), 600, 0, findings)
-    return {path.name: path.read_text(encoding="utf-8") for path in written}
+    html = {path.name: path.read_text(encoding="utf-8") for path in written}
+    for name, page in html.items():
+        leave_for_browser(page, f"evidently-{Path(name).stem}")
+    return html
 
 
 def test_both_pages_say_what_they_show(pages: dict[str, str]) -> None:
@@ -258,7 +261,7 @@ def test_an_empty_window_has_nothing_to_draw(tmp_path: Path) -> None:
 def test_a_failing_evidently_is_a_message_and_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "evidently", None)  # as if it were not installed
     with pytest.raises(
-        ShortlistError, match=r"drift\.html: Evidently could not draw .*ModuleNotFoundError.*look again"
+        ShortlistError, match=r"drift\.html: Evidently could not draw .*ModuleNotFoundError.*monitor again"
     ):
         write_pages(window_of(traffic(200, seed=6)), REFERENCE, "xgboost", KINDS, tmp_path / "pages")
     assert not list(tmp_path.rglob("*.html"))
