@@ -9,7 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from tritonclient import grpc as triton_grpc
 
 from shortlist.deployment.refreshed_releases import refresh_releases
 from shortlist.deployment.why import explain
@@ -52,6 +54,25 @@ def test_a_release_that_orders_otherwise_is_promoted_and_every_slate_can_be_expl
         assert f"version {version}, stable" in text and "retrieval  50 candidates" in text
 
 
+def test_slates_come_over_grpc_too(live: Any) -> None:
+    client = triton_grpc.InferenceServerClient(f"127.0.0.1:{live.stack.port}")
+    inputs = []
+    for name, number in {"k": 5, "user_id": 7}.items():
+        inputs.append(triton_grpc.InferInput(name, [1], "INT64"))
+        inputs[-1].set_data_from_numpy(np.array([number]))
+    try:
+        headers = {"x-request-id": "over-grpc", "x-shortlist-user": "7"}
+        slate = client.infer(f"{live.world.spec.name}.recommend", inputs, headers=headers)
+    finally:
+        client.close()
+    items = slate.as_numpy("item_id").tolist()
+    assert slate.as_numpy("position").tolist() == [1, 2, 3, 4, 5]
+    request = pl.col("request_id") == "over-grpc"
+    live.until(lambda: live.predictions().filter(request).height == 1, "the slate was not logged")
+    row = live.predictions().filter(request).to_dicts()[0]
+    assert (row["items"], row["user"], row["version"]) == (items, "7", live.champion)
+
+
 def test_more_items_than_there_are_is_the_clients_mistake(live: Any) -> None:
     try:
         recommended(live, "too-many", 1_000_000)
@@ -68,8 +89,9 @@ def test_a_refresh_reaches_the_servers_and_slates_name_the_release_that_made_the
     try:
         items = refresh_releases(world.origin, world.spec.data, world.log, "", tmp_path / "releases", 1)
         made = announced_releases(place)
-        tags = [world.origin.tracker.registry.tags_of(world.versions[name]) for name in ("first", "second")]
-        assert set(made) == {one["release"] for one in tags} and items > 50
+        registry = world.origin.tracker.registry
+        served = {registry.version_of(alias) for alias in ("champion", "candidate")}
+        assert set(made) == {registry.tags_of(version)["release"] for version in served} and items > 50
         refreshed = pl.col("slate:release").is_in([one.digest for one in made.values()])
 
         def is_logged() -> bool:
