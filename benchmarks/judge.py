@@ -196,7 +196,7 @@ def reading() -> list[Line]:
         lines = seconds(lambda: found.extend(len(of_rollout(part, "r")) for part in log.read()))
         assert sum(found) == REQUESTS, f"{sum(found)} of {REQUESTS} lines"
         before = _resident_mib()
-        reader = EvidenceReader(places, "r", len(POLICY.steps), top=1)
+        reader = EvidenceReader(places, "r", len(POLICY.steps), kpi=KPI())
         poll, again = seconds(reader.poll), seconds(reader.poll)
         snapshot = min(seconds(reader.snapshot) for _ in range(5))
         evidence = reader.snapshot()

@@ -9,6 +9,7 @@ from components.image import PIPELINE_IMAGE
 def roll_out(
     version: str,
     name: str,
+    data: str,
     serving: str,
     gates: str,
     runtime: str,
@@ -21,6 +22,7 @@ def roll_out(
     from monitoring.monitoring_store import open_monitoring_store
     from shortlist.deployment.deployer import Deployer
     from shortlist.spec.cluster import Cluster
+    from shortlist.spec.data import Data
     from shortlist.spec.gates import Gates
     from shortlist.spec.runtime import Runtime
     from shortlist.spec.serving import Serving
@@ -32,7 +34,8 @@ def roll_out(
             update={"cluster": Cluster.model_validate_json(cluster)}
         )
         sections = Serving.model_validate_json(serving), Gates.model_validate_json(gates)
-        ending = Deployer(RunContext(name=name, stores=stores), *sections, where).after_training(version)
+        labels = Data.model_validate_json(data).labels
+        ending = Deployer(RunContext(name=name, stores=stores), *sections, where, labels).after_training(version)
         note(ending.sentence)
         if cause.get("key"):  # a decision started this training, and waits to hear of it
             open_monitoring_store(stores, name).finish(cause["key"], ending.state, ending.version, ending.sentence)

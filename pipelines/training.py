@@ -258,6 +258,7 @@ def training_graph(*, wide: bool) -> Callable[..., Any]:
                 cached=False,
                 version=version,
                 name=name,
+                data=data,
                 serving=serving,
                 gates=gates,
                 runtime=runtime,

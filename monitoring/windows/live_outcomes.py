@@ -14,7 +14,7 @@ from shortlist.contracts import label_column
 from shortlist.serving.log.logs import outcome_name
 from shortlist.spec.data import Data
 from shortlist.spec.log_shape import FurtherLabel
-from shortlist.storage.positive_rows import is_positive
+from shortlist.storage.positive_rows import is_further_positive
 
 READ: Final = ("time", "request_id", "row", "label")
 """Columns of the outcome log that are needed."""
@@ -105,8 +105,7 @@ def read_columns(data: Data) -> tuple[str, ...]:
 
 
 def _further(label: FurtherLabel) -> pl.Expr:
-    value = pl.col(outcome_name(label.column))
-    return value == 1 if label.positive is None else is_positive(value, label.positive)
+    return is_further_positive(pl.col(outcome_name(label.column)), label)
 
 
 def _last_ones(outcomes: pl.DataFrame) -> pl.DataFrame:

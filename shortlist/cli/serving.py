@@ -170,7 +170,7 @@ def _deployer(spec: str, runs: Path) -> LocalDeployer:
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec))
-    return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+    return LocalDeployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
 def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
@@ -189,7 +189,7 @@ def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
             f"--target: got '{target}', but spec '{loaded.name}' says runtime.target: {declared}; its versions and"
             " their rollouts are there. Declare the other one in the spec (runtime.profile: cluster for KServe)."
         )
-    return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime)
+    return Deployer(_run_context(loaded, runs), loaded.serving, loaded.gates, loaded.runtime, loaded.data.labels)
 
 
 def _run_context(spec: Spec, runs: Path) -> RunContext:

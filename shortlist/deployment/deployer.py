@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Literal, NamedTuple
 
@@ -15,8 +15,9 @@ from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import open_rollouts
 from shortlist.spec.gates import Gates
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.serving import Serving
+from shortlist.spec.serving import Serving, check_guards
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.training.training import RunContext
 
@@ -40,12 +41,26 @@ class Deployer:
         serving: The spec's section.
         gates: The spec's section; names the load of the infra gate.
         runtime: The spec's section; names the fleet.
+        labels: The spec's further labels (`data.labels`), which the canary's guards name.
 
     Raises:
-        ShortlistError: The fleet is on other machines, and the prediction log on this one.
+        ShortlistError: The fleet is on other machines, and the prediction log on this one; or a guard names a label
+            that is not declared.
     """
 
-    def __init__(self, run: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        run: RunContext,
+        serving: Serving,
+        gates: Gates,
+        runtime: Runtime,
+        labels: Mapping[str, FurtherLabel] | None = None,
+    ) -> None:
+        self._labels = labels or {}
+        try:
+            check_guards(serving.canary, self._labels)
+        except ValueError as error:
+            raise ShortlistError(str(error)) from None
         stores = StorageConfig.parse(run.stores)
         self.name = run.name
         self.context = FleetContext(run.name, stores, serving, gates, runtime)
@@ -140,4 +155,4 @@ class Deployer:
             on_change=on_change,
             poll_seconds=connection.poll_seconds,
         )
-        return RolloutCommands(self.rollouts, self.context.serving.canary, tools)
+        return RolloutCommands(self.rollouts, self.context.serving.canary, tools, self._labels)

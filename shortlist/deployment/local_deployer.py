@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.traffic.example import example_requests
 from shortlist.serving.traffic.replay import describe, replay
 from shortlist.spec.gates import Gates
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.training.training import RunContext
@@ -32,10 +34,18 @@ class LocalDeployer(Deployer):
         serving: The spec's section.
         gates: The spec's section.
         runtime: The spec's section; names the online store.
+        labels: The spec's further labels.
     """
 
-    def __init__(self, run: RunContext, serving: Serving, gates: Gates, runtime: Runtime) -> None:
-        super().__init__(run, serving, gates, runtime.model_copy(update={"target": StackSection()}))
+    def __init__(
+        self,
+        run: RunContext,
+        serving: Serving,
+        gates: Gates,
+        runtime: Runtime,
+        labels: Mapping[str, FurtherLabel] | None = None,
+    ) -> None:
+        super().__init__(run, serving, gates, runtime.model_copy(update={"target": StackSection()}), labels)
 
     def serve(self, port: int = 0, on_change: OnChange = lambda _: None) -> tuple[Stack, RolloutRecord | None]:
         """Bring the stack up, with the versions it had; with none yet, roll the champion out as the first.

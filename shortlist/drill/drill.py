@@ -81,7 +81,7 @@ class _Loop:
         self.state = RunsFolder.open(runs)
         self.days: list[Day] = []
         self._origin = RunContext(name=spec.name, stores=str(self.state.stores))
-        self.deployer = LocalDeployer(self._origin, spec.serving, spec.gates, spec.runtime)
+        self.deployer = LocalDeployer(self._origin, spec.serving, spec.gates, spec.runtime, spec.data.labels)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
         self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec

@@ -26,7 +26,7 @@ from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.artefacts import atomic_folder, read_json
 from shortlist.storage.groups import check_all_days_grouped
-from shortlist.storage.positive_rows import is_positive
+from shortlist.storage.positive_rows import is_further_positive
 from shortlist.storage.tables import DayPart, DayTable, DayTableWriter, pieces_of
 from shortlist.system.prefetch import prefetch, results
 from shortlist.system.progress import progress
@@ -185,9 +185,7 @@ def _beside(rows: pl.DataFrame, planned: Plan, labels: Labels) -> list[pl.Expr]:
 
 def _further_label(label: FurtherLabel) -> pl.Expr:
     """Return 1 where a further label's column says so, else 0; a row without a value did not have that outcome."""
-    value = pl.col(label.column)
-    found = value == 1 if label.positive is None else is_positive(value, label.positive)
-    return found.fill_null(value=False).cast(pl.Int8)
+    return is_further_positive(pl.col(label.column), label).fill_null(value=False).cast(pl.Int8)
 
 
 def _slice(name: str, planned: Plan) -> pl.Expr:

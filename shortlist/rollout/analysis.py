@@ -16,7 +16,7 @@ from shortlist.rollout.checks import (
     readiness,
     scores,
 )
-from shortlist.rollout.checks_kpi import kpi
+from shortlist.rollout.checks_kpi import guards, kpi
 from shortlist.rollout.checks_users import disconnects, refusals, slates
 from shortlist.rollout.events import Decision
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
@@ -92,6 +92,7 @@ def _checks(evidence: RolloutEvidence, policy: Canary, step: int, health: Health
         logging(now, policy, step),
         distribution(evidence, policy, step),
         kpi(evidence, policy, step),
+        *guards(evidence, policy, step),
     )
 
 

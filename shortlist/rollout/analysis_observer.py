@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from shortlist.evaluation.records import Interval
+from shortlist.rollout import sequential
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
 from shortlist.rollout.checks import Check, Health
-from shortlist.rollout.checks_kpi import interval
+from shortlist.rollout.checks_kpi import guard_interval, interval
 from shortlist.rollout.evidence import RolloutEvidence, TrackEvidence
 from shortlist.rollout.evidence_reader import EvidenceReader
-from shortlist.rollout.observations import CheckResult, Observation, Requests, Track
+from shortlist.rollout.observations import CheckResult, GuardedRates, Observation, Requests, Track
+from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Difference
 from shortlist.spec.serving import Canary
 
 _PASSED = {"ok": True, "wait": None, "breach": False}
@@ -49,8 +51,6 @@ class AnalysisObserver:
 def observation(evidence: RolloutEvidence, policy: Canary, step: int, judgement: StepAnalysis) -> Observation:
     """Return what was seen and said in the form in which it is kept."""
     now, kpi = evidence.at(step), evidence.kpi
-    between = interval(kpi, policy)
-    known = np.isfinite([between.low, between.value, between.high]).all()
     return Observation(
         decision=judgement.decision,
         reason=judgement.reason,
@@ -58,9 +58,30 @@ def observation(evidence: RolloutEvidence, policy: Canary, step: int, judgement:
         stable=_track(now.stable, kpi.stable_mean),
         canary=_track(now.canary, kpi.canary_mean),
         canary_share=now.canary_share,
-        kpi_difference=Interval(low=between.low, value=between.value, high=between.high) if known else None,
+        kpi_difference=_kept(interval(kpi, policy)),
+        guards=tuple(_rates(label, evidence.guards.get(label, NO_DIFFERENCE), policy) for label in policy.guards),
         requests=requests_of(evidence),
     )
+
+
+def _rates(label: str, seen: Difference, policy: Canary) -> GuardedRates:
+    guard = policy.guards[label]
+    return GuardedRates(
+        label=label,
+        stable=_finite(seen.stable_mean),
+        canary=_finite(seen.canary_mean),
+        difference=_kept(guard_interval(label, seen, policy)),
+        allowed=guard.allowed,
+        relative=guard.is_relative,
+    )
+
+
+def _kept(between: sequential.Interval) -> Interval | None:
+    return Interval(low=between.low, value=between.value, high=between.high) if between.is_bounded else None
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def requests_of(evidence: RolloutEvidence) -> Requests:
@@ -86,7 +107,7 @@ def _track(track: TrackEvidence, kpi: float) -> Track:
         disconnected=track.disconnected,
         p99_ms=track.latencies.quantile_ms(0.99),
         users=track.users,
-        kpi=kpi if np.isfinite(kpi) else None,
+        kpi=_finite(kpi),
         slates=track.slates,
         hit_rate=track.hit_rate,
         clicks_per_slate=track.clicks_per_slate,

@@ -36,6 +36,8 @@ class SimulatedTraffic:
     """Share of requests whose client does not wait for the answer."""
     mistaken_users: float = 0.0
     """Share of users half of whose requests are wrong, whoever serves."""
+    further: float = 0.1
+    """Mean over users of every label that the policy guards; a user's own rate is in proportion to that of the KPI."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Faults:
     """How the canary differs from the stable track; the default is equally good."""
 
     kpi_drop: float = 0.0
+    further_drop: float = 0.0
+    """Of every label that the policy guards, absolute."""
     error_rate: float = 0.0
     nan_rate: float = 0.0
     slowdown: float = 1.0
@@ -132,6 +136,9 @@ class _Rollout:
         self.gone, self.refused, self.empty = (np.zeros((world.users, steps), dtype=np.bool_) for _ in range(3))
         self.mistaken = np.random.default_rng([seed, 1]).random(world.users) < world.mistaken_users
         self.tracks = [(_Counts(), _Counts()) for _ in policy.steps]
+        self.further = np.random.default_rng([seed, 2])
+        self.guarded = {label: np.zeros((world.users, steps)) for label in policy.guards}
+        """Positives of every label, shape (users, steps)."""
 
     def go_on(self, step: int, seconds: float) -> None:
         """Play the requests of some time."""
@@ -154,6 +161,10 @@ class _Rollout:
         clicked = self.random.random(user.size) < rate
         self.shown[:, step] += np.bincount(user[good], minlength=self.world.users)
         self.positive[:, step] += np.bincount(user[good & clicked], minlength=self.world.users)
+        for positive in self.guarded.values():
+            chance = self.rate[user] / self.world.kpi * self.world.further - self.faults.further_drop * on_canary
+            met = self.further.random(user.size) < chance
+            positive[:, step] += np.bincount(user[good & met], minlength=self.world.users)
 
     def _answered(self, user: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
         """Return the users of requests that are not refused; note who was refused, and whose slates are empty."""
@@ -214,7 +225,10 @@ class _Rollout:
             _whole([step.canary for step in steps]),
         )
         kpi = difference(UserValues(self.shown, self.positive, self.canary))
-        return RolloutEvidence("simulated", tuple(steps), whole, kpi)
+        guards = {
+            label: difference(UserValues(self.shown, positive, self.canary)) for label, positive in self.guarded.items()
+        }
+        return RolloutEvidence("simulated", tuple(steps), whole, kpi, guards=guards)
 
 
 def play(

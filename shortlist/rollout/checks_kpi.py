@@ -1,4 +1,4 @@
-"""The check of what users do: is the canary worse, is it shown not to be, or is it too early to say?"""
+"""The checks of what users do: is the canary worse, is it shown not to be, or is it too early to say?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from shortlist.rollout.checks import Check
 from shortlist.rollout.evidence import RolloutEvidence, kpi_summary
 from shortlist.rollout.sequential import Interval, mixture_interval
-from shortlist.rollout.sequential_difference import Difference
+from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Difference, ratio_interval
 from shortlist.spec.serving import Canary
 
 FEWEST_USERS: Final = 10
@@ -27,24 +27,69 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
         reason = "steps: [100] leaves no stable track to compare with; declare a smaller step before it"
         return Check("kpi", "breach", reason)
     between = interval(seen, policy)
-    numbers = kpi_summary(seen)
-    if np.isfinite(between.low):
-        numbers |= {"low": between.low, "high": between.high}
+    numbers = kpi_summary(seen) | _bounds(between)
+    shown = _shown("KPI", between, seen, policy)
     if between.high < 0:
-        return Check("kpi", "breach", f"{_difference(seen, between, policy)}: the canary is worse", numbers)
-    missing = _missing(seen, policy, last=step >= len(policy.steps) - 2)
-    if missing:
+        return Check("kpi", "breach", f"{shown}: the canary is worse", numbers)
+    is_last = step >= len(policy.steps) - 2
+    if missing := _missing(seen, policy, is_last):
         return Check("kpi", "wait", missing, numbers)
-    if step >= len(policy.steps) - 2 and between.low <= -limits.max_drop:
-        reason = f"{_difference(seen, between, policy)}: a drop of {limits.max_drop:g} is not ruled out yet"
-        return Check("kpi", "wait", reason, numbers)
-    return Check("kpi", "ok", _difference(seen, between, policy), numbers)
+    if is_last and between.low <= -limits.max_drop:
+        return Check("kpi", "wait", f"{shown}: a drop of {limits.max_drop:g} is not ruled out yet", numbers)
+    return Check("kpi", "ok", shown, numbers)
+
+
+def guards(evidence: RolloutEvidence, policy: Canary, step: int) -> tuple[Check, ...]:
+    """Return a check per guard: breach when its label is shown to fall by more than allowed; wait as the KPI does."""
+    return tuple(_guard(name, evidence.guards.get(name, NO_DIFFERENCE), policy, step) for name in policy.guards)
+
+
+def _guard(label: str, seen: Difference, policy: Canary, step: int) -> Check:
+    guard, name = policy.guards[label], f"guard {label}"
+    between = guard_interval(label, seen, policy)
+    numbers = kpi_summary(seen) | _bounds(between) | {"allowed": guard.allowed, "relative": guard.is_relative}
+    shown = _shown(label, between, seen, policy, guard.is_relative)
+    allowed = f"{100 * guard.allowed:g}% of the stable track's" if guard.is_relative else f"{guard.allowed:g}"
+    if between.high < -guard.allowed:
+        return Check(name, "breach", f"{shown}: it falls by more than {allowed}", numbers)
+    is_last = step >= len(policy.steps) - 2
+    if missing := _missing(seen, policy, is_last):
+        return Check(name, "wait", f"{label}: {missing}", numbers)
+    if is_last and between.low <= -guard.allowed:
+        return Check(name, "wait", f"{shown}: a drop of {allowed} is not ruled out yet", numbers)
+    return Check(name, "ok", shown, numbers)
 
 
 def interval(seen: Difference, policy: Canary) -> Interval:
     """Return the interval of the canary's KPI minus the stable track's; unbounded while there are too few users."""
-    few = min(seen.stable_users, seen.canary_users) < FEWEST_USERS
-    return mixture_interval(seen.value, np.inf if few else seen.variance, policy.kpi.alpha, policy.kpi.scale)
+    return mixture_interval(seen.value, _known_variance(seen), policy.alpha_of_test, policy.kpi.scale)
+
+
+def guard_interval(label: str, seen: Difference, policy: Canary) -> Interval:
+    """Return the interval of a guard's label, in the unit of its limit; unbounded while there are too few users.
+
+    Args:
+        label: Of the guard.
+        seen: What is known of the label.
+        policy: The declared rollout.
+
+    Returns:
+        Of the canary's rate minus the stable track's; where the limit is relative, of the first as a share of the
+        second, less 1.
+    """
+    guard, alpha = policy.guards[label], policy.alpha_of_test
+    scale = policy.kpi.scale if guard.scale is None else guard.scale
+    if not guard.is_relative:
+        return mixture_interval(seen.value, _known_variance(seen), alpha, scale)
+    return ratio_interval(seen.contrast if np.isfinite(_known_variance(seen)) else None, alpha, scale)
+
+
+def _known_variance(seen: Difference) -> float:
+    return float("inf") if min(seen.stable_users, seen.canary_users) < FEWEST_USERS else seen.variance
+
+
+def _bounds(between: Interval) -> dict[str, float]:
+    return {"low": between.low, "high": between.high} if between.is_bounded else {}
 
 
 def _missing(seen: Difference, policy: Canary, last: bool) -> str:
@@ -58,9 +103,12 @@ def _missing(seen: Difference, policy: Canary, last: bool) -> str:
     return ""
 
 
-def _difference(seen: Difference, between: Interval, policy: Canary) -> str:
+def _shown(what: str, between: Interval, seen: Difference, policy: Canary, relative: bool = False) -> str:
     users = f"{seen.canary_users:,} and {seen.stable_users:,} users"
-    level = f"{1 - policy.kpi.alpha:.0%} at every look"
-    if not np.isfinite(between.low):
-        return f"KPI difference not known yet ({users} with outcomes)"
-    return f"KPI difference {seen.value:+.4f} in [{between.low:+.4f}, {between.high:+.4f}] ({level}; {users})"
+    if not between.is_bounded:
+        return f"{what} difference not known yet ({users} with outcomes)"
+    value, low, high = (
+        f"{one:+.1%}" if relative else f"{one:+.4f}" for one in (between.value, between.low, between.high)
+    )
+    level = f"{100 * (1 - policy.alpha_of_test):.4g}% at every look"
+    return f"{what} difference {value} in [{low}, {high}] ({level}; {users})"

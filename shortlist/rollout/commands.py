@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,6 +13,7 @@ from shortlist.rollout.operator_commands import OperatorCommand
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
 _OBEYED_SECONDS: Final = 180.0
@@ -24,12 +26,20 @@ class RolloutCommands:
         rollouts: Where they are kept.
         policy: Steps, patience and limits of new ones.
         tools: What a controller works with.
+        labels: Further labels of the spec (`data.labels`), those of the policy's guards among them.
     """
 
-    def __init__(self, rollouts: Rollouts, policy: Canary, tools: ControllerContext) -> None:
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        policy: Canary,
+        tools: ControllerContext,
+        labels: Mapping[str, FurtherLabel] | None = None,
+    ) -> None:
         self._rollouts = rollouts
         self._policy = policy
         self._tools = tools
+        self._guarded = {name: (labels or {})[name] for name in policy.guards}
 
     def canary(self, version: int | None = None) -> RolloutRecord:
         """Roll a version out step by step; a rollout whose controller died is brought to its end instead.
@@ -146,6 +156,7 @@ class RolloutCommands:
                 kind=checked.kind,
                 digest=checked.digest,
                 policy=self._policy,
+                labels=self._guarded,
                 returning=returning,
             )
         )

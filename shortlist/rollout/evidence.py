@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,6 +169,8 @@ class RolloutEvidence:
     whole: StepEvidence
     kpi: Difference
     accounting: RequestAccounting = RequestAccounting()
+    guards: Mapping[str, Difference] = field(default_factory=dict)
+    """What users did by each guard's label."""
 
     def at(self, step: int) -> StepEvidence:
         """Return what is known of a step."""
@@ -188,6 +190,7 @@ class RolloutEvidence:
             "steps": _summaries(self.steps),
             "whole": self.whole.summary(),
             "kpi": kpi_summary(self.kpi),
+            "guards": {label: kpi_summary(seen) for label, seen in self.guards.items()},
             "requests": {
                 "total": self.whole.stable.requests + self.whole.canary.requests,
                 "failed_stable": self.whole.stable.failed,

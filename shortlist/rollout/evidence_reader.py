@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
 
+from shortlist.contracts import label_column
 from shortlist.rollout.evidence import RequestAccounting, RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_access import AccessLog, AccessLogSource, of_rollout
+from shortlist.rollout.evidence_guards import GuardedLabel
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 from shortlist.rollout.evidence_users import SeenUsers, Users
 from shortlist.rollout.log_parts import PartReader, is_routed_by_user
 from shortlist.rollout.sequential_difference import UserValues, difference, mean_of_users
 from shortlist.rollout.track_counts import TrackCounts
+from shortlist.serving.log.logs import outcome_name
 from shortlist.serving.paths import ServingPaths
+from shortlist.spec.log_shape import FurtherLabel
+from shortlist.spec.serving import KPI
+from shortlist.storage.positive_rows import is_further_positive
 
 ACCESS_LOGS: Final = ("envoy-a.access.jsonl", "envoy-b.access.jsonl")
 _PREDICTIONS: Final = (
@@ -45,11 +51,11 @@ class EvidenceReader:
         places: ServingPaths,
         rollout: str,
         steps: int,
-        top: int,
+        kpi: KPI,
         sampled: Callable[[str], bool] | None = None,
         access: Sequence[AccessLogSource] | None = None,
         since: datetime | None = None,
-        slate: Literal["hits", "clicks"] = "hits",
+        guarded: Mapping[str, FurtherLabel] | None = None,
     ) -> None:
         """Prepare to read; nothing is opened yet.
 
@@ -57,11 +63,11 @@ class EvidenceReader:
             places: Where the logs are.
             rollout: Its id.
             steps: How many it has.
-            top: Items that are shown of a request that brought its candidates.
+            kpi: What is counted.
             sampled: Whether the prediction log takes a request, by its id; None when it takes all.
             access: What tells of requests; by default both Envoys' access logs.
             since: When it began: far older parts of the logs are left alone.
-            slate: What a slate counts; see `OutcomeJoin`.
+            guarded: Further labels that are counted as it is, by name.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
         self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
@@ -69,11 +75,21 @@ class EvidenceReader:
             places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
         )
         outcomes = ("request_id", "row", "label")
+        labels = guarded or {}
         self._outcomes = PartReader(
-            places.outcomes, outcomes, "request_id", lambda ids: self._join.knows(ids.hash()), since
+            places.outcomes,
+            outcomes,
+            "request_id",
+            lambda ids: self._join.knows(ids.hash()),
+            since,
+            {
+                label_column(name): is_further_positive(pl.col(outcome_name(label.column)), label)
+                for name, label in labels.items()
+            },
         )
+        self._guarded = {name: GuardedLabel(label_column(name), kpi) for name in labels}
         self._tallies: dict[tuple[int, bool], TrackCounts] = {}
-        self._ledger, self._users, self._join = RequestAccountant(), Users(), OutcomeJoin(top, slate)
+        self._ledger, self._users, self._join = RequestAccountant(), Users(), OutcomeJoin(kpi.top, kpi.slate)
         self._arrivals, self._settled = TrackAligner(last=steps - 1), Settled()
 
     def poll(self) -> None:
@@ -84,7 +100,8 @@ class EvidenceReader:
         for rows in self._predictions.read():
             self._add_predictions(rows.filter(pl.col("rollout") == self._rollout))
         for rows in self._outcomes.read():
-            self._join_outcomes(pl.DataFrame(schema=REQUESTS), rows)
+            named = rows.with_columns(pl.col("request_id").hash().alias("request"))
+            self._join_outcomes(pl.DataFrame(schema=REQUESTS), named)
 
     def snapshot(self) -> RolloutEvidence:
         """Return what has been read."""
@@ -97,6 +114,7 @@ class EvidenceReader:
             whole=self._both(steps, self._users.seen_at_all(), sum(flapped.values()), values),
             kpi=difference(values),
             accounting=self._ledger.accounting(self._unreadable()),
+            guards={name: label.difference(self._steps) for name, label in self._guarded.items()},
         )
 
     def _both(
@@ -159,9 +177,10 @@ class EvidenceReader:
         self._join_outcomes(rows.filter("good").select(REQUESTS.names()), pl.DataFrame(schema=OUTCOMES))
 
     def _join_outcomes(self, requests: pl.DataFrame, outcomes: pl.DataFrame) -> None:
-        if "request_id" in outcomes.columns:
-            outcomes = outcomes.select(pl.col("request_id").hash().alias("request"), "row", "label").cast(OUTCOMES)
-        changes = self._join.add(requests.cast(REQUESTS), outcomes)
+        requests = requests.cast(REQUESTS)
+        for label in self._guarded.values():
+            label.add(requests, outcomes)
+        changes = self._join.add(requests, outcomes.select(OUTCOMES.names()).cast(OUTCOMES))
         for (step, canary), part in changes.group_by("step", "canary"):
             self._tally(step, canary).add_outcomes(part)
         self._users.show(changes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -37,6 +37,7 @@ class PartReader:
         key: str,
         belongs: Callable[[pl.Series], bool],
         since: datetime | None = None,
+        derived: Mapping[str, pl.Expr] | None = None,
     ) -> None:
         """Prepare to read.
 
@@ -46,8 +47,10 @@ class PartReader:
             key: Column that says whether a part has anything to do with the rollout ...
             belongs: ... as this tells from its values.
             since: When the rollout began; None reads everything that is there.
+            derived: Further columns by name, of columns that a part may lack; these are null there.
         """
         self._folder, self._columns = folder, list(columns)
+        self._derived = [one.alias(name) for name, one in (derived or {}).items()]
         self._key, self._belongs = key, belongs
         self._oldest = None if since is None else since - _CLOCKS_APART
         self._last: dict[Path, tuple[int, str]] = {}
@@ -58,7 +61,7 @@ class PartReader:
         """Yield the rows of the parts written since the last reading."""
         frames: list[pl.DataFrame] = []
         for path in self._new():
-            frame = self._rows(path, self._columns)
+            frame = self._rows(path, self._columns, self._derived)
             if frame is not None:
                 frames.append(frame)
             if sum(one.height for one in frames) >= ROWS:
@@ -92,11 +95,13 @@ class PartReader:
             return False
         return frame.filter(pl.col("time") >= moment).is_empty()
 
-    def _rows(self, path: Path, columns: list[str]) -> pl.DataFrame | None:
+    def _rows(self, path: Path, columns: list[str], derived: Sequence[pl.Expr] = ()) -> pl.DataFrame | None:
+        wanted = {*columns, *(name for one in derived for name in one.meta.root_names())}
+        optional = _LATER.keys() | wanted - {*columns}
         try:
-            there = [name for name in columns if name not in _LATER or name in pl.read_parquet_schema(path)]
-            missing = [pl.lit(None, _LATER[name]).alias(name) for name in columns if name not in there]
-            return pl.read_parquet(path, columns=there).with_columns(missing).select(columns)
+            there = wanted & pl.read_parquet_schema(path).keys()
+            missing = [pl.lit(None, _LATER.get(name)).alias(name) for name in (wanted - there) & optional]
+            return pl.read_parquet(path, columns=sorted(there)).with_columns(missing).select(*columns, *derived)
         except FileNotFoundError:  # an old part that its owner removed
             return None
         except (pl.exceptions.PolarsError, OSError):

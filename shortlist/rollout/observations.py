@@ -34,6 +34,22 @@ class Track(Record):
     """Positive labels per slate, likewise."""
 
 
+class GuardedRates(Record):
+    """A guard's label on both tracks, over the rollout so far."""
+
+    label: str
+    stable: float | None = None
+    """Mean of the users' values; None without outcomes."""
+    canary: float | None = None
+    difference: Interval | None = None
+    """Canary less stable, as a share of stable where the limit is one; with bounds that hold however often one looks,
+    None while they are not known."""
+    allowed: float
+    """Most that it may fall, in the same unit."""
+    relative: bool = False
+    """Whether that is a share of the stable track's rate."""
+
+
 class CheckResult(Record):
     """A check of the canary analysis."""
 
@@ -74,5 +90,7 @@ class Observation(Record):
     """Share of the step's users that got the canary; None without users."""
     kpi_difference: Interval | None = None
     """Canary less stable, with bounds that hold however often one looks; None while nothing is known."""
+    guards: tuple[GuardedRates, ...] = ()
+    """In the order of the spec."""
     requests: Requests = Requests()
     """Over the whole rollout so far."""

@@ -13,6 +13,7 @@ from shortlist.report.figures import DASHES, INK, MUTED, SERIES, Plot, drawn, pl
 from shortlist.report.templates import page_environment
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord, Sample
+from shortlist.spec.serving import Guard
 from shortlist.storage.artefacts import write_text
 
 if TYPE_CHECKING:
@@ -97,6 +98,24 @@ def difference(interval: Interval | None) -> str:
     return f"{interval.value:+.3f} ± {max(interval.value - interval.low, interval.high - interval.value):.3f}"
 
 
+def change(number: float, relative: bool = False) -> str:
+    """A difference with its sign, in percent where it is relative.
+
+    >>> change(-0.0123), change(-0.0123, relative=True)
+    ('-0.0123', '-1.2 %')
+    """
+    return f"{100 * number:+.1f} %" if relative else f"{number:+.4f}"
+
+
+def limit(guard: Guard) -> str:
+    """Return what a guard allows.
+
+    >>> limit(Guard(max_drop=0.01)), limit(Guard(max_relative_drop=0.1))
+    ('0.01', '10 % of the stable track')
+    """
+    return f"{100 * guard.allowed:g} % of the stable track" if guard.is_relative else f"{guard.allowed:g}"
+
+
 def seconds(number: float) -> str:
     """A time in seconds, or minutes and seconds."""
     return f"{number:.1f}\u202fs" if number < 60 else f"{int(number // 60)}\u202fmin {int(number % 60):02d}\u202fs"
@@ -114,7 +133,7 @@ def _moment(iso: str) -> str:
 @cache
 def _template() -> Template:
     filters: dict[str, Callable[..., Any]] = {
-        "count": count, "ms": milliseconds, "share": share, "decimals": decimals,
+        "count": count, "ms": milliseconds, "share": share, "decimals": decimals, "change": change, "limit": limit,
         "seconds": seconds, "words": words, "moment": _moment,
     }  # fmt: skip
     return page_environment(Path(__file__).parent, filters).get_template(TEMPLATE)
@@ -123,25 +142,34 @@ def _template() -> Template:
 _CAPTION = (
     "Share of the users that got the candidate, the 99th percentile of the answers at each step, the KPI of both tracks"
     " so far, and their difference with bounds that hold however often one looks: below the dotted line the candidate"
-    " is too much worse."
+    " is too much worse.{guards}"
 )
+_GUARDS = " Below it, likewise, the difference of every guarded label: {labels}."
 
 
 def rollout_plot(record: RolloutRecord) -> Plot | None:
     """Return the course of a rollout, None when nobody ever got the canary."""
     if not record.steps:
         return None
-    with drawn(9.0, 7.2, rows=4) as (figure, (share, latency, kpi, difference)):
+    guards, kpi_limit = record.policy.guards, record.policy.kpi.max_drop
+    with drawn(9.0, 7.2 + 1.8 * len(guards), rows=4 + len(guards)) as (figure, (share, latency, kpi, *differences)):
         _shares(share, record)
         _lines(latency, record, lambda one: one.p99_ms_stable, lambda one: one.p99_ms_canary)
         latency.set(ylabel="p99, ms", ylim=(0, None))
         latency.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)  # of both, hiding neither
         _lines(kpi, record, lambda one: one.kpi_stable, lambda one: one.kpi_canary)
         kpi.set(ylabel="KPI")
-        _differences(difference, record)
-        difference.set(xlabel="seconds", xlim=(0, max(record.elapsed_seconds, 1)))
+        _differences(differences[0], record, "difference", lambda one: one.kpi_difference, kpi_limit)
+        for axes, (label, guard) in zip(differences[1:], guards.items(), strict=True):
+            _differences(axes, record, label, _difference_of(label), guard.allowed)
+        differences[-1].set(xlabel="seconds", xlim=(0, max(record.elapsed_seconds, 1)))
         figure.align_ylabels()
-        return plot(figure, "rollout", "Course", _CAPTION)
+        said = _GUARDS.format(labels=", ".join(guards)) if guards else ""
+        return plot(figure, "rollout", "Course", _CAPTION.format(guards=said))
+
+
+def _difference_of(label: str) -> Callable[[Sample], Interval | None]:
+    return lambda one: one.guards.get(label)
 
 
 def _shares(axes: Axes, record: RolloutRecord) -> None:
@@ -165,10 +193,12 @@ def _lines(
         axes.plot([x for x, _ in points], values, color=SERIES[number], linestyle=DASHES[number], label=name)
 
 
-def _differences(axes: Axes, record: RolloutRecord) -> None:
-    known = [(one.elapsed_seconds, one.kpi_difference) for one in record.samples if one.kpi_difference]
+def _differences(
+    axes: Axes, record: RolloutRecord, name: str, read: Callable[[Sample], Interval | None], allowed: float
+) -> None:
+    known = [(one.elapsed_seconds, between) for one in record.samples if (between := read(one))]
     axes.axhline(0, color=MUTED, linewidth=0.8)
-    axes.axhline(-record.policy.kpi.max_drop, color=INK, linestyle=DASHES[2], linewidth=1)
+    axes.axhline(-allowed, color=INK, linestyle=DASHES[2], linewidth=1)
     if known:
         x = [moment for moment, _ in known]
         axes.fill_between(
@@ -178,5 +208,5 @@ def _differences(axes: Axes, record: RolloutRecord) -> None:
         axes.plot(x, [one.value for _, one in known], color=SERIES[1])
     # The first bounds are so wide that nothing else could be seen beside them.
     widest = max((abs(one.value) for _, one in known), default=0.0)
-    reach = 2.5 * max(record.policy.kpi.max_drop, widest)
-    axes.set(ylabel="difference", ylim=(-reach, reach))
+    reach = 2.5 * max(allowed, widest)
+    axes.set(ylabel=name, ylim=(-reach, reach))

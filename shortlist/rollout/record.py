@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final, Self
 
+from pydantic import Field
+
 from shortlist.evaluation.records import Interval, Record
 from shortlist.rollout.observations import Observation, Requests
 from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Canary
 
 _MOST_SAMPLES: Final = 600
@@ -46,6 +49,8 @@ class Sample(Record):
     kpi_stable: float | None = None
     kpi_canary: float | None = None
     kpi_difference: Interval | None = None
+    guards: dict[str, Interval | None] = Field(default={})
+    """Difference of each guard's label."""
     failed_stable: int = 0
     failed_canary: int = 0
 
@@ -61,6 +66,8 @@ class RolloutRecord(Record):
     """Of the candidate's model folder when its blessing was verified; empty before."""
     policy: Canary
     """As declared when it began; a spec that changes meanwhile changes nothing."""
+    labels: dict[str, FurtherLabel] = Field(default={})
+    """Of the guards, by name; as declared when it began, too."""
     returning: bool = False
     """It leads back to a version that served before."""
     elapsed_seconds: float = 0.0
@@ -133,6 +140,7 @@ class RolloutRecord(Record):
                 "kpi_stable": seen.stable.kpi,
                 "kpi_canary": seen.canary.kpi,
                 "kpi_difference": seen.kpi_difference,
+                "guards": {one.label: one.difference for one in seen.guards},
                 "failed_stable": seen.requests.failed_stable,
                 "failed_canary": seen.requests.failed_canary,
             }

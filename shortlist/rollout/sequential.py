@@ -31,6 +31,11 @@ class Interval:
     value: float
     high: float
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the estimate and both bounds are numbers."""
+        return bool(np.isfinite([self.low, self.value, self.high]).all())
+
 
 def mixture_interval(estimate: float, variance: float, alpha: float, scale: float) -> Interval:
     """Return an interval that covers the truth at every look, together, with probability 1 - alpha.

@@ -14,9 +14,11 @@ from rich.text import Text
 
 from shortlist.rollout.page import (
     NOTHING,
+    change,
     count,
     difference,
     headline,
+    limit,
     milliseconds,
     seconds,
     share,
@@ -58,8 +60,24 @@ def verdict_table(record: RolloutRecord) -> Group:
                 "dim",
             )
         )
-    steps: list[RenderableType] = [table, *reasons, Text()] if record.steps else []
+    guards = [Text(line) for line in _guards(record)]
+    steps: list[RenderableType] = [table, *guards, *reasons, Text()] if record.steps else []
     return Group(*steps, verdict, *parts)
+
+
+def _guards(record: RolloutRecord) -> list[str]:
+    """Return a line per guarded label, of the newest step that was analyzed."""
+    seen = next((step.last for step in reversed(record.steps) if step.last), None)
+    lines = []
+    for one in () if seen is None else seen.guards:
+        between = one.difference
+        found = "not known yet"
+        if between is not None:
+            value, low, high = (change(part, one.relative) for part in (between.value, between.low, between.high))
+            found = f"{value} [{low}, {high}]"
+        rates = f"{thousandths(one.stable)} / {thousandths(one.canary)}"
+        lines.append(f"{one.label}: {rates}, {found}; may fall by {limit(record.policy.guards[one.label])}")
+    return lines
 
 
 def _reason(step: Step) -> str:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from shortlist.evaluation.records import Record
 from shortlist.rollout.events import Decision
-from shortlist.rollout.observations import Observation, Requests
+from shortlist.rollout.observations import GuardedRates, Observation, Requests
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord, Step
 
@@ -31,6 +31,8 @@ class StepVerdict(Record):
     """Share of the users that were there, between 0 and 1."""
     p99_ms: PerTrack
     kpi: PerTrack
+    guards: tuple[GuardedRates, ...] = ()
+    """Of the further labels that the spec guards."""
     decision: Decision
     """The last one; `hold` when somebody ended the step before the analysis did."""
     reason: str
@@ -92,6 +94,7 @@ def _step(step: Step) -> StepVerdict:
         canary_share=seen.canary_share,
         p99_ms=PerTrack(stable=seen.stable.p99_ms, canary=seen.canary.p99_ms),
         kpi=PerTrack(stable=seen.stable.kpi, canary=seen.canary.kpi),
+        guards=seen.guards,
         decision=seen.decision,
         reason=seen.reason,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Section
 from shortlist.spec.durations import Duration
+from shortlist.spec.log_shape import FurtherLabel
 
 Percent = Annotated[int, Field(ge=1, le=100)]
 MOST_REPLICAS: Final = 8
@@ -148,9 +151,44 @@ class KPI(Section):
     max_drop: float = Field(default=0.05, gt=0, lt=1)
     """Promote only when the canary is shown not to be worse than the stable track by more than this (absolute)."""
     alpha: float = Field(default=0.01, gt=0, lt=0.5)
-    """Chance, over the whole rollout and however often one looks, to roll back a canary that is as good."""
+    """Chance, over the whole rollout and however often one looks, to roll back a canary that is as good. The KPI and
+    the guards share it: each has its part of `alpha / (1 + guards)`."""
     scale: float = Field(default=0.05, gt=0, lt=1)
     """Size of the differences that the sequential test is tuned to find soonest."""
+
+
+class Guard(Section):
+    """How much a further label may fall under a canary, per thing that is shown, as `kpi` counts these.
+
+    Declare one of the two limits. A canary that is shown to be worse by more is rolled back; it is promoted only when
+    that much is ruled out.
+    """
+
+    max_drop: float | None = Field(default=None, gt=0, lt=1)
+    """Most that it may be below the stable track, absolute: 0.01 allows 0.04 where the stable track has 0.05."""
+    max_relative_drop: float | None = Field(default=None, gt=0, lt=1)
+    """Most that it may be below the stable track, as a share of that: 0.1 allows 0.045 where that has 0.05."""
+    scale: float | None = Field(default=None, gt=0, lt=1)
+    """Size of the differences, absolute, that its test is tuned to find soonest; null: that of the KPI. A smaller one
+    is for a rare label."""
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> Self:
+        if (self.max_drop is None) == (self.max_relative_drop is None):
+            raise ValueError("wanted either max_drop or max_relative_drop")
+        return self
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the limit is a share of the stable track's rate."""
+        return self.max_relative_drop is not None
+
+    @property
+    def allowed(self) -> float:
+        """The limit that is declared, above 0."""
+        limit = self.max_drop if self.max_relative_drop is None else self.max_relative_drop
+        assert limit is not None
+        return limit
 
 
 class Guardrails(Section):
@@ -187,8 +225,15 @@ class Canary(Section):
     """Time that requests under way get before a server is stopped."""
     kpi: KPI = KPI()
     """Do users like what it shows?"""
+    guards: dict[str, Guard] = Field(default={}, max_length=16)
+    """Further labels (`data.labels`) that may fall no more than so much, such as `like: {max_relative_drop: 0.1}`."""
     guardrails: Guardrails = Guardrails()
     """Does it work?"""
+
+    @property
+    def alpha_of_test(self) -> float:
+        """Chance of a false alarm that the test of the KPI, and that of each guard, has over a rollout."""
+        return self.kpi.alpha / (1 + len(self.guards))
 
     @model_validator(mode="after")
     def _steps_grow_to_all(self) -> Self:
@@ -201,6 +246,22 @@ class Canary(Section):
                 f"deadline_seconds {self.deadline_seconds:g} is shorter than interval_seconds {self.interval_seconds:g}"
             )
         return self
+
+
+def check_guards(canary: Canary, labels: Mapping[str, FurtherLabel]) -> None:
+    """Refuse guards of labels that are not declared.
+
+    Args:
+        canary: The declared rollout.
+        labels: `data.labels`.
+
+    Raises:
+        ValueError: A guard is of another label.
+    """
+    for name in canary.guards:
+        if name not in labels:
+            near = did_you_mean(name, labels) or "; declare it there, or leave the guard out"
+            raise ValueError(f"serving.canary.guards: '{name}' is not declared in data.labels{near}")
 
 
 class LiveTraffic(Section):

@@ -20,7 +20,7 @@ from shortlist.spec.monitoring import Monitoring, Schedule
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import Retrieval
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.serving import Serving
+from shortlist.spec.serving import Serving, check_guards
 from shortlist.spec.tune import Tune
 
 _CHECK_SLATES: Final = "shortlist.recommending.candidate_columns:check_slates"
@@ -134,6 +134,7 @@ class Spec(Section):
             model.check_data(name, self.data)
             model.check_features(name, self.features, distributed=name in self.runtime.cluster.workers)
         _check_label_columns(self.data, self.features)
+        check_guards(self.serving.canary, self.data.labels)
         check_members(self.models)
         for feature in self.features.columns:
             _check_buckets(feature, self.models)

@@ -1,10 +1,10 @@
-"""Which values of a column count as a positive label, as an expression."""
+"""Which values of a column count as a positive label, as expressions."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from shortlist.spec.log_shape import Positive
+from shortlist.spec.log_shape import FurtherLabel, Positive
 
 
 def is_positive(value: pl.Expr, positive: Positive) -> pl.Expr:
@@ -19,3 +19,8 @@ def is_positive(value: pl.Expr, positive: Positive) -> pl.Expr:
     low = float("-inf") if positive.at_least is None else positive.at_least
     high = float("inf") if positive.at_most is None else positive.at_most
     return value.is_between(low, high)
+
+
+def is_further_positive(value: pl.Expr, label: FurtherLabel) -> pl.Expr:
+    """Return whether values of a further label's column count as positive, Boolean; null where there is none."""
+    return value == 1 if label.positive is None else is_positive(value, label.positive)

@@ -129,10 +129,16 @@ class KubeObserver:
         self._state, self._policy, self._sampling = record.state, record.policy, sampling
         self._places, self._settled_seconds = places.mirror, settled_seconds
         self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
-        steps, kpi = len(record.policy.steps), record.policy.kpi
-        requests = ServedRequests(self._places.predictions, record.id, settled_seconds, record.began)
+        policy, began = record.policy, record.began
+        requests = ServedRequests(self._places.predictions, record.id, settled_seconds, began)
         self._reader = EvidenceReader(
-            self._places, record.id, steps, kpi.top, access=[requests], since=record.began, slate=kpi.slate
+            self._places,
+            record.id,
+            len(policy.steps),
+            policy.kpi,
+            access=[requests],
+            since=began,
+            guarded=record.labels,
         )
         self._seen: dict[int, tuple[GatewayMetrics | None, GatewayMetrics | None]] = {}
         """What the gateway counted at each step, when it was asked last."""

@@ -33,8 +33,8 @@ class LocalObserver(AnalysisObserver):
     def __init__(self, stack: Stack, record: RolloutRecord, sampling: float) -> None:
         policy = record.policy
         sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
-        steps, top, slate = len(policy.steps), policy.kpi.top, policy.kpi.slate
-        reader = EvidenceReader(stack.places, record.id, steps, top, sampled, since=record.began, slate=slate)
+        steps, began = len(policy.steps), record.began
+        reader = EvidenceReader(stack.places, record.id, steps, policy.kpi, sampled, since=began, guarded=record.labels)
         super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
 
     def total(self) -> Requests:

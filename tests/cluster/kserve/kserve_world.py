@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts
 from shortlist.serving.export.signature import MODEL_FILE, Signature
 from shortlist.spec.cluster import Autoscaling, Cluster, Images
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Canary, Serving
 from shortlist.storage.artefacts import folder_digest, write_manifest
@@ -152,7 +153,7 @@ class World:
     def name(self, version: int) -> str:
         return self.fleet().owner.version_name(version, self.deployment(version).digest)
 
-    def roll_out(self, policy: Canary = POLICY) -> RolloutCommands:
+    def roll_out(self, policy: Canary = POLICY, labels: Mapping[str, FurtherLabel] | None = None) -> RolloutCommands:
         """A new controller, as a new process would have."""
         tools = ControllerContext(
             fleet=self.fleet(),
@@ -164,4 +165,4 @@ class World:
             poll_seconds=0.01,
             sleep=lambda seconds: time.sleep(min(seconds, 0.02)),
         )
-        return RolloutCommands(self.rollouts, policy, tools)
+        return RolloutCommands(self.rollouts, policy, tools, labels)

@@ -24,7 +24,8 @@ from shortlist.rollout.kserve.prometheus import Prometheus, PrometheusUnavailabl
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.paths import ServingPaths
-from shortlist.spec.serving import KPI, Canary, Guardrails
+from shortlist.spec.log_shape import FurtherLabel, Positive
+from shortlist.spec.serving import KPI, Canary, Guard, Guardrails
 
 POLICY = Canary(
     steps=(50, 100), interval_seconds=0.05, deadline_seconds=60, drain_seconds=0, min_requests=100, min_users=50,
@@ -48,6 +49,7 @@ class Traffic:
         self.logs = True
         self.ms_of_canary = 5.0
         self.scores_of_canary = 0.0
+        self.views_of_canary = 30.0
         self.bad_at_gateway: Callable[[], None] = lambda: None
         world.on_change = self.on_change
 
@@ -86,6 +88,7 @@ class Traffic:
         outcomes = pl.DataFrame({
             "time": [now] * len(ids), "request_id": ids, "item": pl.Series([None] * len(ids), dtype=pl.Int64),
             "row": pl.Series(best).cast(pl.Int32), "label": labels,
+            "seconds": [self.views_of_canary if track == "canary" else 30.0 for _ in users],
         })  # fmt: skip
         for kind, frame in (("predictions", rows), ("outcomes", outcomes)):
             content = BytesIO()
@@ -112,6 +115,22 @@ def test_a_good_candidate_is_promoted_on_the_clusters_own_evidence(
     assert first is not None
     assert (first.canary.users, first.stable.users, first.canary.requests) == (200, 200, 200)
     assert {check.name: check.passed for check in first.checks}["gateway"] is True
+    assert kube.wrong == []
+
+
+def test_a_candidate_under_which_a_guarded_label_falls_is_rolled_back(
+    world: World, traffic: Traffic, kube: KubeServer
+) -> None:
+    traffic.views_of_canary = 10.0
+    guarded = POLICY.model_copy(update={"guards": {"long_view": Guard(max_drop=0.3)}})
+    labels = {"long_view": FurtherLabel(column="seconds", positive=Positive(at_least=20))}
+    record = world.roll_out(guarded, labels).canary()
+    assert record.state.phase is Phase.ROLLED_BACK
+    assert "long_view difference -1.0000 in [" in record.state.reason
+    assert "it falls by more than 0.3" in record.state.reason
+    last = record.steps[-1].last
+    assert last is not None
+    assert [(one.label, one.stable, one.canary) for one in last.guards] == [("long_view", 1.0, 0.0)]
     assert kube.wrong == []
 
 

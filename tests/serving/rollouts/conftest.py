@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +39,7 @@ from shortlist.serving.traffic.ledger import Ledger
 from shortlist.serving.traffic.load import DueRequest, Load
 from shortlist.serving.traffic.replay import LEDGER
 from shortlist.serving.traffic.sessions import Session, Sessions
+from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import read_json
 
@@ -129,12 +130,14 @@ class Live:
 
     # Asking for things.
 
-    def deployer_with(self, serving: dict[str, Any], canary: dict[str, Any]) -> LocalDeployer:
-        """Return a deployer whose spec says something else in places."""
+    def deployer_with(
+        self, serving: dict[str, Any], canary: dict[str, Any], labels: Mapping[str, FurtherLabel] | None = None
+    ) -> LocalDeployer:
+        """Return a deployer whose spec says something else in places, and has further labels."""
         spec = self.world.spec
         policy = spec.serving.canary.model_dump() | canary
         changed = Serving.model_validate(spec.serving.model_dump() | serving | {"canary": policy})
-        return LocalDeployer(self.world.origin, changed, spec.gates, spec.runtime)
+        return LocalDeployer(self.world.origin, changed, spec.gates, spec.runtime, labels)
 
     def begin(self, version: int, deployer: LocalDeployer | None = None) -> Future[RolloutRecord]:
         """Roll a version out in the background; return when its record is there."""

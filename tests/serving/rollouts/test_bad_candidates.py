@@ -11,6 +11,7 @@ import pytest
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.verdict import Verdict
+from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.storage.artefacts import IntegrityError
 
 
@@ -58,6 +59,30 @@ def test_shuffled_scores_send_the_users_back_though_the_servers_are_well(live: A
     evidence = rolled_back(live, record, r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse")
     assert {name for name, passed in checks_of(record).items() if passed is False} == {"kpi"}
     assert evidence.requests.failed_canary == 0
+
+
+GLANCE = FurtherLabel(column="watch_seconds", positive=Positive(at_most=1.5))
+"""Half of the items that nobody clicks are looked at for so long, and hardly any that somebody does."""
+
+
+def test_a_better_candidate_goes_back_when_a_guarded_label_falls(live: Any) -> None:
+    good, worse = live.champion, live.world.versions["shuffled"]
+    rollout = live.begin(worse)
+    live.deployer.promote()  # whatever the analysis would say
+    assert live.end(rollout).state.phase is Phase.PROMOTED
+    try:
+        # The good one shows less of what nobody clicks: its KPI rises, and glances fall.
+        guards = {"steps": [50, 100], "guards": {"glance": {"max_drop": 0.01}}}
+        record = live.roll_out(good, live.deployer_with({}, guards, {"glance": GLANCE}))
+        evidence = rolled_back(live, record, r"glance difference -0\.\d+ in .* it falls by more than 0\.01")
+        kpi, (glances,) = evidence.steps[-1].kpi, evidence.steps[-1].guards
+        assert kpi.canary > kpi.stable and glances.canary < glances.stable
+        assert glances.difference.high < -0.01
+        assert {name for name, passed in checks_of(record).items() if passed is False} == {"guard glance"}
+    finally:
+        if live.champion == worse:
+            live.deployer.rollback()
+    assert live.champion == good
 
 
 def test_scores_that_are_all_the_same_send_the_users_back(live: Any) -> None:

@@ -25,6 +25,7 @@ from shortlist.rollout.evidence_users import Users
 from shortlist.serving.log.logs import PART, outcome_schema, prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.spec.data import Data
+from shortlist.spec.serving import KPI
 
 NOW = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
 DATA = Data.model_validate(
@@ -85,7 +86,7 @@ def logs(tmp_path: Path) -> Logs:
 def read(
     logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None, since: datetime | None = None
 ) -> RolloutEvidence:
-    return polled(EvidenceReader(logs.places, "r1", steps=4, top=top, sampled=sampled, since=since))
+    return polled(EvidenceReader(logs.places, "r1", steps=4, kpi=KPI(top=top), sampled=sampled, since=since))
 
 
 def polled(reader: EvidenceReader) -> RolloutEvidence:
@@ -94,7 +95,7 @@ def polled(reader: EvidenceReader) -> RolloutEvidence:
 
 
 def test_nothing_written_yet_is_no_evidence(tmp_path: Path) -> None:
-    reader = EvidenceReader(ServingPaths.of(tmp_path, "demo"), "r1", steps=2, top=1)
+    reader = EvidenceReader(ServingPaths.of(tmp_path, "demo"), "r1", steps=2, kpi=KPI())
     reader.poll()
     seen = reader.snapshot()
     assert (seen.whole.stable.requests, seen.whole.canary_share, seen.kpi.variance) == (0, None, float("inf"))
@@ -155,7 +156,7 @@ def test_tracks_and_steps_are_told_apart_by_what_envoy_wrote(logs: Logs) -> None
 
 def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Logs) -> None:
     asked = [f"2026-11-21T03:34:{second:02}.000000Z" for second in range(20)]
-    reader = EvidenceReader(logs.places, "r1", 4, 1)
+    reader = EvidenceReader(logs.places, "r1", 4, KPI())
     for number in range(0, 20, 2):  # the canary has answered all of its users, the stable track is being restarted
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked[number]))
     assert polled(reader).at(0).canary_share is None
@@ -173,7 +174,7 @@ def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Lo
 
 
 def test_users_are_settled_when_all_that_began_with_their_requests_must_have_ended(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", 4, 1)
+    reader = EvidenceReader(logs.places, "r1", 4, KPI())
     asked = "2026-11-21T03:34:{:02}.000000Z"
     for number in range(4):  # the stable track is slow: only one of its requests has ended, and it began last
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked.format(number)))
@@ -313,7 +314,7 @@ def test_a_spoilt_line_costs_only_itself(logs: Logs) -> None:
 
 
 def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
     logs.ask(logs.line("a"))
     reader.poll()
     logs.ask(logs.line("b"))
@@ -328,7 +329,7 @@ def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: L
 
 
 def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
-    first = EvidenceReader(logs.places, "r1", steps=4, top=1)
+    first = EvidenceReader(logs.places, "r1", steps=4, kpi=KPI())
     for number in range(3):
         logs.ask(logs.line(f"a{number}"))
         logs.answer({"request_id": f"a{number}"})
@@ -352,7 +353,7 @@ def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> No
 
 
 def test_parts_beyond_a_million_come_after_those_before(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
     for number in (999_999, 1_000_000):
         logs.answer({"request_id": f"a{number}"})
         folder = logs.places.predictions / "p1"
@@ -455,7 +456,7 @@ def test_a_users_value_is_the_mean_over_the_best_scored_items_with_an_outcome(lo
 
 
 def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, top=1)
+    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
 
     def kpi() -> tuple[float | None, int, int]:
         reader.poll()
@@ -490,7 +491,7 @@ def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
     logs.answer(*({"request_id": f"c{number}", "user": f"u{number}", "track": "canary", **SLATE} for number in (2, 3)))
     logs.outcome(*(("s0", row, int(row == 0)) for row in range(3)), ("s1", 1, 0))
     logs.outcome(*((f"c{number}", row, int(row != 1)) for number in (2, 3) for row in range(3)))
-    seen = polled(EvidenceReader(logs.places, "r1", steps=4, top=1, slate=slate))
+    seen = polled(EvidenceReader(logs.places, "r1", steps=4, kpi=KPI(slate=slate)))
     assert (seen.kpi.stable_mean, seen.kpi.canary_mean) == (stable, canary)
     of_stable, of_canary = seen.at(0).stable, seen.at(0).canary
     assert (of_stable.slates, of_stable.hits, of_stable.clicks) == (2, 1, 1)
@@ -499,7 +500,7 @@ def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
 
 
 def test_a_click_that_comes_later_turns_a_slate_into_a_hit_once(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=4, top=1)
+    reader = EvidenceReader(logs.places, "r1", steps=4, kpi=KPI())
     logs.answer({"request_id": "s", **SLATE}, {"request_id": "brought"})
     counted = []
     for outcome in (("s", 1, 0), ("s", 2, 1), ("s", 0, 1), ("brought", 1, 1)):

@@ -12,19 +12,24 @@ from rich.console import Console
 
 from shortlist.evaluation.records import Interval
 from shortlist.rollout.events import Abort, Done, Event, StepAnalyzed
-from shortlist.rollout.observations import CheckResult, Observation, Requests, Track
+from shortlist.rollout.observations import CheckResult, GuardedRates, Observation, Requests, Track
 from shortlist.rollout.page import headline, render, rollout_plot, write_page
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.state_machine import advance
 from shortlist.rollout.terminal import line, verdict_table, watched
-from shortlist.spec.serving import Canary
+from shortlist.rollout.verdict import verdict_of
+from shortlist.spec.serving import Canary, Guard
 from tests.page_rules import injected, planted, problems_of
 
 STEPS = (5, 25, 50, 100)
 
 
-def observation(second: int, percent: int, decision: str, slower: float = 1.0) -> Observation:
+PLAIN = Canary()
+GUARDED = Canary.model_validate({"guards": {"like": {"max_drop": 0.01}, "long_view": {"max_relative_drop": 0.1}}})
+
+
+def observation(second: int, percent: int, decision: str, slower: float = 1.0, policy: Canary = PLAIN) -> Observation:
     canary = 12 * second * percent // 100
     wide = 0.9 / math.sqrt(second + 4 * percent)
     checks = (
@@ -48,16 +53,27 @@ def observation(second: int, percent: int, decision: str, slower: float = 1.0) -
         kpi_difference=Interval(
             low=0.005 - wide, value=0.005 + 0.02 * math.sin(second / 5) / percent, high=0.005 + wide
         ),
+        guards=tuple(rates(label, guard, wide) for label, guard in policy.guards.items()),
         requests=Requests(total=12 * second),
     )
 
 
-def story(former: int | None = 1, bad_step: int | None = None, stop: Phase | None = None) -> RolloutRecord:
+def rates(label: str, guard: Guard, wide: float) -> GuardedRates:
+    """Of a label that the canary shows a little less of; nothing is known of the first bounds."""
+    known = Interval(low=-0.004 - wide, value=-0.004, high=-0.004 + wide) if wide < 0.1 else None
+    return GuardedRates(
+        label=label, stable=0.051, canary=0.047, difference=known, allowed=guard.allowed, relative=guard.is_relative
+    )
+
+
+def story(
+    former: int | None = 1, bad_step: int | None = None, stop: Phase | None = None, policy: Canary = PLAIN
+) -> RolloutRecord:
     """A rollout as a controller would have recorded it, in which a step takes twenty seconds."""
     state = RolloutState(
         rollout="20261121-120000-demo-0a1b", candidate=2, former=former, champion=former, stable=former, steps=STEPS
     )
-    record = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123456789abcdef", policy=Canary())
+    record = RolloutRecord(spec="demo", state=state, kind="dlrm", digest="0123456789abcdef", policy=policy)
     record = record.with_state(state)
     while not record.state.final and record.state.phase is not stop:
         record = record.at(record.elapsed_seconds + 1)
@@ -67,7 +83,8 @@ def story(former: int | None = 1, bad_step: int | None = None, stop: Phase | Non
             second = int(record.at_step_seconds)
             bad = state.step == bad_step and second > 8
             decision = "roll_back" if bad else "hold" if second < 20 else "proceed"
-            seen = observation(second, state.percent, decision, 10 if state.step == bad_step else 1)
+            slower = 10 if state.step == bad_step else 1
+            seen = observation(second, state.percent, decision, slower, policy)
             record = record.with_observation(seen)
             event = StepAnalyzed(state.step, seen.decision, seen.reason)
         record = record.with_state(advance(state, event)[0])
@@ -132,6 +149,39 @@ def test_no_text_of_a_record_runs_on_the_page(record: RolloutRecord) -> None:
 def test_there_is_no_picture_when_nobody_got_it() -> None:
     assert rollout_plot(story(former=None)) is None
     assert "No user got the candidate" in render(story(former=None))
+
+
+def test_the_interval_of_every_guarded_label_is_shown_beside_what_is_allowed() -> None:
+    record = story(policy=GUARDED)
+    page = render(record)
+    assert problems_of(page) == []
+    wide = 0.9 / math.sqrt(20 + 4 * 100)  # at the last step
+    assert f"-0.0040<small>{-0.004 - wide:+.4f} to {-0.004 + wide:+.4f}</small>" in page
+    assert f"-0.4 %<small>{100 * (-0.004 - wide):+.1f} % to {100 * (-0.004 + wide):+.1f} %</small>" in page
+    assert page.count(">0.01</td>") == page.count(">10 % of the stable track</td>") == len(STEPS)
+    assert page.count('<th scope="row">like</th>') == len(STEPS)
+    assert "0.01 of KPI and guards together" in page
+    assert "long_view may fall by 10 % of the stable track" in page
+    plain, plot = rollout_plot(story()), rollout_plot(record)
+    assert plain is not None and plot is not None
+    assert "like, long_view" in plot.caption and "guarded" not in plain.caption
+    assert all(f">{label}<" in plot.svg and f">{label}<" not in plain.svg for label in GUARDED.guards)
+    assert "Guarded labels" not in render(story())
+
+
+def test_the_terminal_and_the_verdict_have_the_guarded_labels() -> None:
+    record = story(policy=GUARDED)
+    said, wide = text(record), 0.9 / math.sqrt(20 + 4 * 100)
+    bounds = f"[{-0.004 - wide:+.4f}, {-0.004 + wide:+.4f}]"
+    assert f"like: 0.051 / 0.047, -0.0040 {bounds}; may fall by 0.01" in said
+    assert "long_view: 0.051 / 0.047, -0.4 % [" in said
+    early = story(policy=GUARDED, stop=Phase.WATCHING).with_observation(observation(1, 5, "hold", policy=GUARDED))
+    assert "like: 0.051 / 0.047, not known yet; may fall by 0.01" in text(early)
+    verdict = json.loads(verdict_of(record).model_dump_json())
+    first, second = verdict["steps"][-1]["guards"]
+    assert (first["label"], first["allowed"], first["relative"], first["stable"]) == ("like", 0.01, False, 0.051)
+    assert first["difference"]["low"] == pytest.approx(-0.004 - wide)
+    assert (second["label"], second["allowed"], second["relative"]) == ("long_view", 0.1, True)
 
 
 def test_a_step_without_an_observation_has_a_row() -> None:

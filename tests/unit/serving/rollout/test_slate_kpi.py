@@ -117,7 +117,7 @@ def judged(
     """Return what the analysis says, and the evidence."""
     places = ServingPaths.of(folder, "demo")
     write(places, slates)
-    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi.top, slate=declared.kpi.slate)
+    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi)
     reader.poll()
     evidence = reader.snapshot()
     return analyze_step(evidence, declared, step, 10.0, Health(ready=True)), evidence

@@ -1,0 +1,393 @@
+"""A canary whose KPI is as good or better goes back when a guarded label falls too far, and only then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shortlist.rollout.analysis import StepAnalysis, analyze_step
+from shortlist.rollout.analysis_observer import observation
+from shortlist.rollout.checks import Check, Health
+from shortlist.rollout.checks_kpi import guard_interval, interval
+from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
+from shortlist.rollout.evidence_latency import Latencies
+from shortlist.rollout.evidence_reader import EvidenceReader
+from shortlist.rollout.sequential_difference import NO_DIFFERENCE, Bools, Difference, Floats, UserValues, difference
+from shortlist.serving.log.logs import PART, outcome_columns, outcome_schema, prediction_schema
+from shortlist.serving.paths import ServingPaths
+from shortlist.spec.data import Data
+from shortlist.spec.serving import Canary, Guard
+
+WELL = Health(ready=True)
+USERS = 2_000
+"""Of each track."""
+
+
+def policy(**guards: Mapping[str, float]) -> Canary:
+    return Canary.model_validate(
+        {"steps": [50, 100], "interval_seconds": 1, "min_requests": 100, "min_users": 100, "deadline_seconds": 100}
+        | {"guards": guards}
+    )
+
+
+LIKES = policy(like={"max_drop": 0.02})
+LIKES_BY_A_FIFTH = policy(like={"max_relative_drop": 0.2})
+
+
+def rates(stable: float, canary: float, users: int = USERS) -> Difference:
+    """What is known when so large a share of either track's users had an outcome."""
+    positive = np.concatenate([np.arange(users) < round(rate * users) for rate in (stable, canary)]).astype(float)
+    on_canary = np.arange(2 * users) >= users
+    return difference(UserValues(np.ones((2 * users, 1)), positive[:, None], on_canary[:, None]))
+
+
+def track(users: int = USERS) -> TrackEvidence:
+    """A healthy one."""
+    counts = dict.fromkeys(("requests", "answered", "to_log", "logged", "rankable", "users", "settled_users"), users)
+    scores: dict[str, Any] = {"scores": np.linspace(0, 1, 200), "score_users": users}
+    return TrackEvidence(**counts, latencies=Latencies.of(np.full(users, 10.0)), **scores)
+
+
+def evidence(kpi: Difference, **guards: Difference) -> RolloutEvidence:
+    step = StepEvidence(track(), track())
+    last = StepEvidence(TrackEvidence(), track())
+    return RolloutEvidence("r1", (step, last), step, kpi, guards=guards)
+
+
+def said(seen: RolloutEvidence, declared: Canary, step: int = 0, seconds: float = 10) -> StepAnalysis:
+    return analyze_step(seen, declared, step, seconds, WELL)
+
+
+def check(judgement: StepAnalysis, name: str = "guard like") -> Check:
+    return next(one for one in judgement.checks if one.name == name)
+
+
+BETTER = rates(0.30, 0.36)
+FALLEN = rates(0.20, 0.12)
+
+
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_better_kpi_does_not_excuse_a_label_that_falls_too_far(declared: Canary, step: int) -> None:
+    seen = evidence(BETTER, like=FALLEN)
+    judgement = said(seen, declared, step)
+    assert judgement.decision == "roll_back"
+    assert {one.name for one in judgement.checks if one.word != "ok"} == {"guard like"}
+    assert interval(BETTER, declared).low > 0
+    assert "like difference -" in judgement.reason and "it falls by more than " in judgement.reason
+
+
+def test_without_the_guard_the_same_canary_is_promoted() -> None:
+    seen, free = evidence(BETTER, like=FALLEN), policy()
+    assert [said(seen, free, step).decision for step in (0, 1)] == ["proceed", "promote"]
+    assert [one.name for one in said(seen, free).checks][-1] == "kpi"
+
+
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+def test_a_label_that_is_as_good_or_falls_within_the_limit_is_promoted(declared: Canary) -> None:
+    many = 80_000
+    for canary in (0.20, 0.19):  # a drop of 0.01, a twentieth
+        seen = evidence(BETTER, like=rates(0.20, canary, many))
+        assert said(seen, declared, 1).decision == "promote"
+
+
+def test_reasons_carry_their_numbers() -> None:
+    seen = evidence(BETTER, like=FALLEN)
+    absolute, relative = said(seen, LIKES).reason, said(seen, LIKES_BY_A_FIFTH).reason
+    assert absolute.startswith("at 50 %: like difference -0.0800 in [-0.1")
+    assert absolute.endswith("(99.5% at every look; 2,000 and 2,000 users): it falls by more than 0.02")
+    assert relative.startswith("at 50 %: like difference -40.0% in [-5")  # 0.12 / 0.20 - 1
+    assert relative.endswith("it falls by more than 20% of the stable track's")
+    numbers = check(said(seen, LIKES_BY_A_FIFTH)).numbers
+    assert (numbers["allowed"], numbers["relative"], numbers["stable"]) == (0.2, True, 0.2)
+    json.dumps(numbers, allow_nan=False)
+
+
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+def test_a_drop_that_is_not_ruled_out_holds_and_at_the_deadline_goes_back(declared: Canary) -> None:
+    seen = evidence(BETTER, like=rates(0.20, 0.19, 500))
+    early, late = said(seen, declared), said(seen, declared, seconds=100)
+    assert (early.decision, late.decision) == ("hold", "roll_back")
+    assert "like difference -" in early.reason and "is not ruled out yet" in early.reason
+    assert "undecided after 100 s" in late.reason
+
+
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (NO_DIFFERENCE, "like: no outcome of the canary has arrived"),
+        (rates(0.2, 0.2, 50), "like: 50 users of the canary have outcomes, 100 are needed"),
+        (rates(0.0, 0.0), "like: every outcome is 0 on both tracks, which compares nothing"),
+    ],
+)
+def test_a_label_of_which_too_little_is_known_holds(declared: Canary, known: Difference, reason: str) -> None:
+    judgement = said(evidence(BETTER, like=known), declared, 1)
+    assert (judgement.decision, judgement.reason) == ("hold", f"at 100 %: {reason}")
+    seen = observation(evidence(BETTER, like=known), declared, 1, judgement)
+    json.loads(seen.model_dump_json())  # without NaN
+
+
+def test_evidence_of_a_reader_that_knows_no_such_label_holds() -> None:
+    assert said(evidence(BETTER), LIKES).decision == "hold"
+
+
+def test_a_lift_where_the_stable_track_had_nothing_is_no_drop_and_has_no_ratio() -> None:
+    lifted = rates(0.0, 0.2)
+    assert said(evidence(BETTER, like=lifted), LIKES).decision == "proceed"
+    between = guard_interval("like", lifted, LIKES_BY_A_FIFTH)
+    assert (between.low, between.high) == (-1.0, np.inf)
+    assert said(evidence(BETTER, like=lifted), LIKES_BY_A_FIFTH).decision == "hold"
+
+
+def test_kpi_and_guards_share_alpha() -> None:
+    alone, shared = policy(), policy(like={"max_drop": 0.02}, long_view={"max_drop": 0.02}, share={"max_drop": 0.02})
+    assert (alone.alpha_of_test, shared.alpha_of_test) == (0.01, 0.01 / 4)
+    seen = rates(0.3, 0.3)
+    assert interval(seen, shared).high > interval(seen, alone).high
+    of_guard, of_kpi = guard_interval("like", seen, shared), interval(seen, shared)
+    assert (of_guard.low, of_guard.high) == (of_kpi.low, of_kpi.high)
+
+
+def test_a_scale_near_the_drop_decides_a_rare_label_sooner() -> None:
+    def radius(**more: float) -> float:
+        declared = policy(like={"max_drop": 0.002, **more})
+        between = guard_interval("like", rates(0.01, 0.01, 50_000), declared)
+        return between.high - between.value
+
+    assert radius(scale=0.002) < 0.9 * radius()  # found: 0.82
+
+
+# False alarms.
+
+LOOKS = 10
+GUARDED = policy(like={"max_relative_drop": 0.2}, long_view={"max_drop": 0.05}).model_copy(
+    update={"kpi": policy().kpi.model_copy(update={"alpha": 0.1})}
+)
+"""A rare label and a frequent one; alpha is large, so that a few hundred rollouts tell."""
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """Rollouts out of all in which a test said worse at any look."""
+
+    kpi: float
+    like: float
+    long_view: float
+    any: float
+    any_by_z_tests: float
+
+
+def played(like: float, long_view: float, rollouts: int, users: int = 800, share: float = 0.3) -> Alarms:
+    """Play rollouts of a canary with these rates; the stable track has 0.3, 0.05 and 0.4."""
+    random = np.random.default_rng(23)
+    worse = np.zeros((rollouts, 4), dtype=bool)
+    for rollout in range(rollouts):
+        canary = random.random(users) < share
+        chances = [np.where(canary, of_canary, of_stable) for of_canary, of_stable in _rates(like, long_view)]
+        # What a user does differs from what others do, and goes together.
+        taste = random.beta(3, 3, users) * 2
+        asked = random.integers(1, 5, users)
+        done = [random.binomial(asked, np.clip(chance * taste, 0, 1)) for chance in chances]
+        for seen in range(users // LOOKS, users + 1, users // LOOKS):
+            found = [_seen(asked[:seen], one[:seen], canary[:seen]) for one in done]
+            labels = guard_interval("like", found[1], GUARDED), guard_interval("long_view", found[2], GUARDED)
+            worse[rollout] |= [
+                interval(found[0], GUARDED).high < 0,
+                labels[0].high < -0.2,
+                labels[1].high < -0.05,
+                any(one.value + margin + 1.96 * one.variance**0.5 < 0 for one, margin in zip(
+                    found, (0, 0.2 * 0.05, 0.05), strict=True
+                )),
+            ]  # fmt: skip
+    shares = worse.mean(axis=0)
+    return Alarms(*shares[:3].tolist(), any=float(worse[:, :3].any(axis=1).mean()), any_by_z_tests=float(shares[3]))
+
+
+def _rates(like: float, long_view: float) -> Sequence[tuple[float, float]]:
+    return (0.3, 0.3), (like, 0.05), (long_view, 0.4)
+
+
+def _seen(asked: Any, done: Any, canary: Bools) -> Difference:
+    shown: Floats = asked[:, None].astype(float)
+    return difference(UserValues(shown, done[:, None].astype(float), canary[:, None]))
+
+
+def test_false_alarms_of_kpi_and_guards_together_stay_below_alpha() -> None:
+    # A canary that falls by just what is allowed: no worse one may be kept, and no better one be sent back.
+    alarms = played(like=0.04, long_view=0.35, rollouts=100)
+    assert alarms.any <= 0.1  # found: none of 1 000, and none of 1 000 of a canary that is as good
+    assert alarms.any_by_z_tests > 0.1  # what tests of one look would do at a level of 5 %; found: 16 %
+
+
+def test_labels_that_fall_by_far_more_are_found() -> None:
+    alarms = played(like=0.005, long_view=0.2, rollouts=20)
+    assert min(alarms.like, alarms.long_view) > 0.9
+    assert alarms.kpi <= 0.1
+
+
+# From the logs.
+
+BEGAN = datetime(2026, 11, 21, 3, 34, tzinfo=UTC)
+DATA = Data.model_validate(
+    {
+        "source": {"kind": "generated"},
+        "columns": [
+            {"name": "item_id", "type": "integer"},
+            {"name": "is_click", "type": "integer"},
+            {"name": "seconds", "type": "number", "known": "after"},
+            {"name": "deed", "type": "string", "known": "after"},
+        ],
+        "label": "is_click",
+        "labels": {
+            "long_view": {"column": "seconds", "positive": {"at_least": 20}},
+            "glance": {"column": "seconds", "positive": {"at_most": 2}},
+            "shared": {"column": "deed", "positive": {"any_of": ["share"]}},
+        },
+        "item": "item_id",
+        "clock": {"kind": "column", "column": "time", "unit": "s"},
+    }
+)
+ON_DISK = policy(long_view={"max_drop": 0.05}, glance={"max_drop": 0.5}, shared={"max_relative_drop": 0.9})
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one user was shown, and did; the second item has the best score."""
+
+    user: int
+    canary: bool
+    click: bool
+    seconds: float | None
+    deed: str | None
+    slate: bool = False
+
+
+def visits(canary_watches: float, slate: bool = False, seed: int = 3) -> list[Visit]:
+    """Users of the canary click more; a share of them watches for long, of the stable track's a half."""
+    random = np.random.default_rng(seed)
+    found = []
+    for user in range(600):
+        canary = user % 2 == 0
+        click = bool(random.random() < (0.5 if canary else 0.3))
+        seconds = 30.0 if random.random() < (canary_watches if canary else 0.5) else None if user % 3 else 1.0
+        found.append(Visit(user, canary, click, seconds, "share" if random.random() < 0.4 else None, slate))
+    return found
+
+
+def write(places: ServingPaths, found: Sequence[Visit], with_columns: bool = True) -> None:
+    """Write what Envoy, the servers and the users tell."""
+    lines, answers, outcomes = [], [], []
+    for place, one in enumerate(found):
+        at, name = BEGAN + timedelta(milliseconds=place), f"request-{one.user}"
+        rest = {"track": "canary" if one.canary else "stable", "rollout": "r1", "version": 4 if one.canary else 3}
+        lines.append(
+            rest | {"time": at.isoformat(), "id": name, "user": f"u{one.user}", "step": "0", "us": 5_000,
+                    "path": "/v2/models/demo/infer", "status": 200, "grpc": None}
+        )  # fmt: skip
+        answers.append(
+            rest | {"time": at, "request_id": name, "user": f"u{one.user}", "routed_by_user": True, "step": 0,
+                    "status": 200, "degraded": False, "items": [7, 8], "scores": [0.1 + place / 1e4, 0.5 + place / 1e4],
+                    "slate:asked": 2 if one.slate else None}
+        )  # fmt: skip
+        shown = {"time": at, "request_id": name, "item": 8, "row": 1, "label": int(one.click)}
+        outcomes.append(shown | {"seconds": one.seconds, "deed": one.deed})
+        # The item below: of a slate it was shown as well, of a request that brought its candidates it was not.
+        outcomes.append(shown | {"item": 7, "row": 0, "label": 0, "seconds": 1.0, "deed": None})
+    places.logs.mkdir(parents=True)
+    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    schema = outcome_schema(pa.int64(), outcome_columns(DATA) if with_columns else None)
+    _part(places.predictions / "p1", prediction_schema(DATA), answers)
+    _part(places.outcomes, schema, [{name: row[name] for name in schema.names} for row in outcomes])
+
+
+def _part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.glob("part-*")))
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=number))
+
+
+def read(places: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
+    guarded = {name: DATA.labels[name] for name in declared.guards}
+    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi, guarded=guarded)
+    reader.poll()
+    return reader.snapshot()
+
+
+@pytest.mark.parametrize("slate", [False, True])
+def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path: Path, slate: bool) -> None:
+    places, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
+    write(places, found)
+    seen = read(places)
+    for canary in (False, True):
+        mine = [one for one in found if one.canary == canary]
+        long = np.mean([one.seconds == 30 for one in mine])  # without a value: 0, as in training
+        shared = np.mean([one.deed == "share" for one in mine])
+        # Of a slate the other item counts too, at which everybody glanced.
+        glance = 1.0 if slate else np.mean([one.seconds == 1 for one in mine])
+        means = {name: one.canary_mean if canary else one.stable_mean for name, one in seen.guards.items()}
+        assert means == pytest.approx({"long_view": long, "glance": glance, "shared": shared})
+    assert (seen.kpi.canary_users, seen.guards["long_view"].canary_users) == (300, 300)
+    json.dumps(seen.summary(), allow_nan=False)
+    assert set(seen.summary()["guards"]) == {"long_view", "glance", "shared"}
+
+
+def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_path: Path) -> None:
+    places = ServingPaths.of(tmp_path, "demo")
+    write(places, visits(canary_watches=0.1))
+    seen = read(places)
+    judgement = said(seen, ON_DISK)
+    assert judgement.decision == "roll_back"
+    assert judgement.reason.startswith("at 50 %: long_view difference -")
+    assert said(seen, policy()).decision == "proceed"  # the clicks alone would have it go on
+    kept = observation(seen, ON_DISK, 0, judgement).guards
+    assert [(one.label, one.allowed, one.relative) for one in kept] == [
+        ("long_view", 0.05, False), ("glance", 0.5, False), ("shared", 0.9, True),
+    ]  # fmt: skip
+    first = kept[0]
+    assert first.difference is not None and first.stable is not None and first.canary is not None
+    assert first.difference.value == pytest.approx(first.canary - first.stable)
+
+
+def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) -> None:
+    places = ServingPaths.of(tmp_path, "demo")
+    write(places, visits(canary_watches=0.5), with_columns=False)
+    seen = read(places)
+    assert (seen.kpi.canary_users, seen.guards["shared"].canary_users, seen.accounting.unreadable) == (300, 0, 0)
+    judgement = said(seen, ON_DISK, 1)
+    assert judgement.decision == "hold"
+    assert "shared: no outcome of the canary has arrived" in judgement.reason
+
+
+def test_columns_that_are_there_and_never_have_a_value_say_nothing(tmp_path: Path) -> None:
+    places = ServingPaths.of(tmp_path, "demo")
+    write(places, [replace(one, deed=None) for one in visits(canary_watches=0.5)])
+    seen = read(places)
+    assert (seen.guards["shared"].canary_users, seen.guards["long_view"].canary_users) == (0, 300)
+
+
+def test_parts_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
+    places, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5)
+    write(places, found)
+    at = BEGAN + timedelta(minutes=1)
+    late = {"time": at, "request_id": "request-0", "item": 8, "row": 1, "label": 1}
+    _part(places.outcomes, outcome_schema(pa.int64()), [late])
+    seen = read(places)
+    assert seen.accounting.unreadable == 0
+    assert seen.guards["long_view"].canary_users == 300
+
+
+def test_a_guard_has_one_limit_and_knows_it() -> None:
+    assert (Guard(max_drop=0.01).allowed, Guard(max_relative_drop=0.1).allowed) == (0.01, 0.1)
+    for wrong in ({}, {"max_drop": 0.1, "max_relative_drop": 0.1}):
+        with pytest.raises(ValueError, match="wanted either max_drop or max_relative_drop"):
+            Guard.model_validate(wrong)
