@@ -298,7 +298,7 @@ def test_the_evidence_says_what_the_issue_asks_for(world: World) -> None:
     first = verdict.steps[0].model_dump()
     assert first == {
         "weight": 5, "requests": 100, "failed": 1, "canary_share": 0.1, "p99_ms": {"stable": 8.0, "canary": 9.5},
-        "kpi": {"stable": 0.31, "canary": 0.30}, "decision": "proceed", "reason": "step 0 is fine",
+        "kpi": {"stable": 0.31, "canary": 0.30}, "guards": (), "decision": "proceed", "reason": "step 0 is fine",
     }  # fmt: skip
     assert verdict.requests.model_dump() == {
         "total": 1_000, "failed_stable": 0, "failed_canary": 3, "lost": 0, "logged": 997,

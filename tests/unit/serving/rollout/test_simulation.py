@@ -195,6 +195,17 @@ def test_a_fault_is_rolled_back_by_the_check_that_is_for_it(faults: Faults, chec
         assert one.step <= longest_step
 
 
+def test_a_guarded_label_that_falls_is_found_by_its_guard_though_the_kpi_rises() -> None:
+    guarded = Canary.model_validate({"guards": {"like": {"max_drop": 0.03}, "long_view": {"max_relative_drop": 0.3}}})
+    faults = Faults(further_drop=0.09, kpi_drop=-0.05)
+    for seed in range(6):
+        one = play(guarded, SimulatedTraffic(), faults, seed, look_seconds=5)
+        assert (one.decision, one.check.split()[0]) == ("roll_back", "guard"), one.reason
+        assert one.step <= 2
+    free = play(Canary(), SimulatedTraffic(), faults, seed=1, look_seconds=5)
+    assert free.decision == "promote"
+
+
 def test_users_who_send_what_is_wrong_on_either_track_leave_the_error_rate_alone() -> None:
     good = ends(Faults(), 40, SimulatedTraffic(mistaken_users=0.1))
     assert not [one.reason for one in good if one.check in {"refusals", "slates"}]
