@@ -130,7 +130,7 @@ canary-status: $(READY) ## show the rollout under way, or the last one
 promote: $(READY) ## make the newest blessed candidate the champion now, without waiting for evidence
 	@$(BIN)/shortlist promote $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
-rollback: $(READY) ## abort the rollout under way; with none, go back to the champion before
+rollback: $(READY) ## abort the rollout under way; with none, return to the previous champion
 	@$(BIN)/shortlist rollback $(SPEC) $(ON_TARGET) --runs $(RUNS)
 
 watch: $(READY) ## look at SPEC's live traffic once, or again and again: make watch [EVERY=15m]; train again when drift asks for it

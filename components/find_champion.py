@@ -62,12 +62,12 @@ def find_champion(
     began = datetime.now(UTC)
     with step("find_champion") as this:
         told = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
-        origin = RunContext(**told, cause=TrainingTrigger.parse(cause))
-        found = find_run_baseline(origin, [DeclaredModel.read(model) for model in models], began)
+        context = RunContext(**told, cause=TrainingTrigger.parse(cause))
+        found = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
         collected, now = CollectedRows.newest(rows, stores, name), freshness_moment(rows, began)
         read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
-        standing = champion_cache_key(origin, found, read)
+        standing = champion_cache_key(context, found, read)
     first = [model.text for model in found.models if not model.members]
-    parts = (origin.cause.until, now, list(limits.slices), limits.skew_rows)
+    parts = (context.cause.until, now, list(limits.slices), limits.skew_rows)
     return (first, *standing, found.previous, collected, *parts, began.isoformat(timespec="milliseconds"), this.json)

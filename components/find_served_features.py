@@ -35,9 +35,9 @@ def find_served_features(name: str, data: str, features: str, stores: str, code:
     from shortlist.training.training import RunContext
 
     with step("find_served_features") as this:
-        origin = RunContext(name=name, stores=stores)
+        context = RunContext(name=name, stores=stores)
         declared = Data.model_validate_json(data)
-        served = find_served_features(origin, declared, Features.model_validate_json(features))
+        served = find_served_features(context, declared, Features.model_validate_json(features))
         collected = CollectedRows.newest(declared, stores, name)
         now = freshness_moment(declared, datetime.now(UTC))
     return (*served, collected, now, this.json)

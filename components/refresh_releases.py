@@ -26,8 +26,8 @@ def refresh_releases(
     from shortlist.training.training import RunContext
 
     with step("refresh_releases") as this:
-        origin, inputs = RunContext(name=name, stores=stores), (Data.model_validate_json(data), Path(valid_log.path))
+        context, inputs = RunContext(name=name, stores=stores), (Data.model_validate_json(data), Path(valid_log.path))
         out, seed = Path(releases.path), prepared(runtime).seed
-        this.rows = refresh_releases(origin, *inputs, log["location"], out, seed)
+        this.rows = refresh_releases(context, *inputs, log["location"], out, seed)
     releases.metadata["step"] = this.record
     return this.rows

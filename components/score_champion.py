@@ -40,6 +40,6 @@ def score_champion(
     with step("score_champion") as this:
         paths = Path(valid_log.path), Path(fitted.path), Path(champion.path)
         declared, options = DeclaredSections.parse(data, features, slices), prepared(runtime)
-        origin = RunContext(name=name, stores=stores)
-        score_champion(serving_version(origin), origin, declared, options, *paths, slates=bool(retrieval))
+        context = RunContext(name=name, stores=stores)
+        score_champion(serving_version(context), context, declared, options, *paths, slates=bool(retrieval))
     champion.metadata["step"] = this.record

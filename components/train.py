@@ -41,8 +41,8 @@ def train(
         inputs = Path(fitted.path), Path(table.path)
         outputs = Path(model.path), Path(scores.path)
         why = TrainingTrigger.parse(cause)
-        origin = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
-        done = train_and_track(wanted, Runtime.model_validate_json(runtime), origin, *inputs, *outputs)
+        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
+        done = train_and_track(wanted, Runtime.model_validate_json(runtime), context, *inputs, *outputs)
     trained = {"model": wanted.name, "kind": wanted.kind, "role": wanted.role, "mlflow_run": done.run}
     model.metadata.update({**trained, "begun": done.begun, "step": this.record})
     scores.metadata.update(trained)

@@ -48,8 +48,8 @@ def train_ensembles(
             Gates.model_validate_json(gates), Serving.model_validate_json(serving), Runtime.model_validate_json(runtime)
         )  # fmt: skip
         why = TrainingTrigger.parse(cause)
-        origin = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
+        context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
         made = Made(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
-        done = train_ensembles(declared, made, sections, origin, Path(ensembles.path))
+        done = train_ensembles(declared, made, sections, context, Path(ensembles.path))
     ensembles.metadata["step"] = this.record
     return done

@@ -40,7 +40,7 @@ def check_window(
     Args:
         window: Of live traffic.
         reference: Of the model that served it.
-        before: Reports of other windows; those that start later are not looked at.
+        before: Reports of other windows; those that start later are ignored.
         settings: The limits.
         sent: Columns that requests carry; all by default. The others are looked up by key in the side tables that the
             model was trained on: there, a null says that the key is new, and that is drift and nobody's mistake.

@@ -39,16 +39,16 @@ class MonitoringCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return every number; what cannot be read is left out, and `book_broken` says so."""
         is_broken = False
-        for part in (self._look, self._window, self._served, self._decisions, self._retrainings, self._outbox):
+        for part in (self._last_run, self._window, self._served, self._decisions, self._retrainings, self._outbox):
             try:
                 yield from list(part())
             except ShortlistError:
                 is_broken = True
         yield self._gauge("store_broken", "1 while a file of the monitoring store cannot be read", float(is_broken))
 
-    def _look(self) -> Iterator[Metric]:
-        if (look := self._store.last_run_time()) is not None:
-            yield self._gauge("last_look_timestamp_seconds", "When somebody looked last", look.timestamp())
+    def _last_run(self) -> Iterator[Metric]:
+        if (last_run := self._store.last_run_time()) is not None:
+            yield self._gauge("last_run_timestamp_seconds", "End of the last monitoring run", last_run.timestamp())
 
     def _window(self) -> Iterator[Metric]:
         for report in self._store.reports(newest=1):

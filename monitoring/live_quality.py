@@ -62,7 +62,7 @@ def measure_quality(
         that it gives scores of, shown like a slice. What cannot be measured has a problem and no
         measures, so it is neither a breach nor a sign of health.
     """
-    look = _Look(limits, min_rows, seed)
+    measurement = _Measurement(limits, min_rows, seed)
     found: list[Quality] = []
     for version in sorted(window.rows[VERSION].drop_nulls().unique().to_list()):
         rows = window.rows.filter(pl.col(VERSION) == version)
@@ -70,12 +70,12 @@ def measure_quality(
         if reference is None:
             found.append(_unmeasured(version, ALL, rows, "it has no reference to compare with; train again to get one"))
             continue
-        whole = look.quality(version, ALL, rows, _scale(reference, limits))
+        whole = measurement.quality(version, ALL, rows, _scale(reference, limits))
         found.append(whole)
         if whole.measures:
             parts = _slices(rows, slices, min_rows)
-            found += [look.quality(version, name, part, _absolute(limits)) for name, part in parts]
-        found += [look.of_label(version, name, rows) for name in _further_labels(rows)]
+            found += [measurement.quality(version, name, part, _absolute(limits)) for name, part in parts]
+        found += [measurement.of_label(version, name, rows) for name in _further_labels(rows)]
     return tuple(found)
 
 
@@ -129,7 +129,7 @@ def _spread(rows: pl.DataFrame) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Measurement:
     limits: QualityLimits
     min_rows: int
     seed: int

@@ -1,4 +1,4 @@
-"""One look at a spec's live traffic: new windows are judged, a decision is made, people are told, pages are drawn."""
+"""One monitoring run of a spec: new windows are evaluated, a decision is made, alerts are sent, pages are drawn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def publish(stores: StorageConfig, name: str, folder: Path) -> None:
     Args:
         stores: Where everything is.
         name: Of the spec.
-        folder: Of its pages on this machine: those of this look, for the next one is on another.
+        folder: Of its pages on this machine: those of this monitoring run; the next one may be on another.
     """
     if stores.folder is not None:
         return
@@ -81,14 +81,14 @@ PAGES: Final = "windows"
 
 @dataclass(frozen=True)
 class MonitoringRun:
-    """What one look found."""
+    """What one monitoring run found."""
 
     reports: tuple[WindowReport, ...]
     """Of the windows that are new."""
     decision: RetrainDecision | None
     """About the newest window of all; None while there has been none."""
     claimed: bool
-    """Whether this look, and no other, is the one that acts on the decision."""
+    """Whether this monitoring run, and no other, acts on the decision."""
     waiting: str
     """What is not ready yet; may be empty."""
     problems: tuple[str, ...]
@@ -100,7 +100,7 @@ class MonitoringRun:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to tell whoever looked, a sentence each."""
+        """Sentences for the console."""
         said = [_sentence(report) for report in self.reports] or ["No window is new."]
         if self.served is not None:
             said += self.served.lines
@@ -112,7 +112,7 @@ class MonitoringRun:
 
 
 class MonitoringJob:
-    """Looks at the live traffic of one spec.
+    """Evaluates the live traffic of one spec.
 
     Args:
         name: Of the spec.
@@ -132,7 +132,7 @@ class MonitoringJob:
         self.monitoring_store = open_monitoring_store(stores, name)
         self.folder = self.monitoring_store.folder
         self.page = self.folder / PAGE
-        token_of(monitoring.alerts.token_env)  # said now, not when somebody should be told
+        token_of(monitoring.alerts.token_env)  # said now, and not when the first alert is due
         self._settings = monitoring
         self._slices = tuple(slices)
         self._sampling = sampling
@@ -145,7 +145,7 @@ class MonitoringJob:
         return Tracker(place.uri, self.name, place.files)
 
     def check(self, now: datetime | None = None) -> MonitoringRun:
-        """Judge the windows that are new, decide, tell, draw.
+        """Evaluate the windows that are new, decide, send alerts, draw pages.
 
         Args:
             now: The present moment; the clock's by default.
@@ -161,7 +161,7 @@ class MonitoringJob:
             new = self._judge(windows, found.mature, versions, now)
             self._compare_served(windows, found.mature, versions, now)
             decision = self._decide(now)
-            told = send_alerts(
+            delivery = send_alerts(
                 self.monitoring_store, decision, self._settings.alerts, now, self.address or self.page.as_uri()
             )
             claimed = decision is not None and self.monitoring_store.claim(decision)
@@ -170,11 +170,11 @@ class MonitoringJob:
             write_page(self._loop(now, found.waiting), self.page)
             publish(self._stores, self.name, self.folder)
         return MonitoringRun(
-            tuple(new), decision, claimed, found.waiting, told.problems, self.address or str(self.page)
+            tuple(new), decision, claimed, found.waiting, delivery.problems, self.address or str(self.page)
         )
 
     def begin(self, monitoring_run: MonitoringRun, run: str) -> bool:
-        """Note that the training a look decided on begins now; return whether the caller is the one to run it.
+        """Record that the training of a monitoring run begins now; return whether the caller is the one to run it.
 
         Args:
             monitoring_run: Of this job.
@@ -196,11 +196,11 @@ class MonitoringJob:
     def _windows(self, versions: Versions, now: datetime) -> Windows:
         declared = versions[self._champion()].preprocessing.plan.declared.data
         reports = self.monitoring_store.reports()
-        places = live_logs(self._stores, self.name, reports[-1] if reports else None)
+        paths = live_logs(self._stores, self.name, reports[-1] if reports else None)
         log = local_copy(
             spec_feast_store_location(self._stores, self.name).expected()["log"]
         )  # its side tables belong to what serves
-        return Windows(places, declared, log, self._settings, now, self._sampling)
+        return Windows(paths, declared, log, self._settings, now, self._sampling)
 
     def _champion(self) -> int:
         champion = self._tracker.registry.version_of("champion")
@@ -347,10 +347,10 @@ def live_logs(stores: StorageConfig, name: str, newest: WindowReport | None = No
     Raises:
         ShortlistError: The object store is unavailable or refuses.
     """
-    places = ServingPaths.of(stores.runs, name)
+    paths = ServingPaths.of(stores.runs, name)
     if not stores.has_remote_log:
-        return places
-    objects, mirrored = open_object_store(stores), places.mirror
+        return paths
+    objects, mirrored = open_object_store(stores), paths.mirror
     since = _first_day(newest)
     mirror(objects, log_key(name, "predictions"), mirrored.predictions, since)
     mirror(objects, log_key(name, "outcomes"), mirrored.outcomes, since)

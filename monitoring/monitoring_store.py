@@ -6,7 +6,7 @@ Files below `<runs>/monitoring/<spec>`, or rows of PostgreSQL:
 - `decisions/<key>.json`: a `RetrainDecision`
 - `retrainings/<key>.json`: a `Retraining`
 - `owners/<key>.json`: the process that answers for these two
-- `looked`: empty, as old as the last monitoring run
+- `last_run`: empty, as old as the last monitoring run
 - `served_features.json`: the newest `ServedFeatures`
 - `outbox/`: alerts, see `monitoring.alerts.alert_queue`
 """
@@ -75,7 +75,7 @@ class MonitoringStore:
     def add_report(self, report: WindowReport, replace: bool = False) -> bool:
         """Keep a window's report; return whether it was written.
 
-        A window is reported once: the first report stays, unless `replace` says that the window is looked at anew.
+        A window is reported once: the first report stays, unless `replace` says that the window is evaluated again.
         """
         name = f"windows/{_stamp(report.start)}.json"
         if not replace:
@@ -149,7 +149,7 @@ class MonitoringStore:
                 self._fail(before, reason)
 
     def release(self, key: str) -> None:
-        """Give back a claimed retraining that could not begin: whoever looks next may claim it at once."""
+        """Give back a claimed retraining that could not begin: the next monitoring run may claim it at once."""
         with self._alone():
             if self._retraining(key) is None:
                 self._state.remove(_name("decisions", key))
@@ -170,12 +170,12 @@ class MonitoringStore:
             return tuple(self._fail(one, why) for one in running if (why := self._why_lost(one)))
 
     def record_run_time(self) -> None:
-        """Note that somebody looked now, whether there was a new window or not."""
-        self._state.replace("record_run_time", "")
+        """Record that a monitoring run ends now, whether there was a new window or not."""
+        self._state.replace("last_run", "")
 
     def last_run_time(self) -> datetime | None:
-        """Return when somebody looked last; None when nobody ever did."""
-        return self._state.written("record_run_time")
+        """Return when the last monitoring run ended; None before the first."""
+        return self._state.written("last_run")
 
     def set_served_features(self, found: ServedFeatures) -> None:
         """Keep the newest comparison of served feature values with the feature table's."""
@@ -272,5 +272,6 @@ def _named(record: record_files.Kind, name: str, where: str) -> record_files.Kin
     if PurePosixPath(where).stem == name:
         return record
     raise RecordError(
-        f"{where}: holds what belongs into {name}.json. It was copied or renamed; move it away and look again."
+        f"{where}: holds what belongs into {name}.json. It was copied or renamed; move it away and run make watch"
+        " again."
     )

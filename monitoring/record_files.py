@@ -63,7 +63,7 @@ def parsed(text: str, where: str, kind: type[Kind], said: str, derived: tuple[st
         why = f"no JSON: {error}"
     raise RecordError(
         f"{where}: not {said} ({why}). It was cut short, edited or written by another version; restore it, or move it"
-        " away and look again."
+        " away and run make watch again."
     )
 
 

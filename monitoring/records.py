@@ -179,9 +179,9 @@ class RetrainDecision(_Record):
     action: RetrainAction
     trigger: Trigger
     key: str
-    """The same for the same spec, window and action, however many watchers look: 16 hexadecimal digits."""
+    """The same for the same spec, window and action, however many processes evaluate it: 16 hexadecimal digits."""
     window: datetime
-    """Start of the newest window looked at; the moment of the schedule for `schedule`."""
+    """Start of the newest window that was evaluated; the moment of the schedule for `schedule`."""
     until: datetime
     """No training that it starts may read a row from this moment on: the end of that window."""
     reasons: tuple[str, ...]
@@ -193,7 +193,7 @@ class RetrainDecision(_Record):
 
     @property
     def cause(self) -> dict[str, Any]:
-        """What the training graph is told of the decision: its parameter `cause`."""
+        """What the training graph gets of the decision: its parameter `cause`."""
         reasons, until = list(self.reasons), self.until.astimezone(UTC).isoformat()
         return {"trigger": self.trigger, "key": self.key, "reasons": reasons, "until": until}
 

@@ -17,17 +17,17 @@ class Alert(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
-    """The same for the same news, however many processes bring it: 16 hexadecimal digits."""
+    """Digest of the event, the same in every process that reports it: 16 hexadecimal digits."""
     labels: dict[str, str]
-    """What it is about, `alertname` and `spec` among it; alerts with the same labels are one story."""
+    """What it is about, `alertname` and `spec` among it; alerts with the same labels are about one incident."""
     annotations: dict[str, str]
     """What people read."""
     starts: datetime
-    """When the story began."""
+    """When the incident began."""
     ends: datetime | None = None
     """When it ended; None while it goes on."""
     link: str = ""
-    """Where to look."""
+    """Address of the status page."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
-"""Alerts on their way: one record per alert and endpoint, from before the first try until somebody took it.
+"""The outbox of alerts: one record per alert and endpoint, written before the first attempt to send it.
 
-Below the outbox: `waiting/`, `sent/` (what an endpoint took, so that nobody sends it again), `lost/` (what none would
-take, with the reason); an alert moves in one step, and a crash leaves it where it was. `told/` has the newest alert
-of each name.
+Below the outbox: `waiting/`, `sent/` (accepted by the endpoint, so that no process sends it again), `lost/` (given
+up, with the reason); an alert moves in one step, and a crash leaves it where it was. `told/` has the newest alert of
+each name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monitoring.record_files import RecordError
 from shortlist.storage.records.store import LockedError, RecordStore
 
 QueueState = Literal["waiting", "sent", "lost"]
-PLACES: Final[tuple[QueueState, ...]] = ("waiting", "sent", "lost")
+_STATES: Final[tuple[QueueState, ...]] = ("waiting", "sent", "lost")
 _OUTBOX: Final = "outbox/"
 
 
@@ -36,7 +36,7 @@ class QueuedAlert(BaseModel):
     since: datetime
     """When it was put here."""
     problem: str = ""
-    """Why it was not taken yet, or never."""
+    """Why the endpoint has not accepted it."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class QueuedAlert(BaseModel):
 
 
 class AlertQueue:
-    """The letters of a spec.
+    """The queued alerts of a spec.
 
     Args:
         state: Where they are kept, below `outbox/`; nothing is made before the first alert comes.
@@ -59,17 +59,17 @@ class AlertQueue:
 
         Putting it again changes nothing, whoever does it and whether it was sent, waits or was lost.
         """
-        letters = [QueuedAlert(alert=alert, endpoint=endpoint_digest(url), since=now) for url in urls]
-        if not letters:
+        queued = [QueuedAlert(alert=alert, endpoint=endpoint_digest(url), since=now) for url in urls]
+        if not queued:
             return 0
         with self._moving():
-            new = sum(self._put(letter) for letter in letters)
-            # After the letters: a crash in between only means that the same news is brought again.
+            new = sum(self._put(one) for one in queued)
+            # After the queued alerts: a crash in between only means that the same alert is put again.
             record_files.replace(self._state, f"{_OUTBOX}told/{alert.name}.json", alert)
             return new
 
-    def told(self) -> dict[str, Alert]:
-        """Return the newest alert of each name that people were told, or will be.
+    def latest(self) -> dict[str, Alert]:
+        """Return the newest alert of each name that was sent, or will be.
 
         Raises:
             RecordError: A record is torn or was edited.
@@ -78,7 +78,7 @@ class AlertQueue:
         return {alert.name: alert for alert in alerts}
 
     def waiting(self) -> tuple[QueuedAlert, ...]:
-        """Return what is on its way, oldest first. A record that nobody can read goes to `lost/` and hides no other."""
+        """Return what waits, oldest first. A record that cannot be read goes to `lost/` and hides no other."""
         found = []
         for name, text in self._texts("waiting"):
             try:
@@ -88,26 +88,26 @@ class AlertQueue:
                     self._move(name.rpartition("/")[2], "lost")
         return tuple(sorted(found, key=lambda one: (one.since, one.name)))
 
-    def count(self, place: QueueState) -> int:
-        """Return how many letters are in a place."""
-        return sum(name.endswith(".json") for name in self._state.names(f"{_OUTBOX}{place}/"))
+    def count(self, state: QueueState) -> int:
+        """Return how many alerts are in a state."""
+        return sum(name.endswith(".json") for name in self._state.names(f"{_OUTBOX}{state}/"))
 
-    def sent(self, letter: QueuedAlert) -> None:
-        """Note that its endpoint took it."""
+    def sent(self, queued: QueuedAlert) -> None:
+        """Record that its endpoint accepted it."""
         with self._moving():
-            self._move(letter.name, "sent")
+            self._move(queued.name, "sent")
 
-    def delayed(self, letter: QueuedAlert, problem: str) -> None:
-        """Note why its endpoint did not take it; it stays."""
-        if problem != letter.problem:
+    def delayed(self, queued: QueuedAlert, problem: str) -> None:
+        """Record why its endpoint did not accept it; it stays in the queue."""
+        if problem != queued.problem:
             with self._moving():
-                self._rewrite(letter, problem)
+                self._rewrite(queued, problem)
 
-    def lost(self, letter: QueuedAlert, problem: str) -> None:
+    def lost(self, queued: QueuedAlert, problem: str) -> None:
         """Give it up, and keep it with the reason."""
         with self._moving():
-            self._rewrite(letter, problem)
-            self._move(letter.name, "lost")
+            self._rewrite(queued, problem)
+            self._move(queued.name, "lost")
 
     @contextmanager
     def delivering(self, seconds: float) -> Iterator[bool]:
@@ -121,20 +121,20 @@ class AlertQueue:
                 return
             yield True
 
-    def _put(self, letter: QueuedAlert) -> bool:
-        if any(self._state.read(f"{_OUTBOX}{place}/{letter.name}") is not None for place in PLACES):
+    def _put(self, queued: QueuedAlert) -> bool:
+        if any(self._state.read(f"{_OUTBOX}{state}/{queued.name}") is not None for state in _STATES):
             return False
-        return record_files.create(self._state, f"{_OUTBOX}waiting/{letter.name}", letter)
+        return record_files.create(self._state, f"{_OUTBOX}waiting/{queued.name}", queued)
 
-    def _rewrite(self, letter: QueuedAlert, problem: str) -> None:
-        changed = letter.model_copy(update={"problem": problem})
-        record_files.replace(self._state, f"{_OUTBOX}waiting/{letter.name}", changed)
+    def _rewrite(self, queued: QueuedAlert, problem: str) -> None:
+        changed = queued.model_copy(update={"problem": problem})
+        record_files.replace(self._state, f"{_OUTBOX}waiting/{queued.name}", changed)
 
-    def _move(self, name: str, place: QueueState) -> None:
-        self._state.move(f"{_OUTBOX}waiting/{name}", f"{_OUTBOX}{place}/{name}")
+    def _move(self, name: str, state: QueueState) -> None:
+        self._state.move(f"{_OUTBOX}waiting/{name}", f"{_OUTBOX}{state}/{name}")
 
-    def _texts(self, place: QueueState | Literal["told"]) -> list[tuple[str, str]]:
-        texts = self._state.texts(f"{_OUTBOX}{place}/")
+    def _texts(self, state: QueueState | Literal["told"]) -> list[tuple[str, str]]:
+        texts = self._state.texts(f"{_OUTBOX}{state}/")
         return [(name, text) for name, text in texts.items() if name.endswith(".json")]
 
     def _parsed(self, name: str, text: str, kind: type[record_files.Kind]) -> record_files.Kind:

@@ -1,4 +1,4 @@
-"""Bringing alerts to the declared endpoints: a few quick tries in a look, the rest at the next one."""
+"""Sends alerts to the declared endpoints: a few quick attempts in a monitoring run, the rest in the next one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Delivery:
     lost: int = 0
     """Alerts given up in this round; they are in the outbox's `lost/`."""
     waiting: int = 0
-    """Alerts that are tried again at the next look."""
+    """Alerts that are tried again in the next monitoring run."""
     problems: tuple[str, ...] = ()
     """What went wrong, a sentence each, none twice."""
 
@@ -60,58 +60,58 @@ class AlertSender:
         self._clock = clock
 
     def put(self, alerts: Iterable[Alert]) -> int:
-        """Keep alerts for the declared endpoints; return how many letters are new."""
+        """Keep alerts for the declared endpoints; return how many are new."""
         return sum(self._outbox.put(alert, self._urls, self._clock()) for alert in alerts)
 
     def deliver(self) -> Delivery:
         """Send everything that waits, oldest first, and return what came of it.
 
-        After an endpoint failed in all quick tries, its other alerts wait for the next look. One that got an alert
-        in the moment before a crash gets it again: receivers know it by its fingerprint and times.
+        After an endpoint failed in all quick tries, its other alerts wait for the next monitoring run. One that got
+        an alert just before a crash gets it again: receivers recognise it by its fingerprint and times.
         """
         if not self._outbox.count("waiting"):
             return Delivery()
         with self._outbox.delivering(_PATIENCE) as is_alone:
             if is_alone:
                 return self._deliver_all()
-        problem = "another process is delivering alerts; what waits is sent at the next look"
+        problem = "another process is delivering alerts; what waits is sent in the next monitoring run"
         return Delivery(waiting=self._outbox.count("waiting"), problems=(problem,))
 
     def _deliver_all(self) -> Delivery:
         lost_before = self._outbox.count("lost")
-        letters = self._outbox.waiting()
+        queued_alerts = self._outbox.waiting()
         problems = [_UNREADABLE] * (self._outbox.count("lost") - lost_before)
         silent: dict[str, str] = {}
         sent = 0
-        for letter in letters:
-            place, problem = self._deliver(letter, silent)
-            sent += place == "sent"
+        for queued in queued_alerts:
+            state, problem = self._deliver(queued, silent)
+            sent += state == "sent"
             problems += [problem] if problem else []
         lost = self._outbox.count("lost") - lost_before
         return Delivery(sent, lost, self._outbox.count("waiting"), tuple(dict.fromkeys(problems)))
 
-    def _deliver(self, letter: QueuedAlert, silent: dict[str, str]) -> tuple[QueueState, str]:
-        """Bring one letter where it belongs; endpoints that fall silent are noted, and not asked again."""
-        webhook = self._webhooks.get(letter.endpoint)
+    def _deliver(self, queued: QueuedAlert, silent: dict[str, str]) -> tuple[QueueState, str]:
+        """Send one alert; an endpoint that does not answer is remembered in `silent`, and not asked again."""
+        webhook = self._webhooks.get(queued.endpoint)
         if webhook is None:
-            return self._give_up(letter, "an endpoint that is not declared any more had alerts waiting")
-        if letter.endpoint not in silent:
+            return self._give_up(queued, "alerts waited for an endpoint that is no longer declared")
+        if queued.endpoint not in silent:
             try:
-                webhook.post(letter.alert.webhook())
+                webhook.post(queued.alert.webhook())
             except PermanentDeliveryError as error:
-                return self._give_up(letter, str(error))
+                return self._give_up(queued, str(error))
             except TemporaryDeliveryError as error:
-                silent[letter.endpoint] = str(error)
+                silent[queued.endpoint] = str(error)
             else:
-                self._outbox.sent(letter)
+                self._outbox.sent(queued)
                 return "sent", ""
-        problem = silent[letter.endpoint]
-        if self._clock() - letter.since > self._keep:
+        problem = silent[queued.endpoint]
+        if self._clock() - queued.since > self._keep:
             hours = self._keep.total_seconds() / 3600
-            return self._give_up(letter, f"{problem}; alerts of more than {hours:g} h (keep_hours) are given up")
-        self._outbox.delayed(letter, problem)
+            return self._give_up(queued, f"{problem}; alerts of more than {hours:g} h (keep_hours) are given up")
+        self._outbox.delayed(queued, problem)
         return "waiting", problem
 
-    def _give_up(self, letter: QueuedAlert, problem: str) -> tuple[QueueState, str]:
-        self._outbox.lost(letter, problem)
+    def _give_up(self, queued: QueuedAlert, problem: str) -> tuple[QueueState, str]:
+        self._outbox.lost(queued, problem)
         return "lost", problem

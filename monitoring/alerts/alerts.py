@@ -1,12 +1,12 @@
-"""Who is told what: the news that decisions and retrainings are, against what people were told before.
+"""Which alerts decisions and retrainings fire or resolve, given the alerts that were sent before.
 
 Three alerts, each with the labels `alertname`, `spec` and `severity`, each fired and in the end resolved:
 
 - `ShortlistAlarm` (warning): live traffic or quality went bad; fired when the alarm is raised and when training begins.
-- `ShortlistPage` (critical): a person must look, for nothing helps by itself; fired anew for every window.
+- `ShortlistPage` (critical): a person must act, because no training will help; fired again for every window.
 - `ShortlistRetrainingFailed` (warning): a retraining led to no new champion; resolved by the next one that does.
 
-What people were told is kept in the outbox, so whoever looks brings the same news, and nobody brings it twice.
+Alerts that were sent are kept in the outbox, so that every process computes the same alerts and sends none twice.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ _SEVERITY: Final = {ALARM: "warning", PAGE: "critical", RETRAINING_FAILED: "warn
 def send_alerts(
     monitoring_store: MonitoringStore, decision: RetrainDecision | None, alerts: Alerts, now: datetime, link: str = ""
 ) -> Delivery:
-    """Tell people what is new, and deliver what still waits from before; return what came of it.
+    """Queue new alerts, and send what waits; return what was sent and what was not.
 
-    Doing it again, or in ten processes at once, tells nothing twice. What no endpoint takes now is not lost: it goes
-    out with the next call.
+    Calling it again, or in ten processes at once, sends no alert twice. What no endpoint accepts now is sent by the
+    next call.
 
     Args:
-        monitoring_store: Where the outbox and the retrainings are; the newest retraining that ended is told of.
+        monitoring_store: Where the outbox and the retrainings are; the newest retraining that ended is reported.
         decision: What was decided now, if anything.
         alerts: As declared.
         now: The present moment.
-        link: Where to look, such as the address of the status page.
+        link: Address of the status page.
 
     Raises:
         ShortlistError: The declared token is not in the environment.
     """
     outbox = AlertQueue(monitoring_store.records)
-    courier = AlertSender(outbox, alerts)
-    told = outbox.told()
+    sender = AlertSender(outbox, alerts)
+    latest = outbox.latest()
     if decision is not None:
-        courier.put(decision_alerts(decision, told, link))
+        sender.put(decision_alerts(decision, latest, link))
     ended = [one for one in monitoring_store.retrainings() if one.state != "running"]
     if ended:
-        courier.put(retraining_alerts(monitoring_store.spec, ended[-1], told, now, link))
-    return courier.deliver()
+        sender.put(retraining_alerts(monitoring_store.spec, ended[-1], latest, now, link))
+    return sender.deliver()
 
 
-def decision_alerts(decision: RetrainDecision, told: Mapping[str, Alert], link: str = "") -> tuple[Alert, ...]:
-    """Return what a decision means to people; empty when there is no news.
+def decision_alerts(decision: RetrainDecision, latest: Mapping[str, Alert], link: str = "") -> tuple[Alert, ...]:
+    """Return the alerts that a decision fires or resolves.
 
     Args:
-        decision: What was decided. What the schedule or a person started is no news.
-        told: The newest alert that people were told, by name.
-        link: Where to look.
+        decision: What was decided. One of the schedule or of a person changes no alert.
+        latest: The newest alert that was sent, by name.
+        link: Address of the status page.
     """
     if decision.trigger != "drift":
         return ()
     found = []
-    for name, holds, always_news in _CONDITIONS:
-        before = _firing(told, name)
+    for name, holds, fires_again in _CONDITIONS:
+        before = _firing(latest, name)
         starts = before.starts if before else decision.made
-        if holds(decision) and (before is None or decision.action == always_news):
+        if holds(decision) and (before is None or decision.action == fires_again):
             found.append(_of_decision(name, decision, starts, None, link))
         elif before is not None and not holds(decision):
             found.append(_of_decision(name, decision, starts, decision.made, link))
@@ -81,18 +81,18 @@ def decision_alerts(decision: RetrainDecision, told: Mapping[str, Alert], link: 
 
 
 def retraining_alerts(
-    spec: str, retraining: Retraining, told: Mapping[str, Alert], now: datetime, link: str = ""
+    spec: str, retraining: Retraining, latest: Mapping[str, Alert], now: datetime, link: str = ""
 ) -> tuple[Alert, ...]:
-    """Return what the end of a retraining means to people; empty when there is no news.
+    """Return the alerts that the end of a retraining fires or resolves.
 
     Args:
         spec: Name of the spec.
         retraining: One that ended.
-        told: The newest alert that people were told, by name.
+        latest: The newest alert that was sent, by name.
         now: The present moment.
-        link: Where to look.
+        link: Address of the status page.
     """
-    before = _firing(told, RETRAINING_FAILED)
+    before = _firing(latest, RETRAINING_FAILED)
     starts = before.starts if before else now
     about = f"{spec}: the retraining of {text_of(retraining.window)}"
     if retraining.state in UNSUCCESSFUL_STATES:
@@ -109,11 +109,11 @@ _CONDITIONS: Final[tuple[tuple[str, Callable[[RetrainDecision], bool], str], ...
     (ALARM, lambda one: one.alarm, "retrain"),
     (PAGE, lambda one: one.action == "page", "page"),
 )
-"""Alert, when it holds, and the action that is news though it held before."""
+"""Alert, its condition, and the action with which it fires again while the condition holds."""
 
 
-def _firing(told: Mapping[str, Alert], name: str) -> Alert | None:
-    alert = told.get(name)
+def _firing(latest: Mapping[str, Alert], name: str) -> Alert | None:
+    alert = latest.get(name)
     return alert if alert is not None and alert.ends is None else None
 
 
@@ -131,7 +131,7 @@ def _of_decision(name: str, decision: RetrainDecision, starts: datetime, ends: d
 
 def _says(name: str, decision: RetrainDecision, is_over: bool) -> str:
     if name == PAGE:
-        return "there is no reason to page any more" if is_over else "a person must look"
+        return "there is no reason to page any more" if is_over else "a person must act"
     if is_over:
         return "the alarm is over"
     return f"the alarm is raised; {'a' if decision.action == 'retrain' else 'no'} training starts"

@@ -21,7 +21,7 @@ class StatusPageData:
 
     spec: str
     made: datetime
-    """When it was looked at."""
+    """When the monitoring run began."""
     champion: int | None
     champion_since: datetime | None
     reports: Sequence[WindowReport]
@@ -91,7 +91,7 @@ class StatusPageData:
 
     @cached_property
     def alarm(self) -> Alarm:
-        """The alarm as it stands: it follows from the windows alone, whoever looked at them when."""
+        """The alarm as it stands: it follows from the windows alone."""
         return evaluate_alarm(self.counted, self.policy)
 
     @property

@@ -77,7 +77,7 @@ class Retrainer:
         self.monitoring_store.recover()
         reports = self.monitoring_store.reports()
         if not reports:
-            return RetrainerResponse("hold", "no window of live traffic was looked at yet; make watch does")
+            return RetrainerResponse("hold", "no window of live traffic has been evaluated yet; run make watch")
         decision = decide(
             self.monitoring_store.spec, reports, self.monitoring_store.retrainings(), self._policy, self._clock()
         )

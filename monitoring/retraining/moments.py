@@ -58,7 +58,7 @@ def begin_by_hand(
 ) -> tuple[bool, RetrainDecision | None]:  # fmt: skip
     """Note that a person's training begins; return whether it may run, and the decision.
 
-    Until a spec's live traffic was looked at, or a retraining began, there is nothing to be counted: such a training
+    Until a spec's live traffic was evaluated, or a retraining began, there is nothing to be counted: such a training
     runs, and there is no decision.
 
     Args:

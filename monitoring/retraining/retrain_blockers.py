@@ -89,7 +89,7 @@ def _weekly_cap(start: datetime, retrainings: Sequence[Retraining], policy: Retr
     if len(within) < policy.max_per_week:
         return ""
     return (
-        f"{len(within)} {_retrainings(within)} within seven days (max_per_week {policy.max_per_week}). Look at what"
+        f"{len(within)} {_retrainings(within)} within seven days (max_per_week {policy.max_per_week}). Check what"
         " they learned from, then train by hand"
     )
 

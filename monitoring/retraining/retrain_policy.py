@@ -44,7 +44,7 @@ def decide(
 
     Args:
         spec: Name of the spec.
-        reports: Every window that was looked at, oldest first; at least one.
+        reports: Every window that was evaluated, oldest first; at least one.
         retrainings: Every retraining of the spec, in any order, those that died marked as failed.
         policy: As declared.
         made: When this is decided; it changes nothing else in the decision.
@@ -118,7 +118,7 @@ def by_hand(
 
     Args:
         spec: Name of the spec.
-        reports: Every window that was looked at, oldest first.
+        reports: Every window that was evaluated, oldest first.
         retrainings: Every retraining of the spec, those that died marked as failed.
         until: The moment from which on it reads no row; None: now.
         made: When this is decided.
@@ -150,7 +150,7 @@ def key_of(spec: str, action: RetrainAction, window: datetime, trigger: Trigger)
 
 
 class _Case:
-    """What the rules look at."""
+    """What the rules read."""
 
     def __init__(
         self, reports: Sequence[WindowReport], retrainings: Sequence[Retraining], policy: RetrainPolicy

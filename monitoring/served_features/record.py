@@ -77,15 +77,15 @@ class ServedFeatures(_Record):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to tell whoever looked; nothing where there was nothing to compare."""
+        """Sentences for the console; empty where there was nothing to compare."""
         unequal = [one for one in self.columns.values() if one.equal < one.compared]
         if not self.rows:
             return self.problems
         if not unequal:
             return (f"Served features: all {len(self.columns)} columns equal in {self.rows:,} rows.", *self.problems)
         worst = max(unequal, key=lambda one: one.compared - one.equal)
-        told = f"Served features: {len(unequal)} of {len(self.columns)} columns differ in {self.rows:,} rows."
-        return (f"{told} {worst.reason}.", *self.problems)
+        summary = f"Served features: {len(unequal)} of {len(self.columns)} columns differ in {self.rows:,} rows."
+        return (f"{summary} {worst.reason}.", *self.problems)
 
     @property
     def blocker(self) -> str:

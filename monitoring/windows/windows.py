@@ -49,7 +49,7 @@ class Windows:
     into before only those that a window needs.
 
     Args:
-        places: Where the spec's logs are.
+        paths: Where the spec's logs are.
         data: Declaration of the log.
         log: Folder of the valid log; its side tables are looked up.
         settings: The spec's section.
@@ -58,9 +58,9 @@ class Windows:
     """
 
     def __init__(
-        self, places: ServingPaths, data: Data, log: Path, settings: Monitoring, now: datetime, sampling: float = 1.0
+        self, paths: ServingPaths, data: Data, log: Path, settings: Monitoring, now: datetime, sampling: float = 1.0
     ) -> None:
-        self._places, self._data, self._log = places, data, log
+        self._paths, self._data, self._log = paths, data, log
         self._settings, self._now, self._sampling = settings, now, sampling
         self._maturity = timedelta(hours=settings.window.maturity_hours)
 
@@ -111,16 +111,16 @@ class Windows:
     def _predictions(self) -> PartIndex:
         age = max_age_hours(self._settings, self._data)
         schema, summary = prediction_schema(self._data), partial(answered.summary_of_answers, max_age_hours=age)
-        kept = self._places.root / _INDEX / f"predictions-2-{age or 'any'}.parquet"  # moments depend on the bound
-        return PartIndex(self._places.predictions, schema, answered.READ, summary, kept).refreshed()
+        kept = self._paths.root / _INDEX / f"predictions-2-{age or 'any'}.parquet"  # moments depend on the bound
+        return PartIndex(self._paths.predictions, schema, answered.READ, summary, kept).refreshed()
 
     @cached_property
     def _outcomes(self) -> PartIndex:
         known = outcome_columns(self._data)
         further = {label.column: known[label.column] for label in self._data.labels.values()}
         schema, summary = outcome_schema(item_type(self._data), further), answered.summary_of_outcomes
-        kept = self._places.root / _INDEX / "outcomes-1.parquet"
-        return PartIndex(self._places.outcomes, schema, live_outcomes.READ, summary, kept).refreshed()
+        kept = self._paths.root / _INDEX / "outcomes-1.parquet"
+        return PartIndex(self._paths.outcomes, schema, live_outcomes.READ, summary, kept).refreshed()
 
     def _count(self) -> dict[Span, int]:
         """Return how many requests each window has, in order of time."""
@@ -131,7 +131,7 @@ class Windows:
                     f"no file of the prediction log can be read; the first of them: {index.unreadable[0]}"
                 )
             raise ShortlistError(
-                f"{self._places.predictions}: there is no prediction log yet, so there is no live traffic to look at;"
+                f"{self._paths.predictions}: there is no prediction log yet, so there is no live traffic to evaluate;"
                 " serve the spec (make serve) and send it requests"
             )
         zone = ZoneInfo(DeclaredColumns(self._data).timezone)

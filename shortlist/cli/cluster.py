@@ -36,7 +36,7 @@ def submit(
     dry_run: DryRunOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Start a spec's training on a cluster; asked twice, it is started once."""
+    """Start a spec's training on a cluster; a repeated call starts no second run."""
     from shortlist.kubeflow.server import Kubeflow
     from shortlist.kubeflow.training_runs import prepare, start
 
@@ -59,7 +59,7 @@ def schedule(
     dry_run: DryRunOption = False,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Make a cluster's recurring runs what the spec's schedule declares: retraining and watching."""
+    """Create or update a cluster's recurring runs, retraining and monitoring, as the spec's schedule declares."""
     from shortlist.kubeflow.cluster_compile import CompiledGraphs
     from shortlist.kubeflow.schedule import apply, change_lines, plan, wanted
     from shortlist.kubeflow.server import Kubeflow

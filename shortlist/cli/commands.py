@@ -35,18 +35,18 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="The whole production life of a ranking model, declared in one YAML file.",
+    help="Train, validate, deploy and monitor ranking models that one YAML file declares.",
 )
 
 
 @app.command()
 def check(
     spec: SpecArgument,
-    data: Annotated[Path | None, typer.Option(help="File or folder with the log: look at its first rows too.")] = None,
-    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the log to look at.")] = 100_000,
+    data: Annotated[Path | None, typer.Option(help="File or folder with the log: check its first rows too.")] = None,
+    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the log to check.")] = 100_000,
     change: SetOption = None,
 ) -> None:
-    """Say whether a spec is valid, and all that is wrong with it; with --data, also with the log's first rows."""
+    """Validate a spec and list every problem; with --data, also the problems of the log's first rows."""
     from shortlist.spec.load import load_spec
 
     path = find_spec(spec)
@@ -68,7 +68,7 @@ def _checked_log(declared: Data, location: Path, rows: int) -> str:
     from shortlist.spec.data import FileSource
 
     if not isinstance(declared.source, FileSource):
-        raise ShortlistError("data.source: a generated log has no files to look at; leave --data out")
+        raise ShortlistError("data.source: a generated log has no files to check; leave --data out")
     found = check_sample(declared, location, rows)
     if found.problems:
         listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(found.problems, 1))

@@ -26,7 +26,7 @@ def diagnose(
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
-    """Say what bounds the training of a spec's model, such as loader or network, and what to change."""
+    """Measure what limits the training speed of a spec's model, such as loader or network; say what to change."""
     from shortlist.spec.load import load_spec
 
     loaded = load_spec(find_spec(spec), change or ())

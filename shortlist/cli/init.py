@@ -23,7 +23,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the likeliest, and print why.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
-    """Look at a log and write a first spec for it: types, clock, user, item, label, side tables, features."""
+    """Inspect a log and write a first spec for it: types, clock, user, item, label, side tables, features."""
     from shortlist.first_spec.write import draft_spec, write_spec
 
     if out.exists() and not force:

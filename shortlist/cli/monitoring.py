@@ -22,7 +22,7 @@ def watch(
     data: Annotated[Path | None, typer.Option(help="The log, for a training that the monitoring run starts.")] = None,
     every: Annotated[str | None, typer.Option(help="Run again every so often: 30s, 15m, 1h, 1d.")] = None,
     metrics_port: Annotated[
-        int, typer.Option(help="Port on 127.0.0.1 for Prometheus while looking again and again; 0 for any.")
+        int, typer.Option(help="Port on 127.0.0.1 for Prometheus, with --every; 0 for any free one.")
     ] = 9_109,
     runs: RunsOption = Path("runs"),
 ) -> None:
@@ -38,7 +38,7 @@ def watch(
 
 @commands.command()
 def collect(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
-    """Join served rows with their outcomes, once those are due, and add them to the log; exit code 1 for a bad part."""
+    """Add served rows to the log with their outcomes, once these are due; exit code 1 when a part cannot be read."""
     from shortlist.runs.monitoring_runs import collect_locally
     from shortlist.spec.load import load_spec
 
@@ -98,7 +98,10 @@ def drill(
     spec: SpecArgument = "drill",
     runs: RunsOption = Path("runs/drill"),
 ) -> None:
-    """Break a generated world on purpose, and see whether the loop closes; exit code 0 only when all of it does."""
+    """Inject faults and drift into generated traffic, and check that monitoring and retraining recover.
+
+    The exit code is 0 only when every check passes.
+    """
     from shortlist.drill.drill import drill as run_drill
     from shortlist.spec.load import load_spec
 

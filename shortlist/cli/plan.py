@@ -29,7 +29,7 @@ def plan(
     runs: RunsOption = Path("runs"),
     change: SetOption = None,
 ) -> None:
-    """Say what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
+    """Print what training the networks of a spec costs: tables, bytes, operations, memory, speed, and devices."""
     from models.planning.accelerators import accelerator
     from models.registry import kind_of
     from shortlist.cli.plan_view import fitted_sizes, given_cardinalities, show

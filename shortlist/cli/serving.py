@@ -45,7 +45,7 @@ def serve(
 
 @commands.command()
 def status(spec: SpecArgument, runs: RunsOption = Path("runs")) -> None:
-    """Say what is served, to whom, and what is wrong; exit code 1 when something is."""
+    """Show what is served, to whom, and all problems; exit code 1 when there is one."""
     raise typer.Exit(_show(_deployer(spec, runs)))
 
 
@@ -55,7 +55,7 @@ def why(
     request_id: Annotated[str, typer.Argument(help="The answer's id: x-request-id, or the protocol's own.")],
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Say how an answer with recommendations came about, stage by stage, and whether it comes out the same again."""
+    """Explain a logged answer with recommendations, stage by stage, and check that it can be reproduced."""
     from shortlist.deployment.why import explain
 
     deployer = _deployer(spec, runs)
@@ -128,7 +128,7 @@ def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = 
 
 @commands.command()
 def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
-    """End the rollout under way, or return to the champion before."""
+    """End the rollout under way, or return to the previous champion."""
     deployer = _on_target(spec, target, runs)
     _conclude(deployer, deployer.rollback())
 

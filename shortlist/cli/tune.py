@@ -51,11 +51,11 @@ def tune(
         tracked = TrackedSearch(tracker, name, what.section, what.key)
         folder = state.root / "tune" / loaded.name / name
 
-        def told(trial: Trial, tracked: TrackedSearch = tracked) -> None:
+        def report(trial: Trial, tracked: TrackedSearch = tracked) -> None:
             tracked.log(trial)
             typer.echo(_line(trial))
 
-        result = search(what, folder, told)
+        result = search(what, folder, report)
         tracked.close(result)
         for line in write_outcome(result, spec, folder):
             typer.echo(line)

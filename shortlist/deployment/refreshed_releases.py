@@ -15,13 +15,13 @@ from shortlist.tracking.steps import note
 from shortlist.training.training import RunContext
 
 
-def refresh_releases(origin: RunContext, data: Data, valid_log: Path, location: str, out: Path, seed: int) -> int:
+def refresh_releases(context: RunContext, data: Data, valid_log: Path, location: str, out: Path, seed: int) -> int:
     """Refresh the releases of the champion and of the candidate, and announce them; return the items of the champion's.
 
     A version without a release is left alone. What is wrong with the candidate's alone is noted, and stops nothing.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         data: The spec's section.
         valid_log: Folder of the validated log.
         location: Where the user's files are; empty for a generated log.
@@ -31,7 +31,7 @@ def refresh_releases(origin: RunContext, data: Data, valid_log: Path, location: 
     Raises:
         ShortlistError: The champion's cannot be refreshed; its servers keep the one that they have.
     """
-    registry, items, done = origin.tracker.registry, 0, set[str]()
+    registry, items, done = context.tracker.registry, 0, set[str]()
     out.mkdir(parents=True, exist_ok=True)
     aliases: tuple[Alias, ...] = ("champion", "candidate")
     for alias in aliases:
@@ -41,7 +41,7 @@ def refresh_releases(origin: RunContext, data: Data, valid_log: Path, location: 
             continue
         done.add(digest)
         try:
-            count = _refresh(origin, version, data, valid_log, location, out / digest, seed)
+            count = _refresh(context, version, data, valid_log, location, out / digest, seed)
         except ShortlistError as problem:
             if alias == "champion":
                 raise
@@ -52,13 +52,13 @@ def refresh_releases(origin: RunContext, data: Data, valid_log: Path, location: 
 
 
 def _refresh(
-    origin: RunContext, version: int, data: Data, valid_log: Path, location: str, folder: Path, seed: int
+    context: RunContext, version: int, data: Data, valid_log: Path, location: str, folder: Path, seed: int
 ) -> int:  # fmt: skip
     with TemporaryDirectory(prefix="shortlist-release-") as fetched:
-        blessed = origin.tracker.registry.retrieval_of(version, Path(fetched))
+        blessed = context.tracker.registry.retrieval_of(version, Path(fetched))
         assert blessed is not None
         refresh_release(blessed, data, valid_log, location, folder, seed)
-    place = spec_feast_store_location(StorageConfig.parse(origin.stores), origin.name)
+    place = spec_feast_store_location(StorageConfig.parse(context.stores), context.name)
     made = announce_release(place, folder)
     note(f"Version {version} recommends from {made.items} items, counted up to {made.last_day}.")
     return made.items

@@ -18,7 +18,7 @@ from shortlist.training.training import RunContext
 
 
 def register_blessed(
-    origin: RunContext,
+    context: RunContext,
     verdict: Path,
     runs: Mapping[str, str],
     reference: Path | None = None,
@@ -30,7 +30,7 @@ def register_blessed(
     The first model of a spec becomes the champion too: there is nothing it could be compared with.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         verdict: Folder of `blessing.json`.
         runs: Ids of the candidates' MLflow runs by name; the files of the blessed one are verified there.
         reference: Folder of the distributions that live traffic is compared with; without it the version can be
@@ -46,13 +46,13 @@ def register_blessed(
     assert blessing.blessed is not None
     run = runs[blessing.blessed.model]
     with TemporaryDirectory(prefix="shortlist-blessed-") as files:
-        verify_blessing(verdict / Files.BLESSING, origin.tracker.fetch_model(run, Path(files)))
-    record_verdict(origin, verdict, runs)
-    origin.tracker.log_blessing(run, verdict / Files.BLESSING)  # before there is a version
+        verify_blessing(verdict / Files.BLESSING, context.tracker.fetch_model(run, Path(files)))
+    record_verdict(context, verdict, runs)
+    context.tracker.log_blessing(run, verdict / Files.BLESSING)  # before there is a version
     if reference is not None:
-        origin.tracker.log_reference(run, reference)
-    stages = {RELEASE: origin.tracker.log_retrieval(run, release)} if release is not None else {}
-    registry = origin.tracker.registry
+        context.tracker.log_reference(run, reference)
+    stages = {RELEASE: context.tracker.log_retrieval(run, release)} if release is not None else {}
+    registry = context.tracker.registry
     best = Verdict.read(verdict).best_after(blessing.blessed.model)
     told = {**(tags or {}), **stages, "blessed": "true"} | ({BEST_CHAMPION: best} if best else {})
     version = registry.register(run, told)
@@ -62,15 +62,15 @@ def register_blessed(
     return str(version)
 
 
-def record_verdict(origin: RunContext, verdict: Path, runs: Mapping[str, str]) -> None:
+def record_verdict(context: RunContext, verdict: Path, runs: Mapping[str, str]) -> None:
     """Write every model's test numbers, every candidate's gates, and the plots that compare the models, to MLflow.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         verdict: Folder of `blessing.json`.
         runs: Ids of the models' MLflow runs by name.
     """
-    tracker = origin.tracker
+    tracker = context.tracker
     heard = Verdict.read(verdict)
     with TemporaryDirectory() as folder:
         write_plots(model_plots(heard.models, heard.best_possible), Path(folder))
@@ -82,11 +82,11 @@ def record_verdict(origin: RunContext, verdict: Path, runs: Mapping[str, str]) -
                 tracker.log_metrics(runs[measures.model], {"test": measured_numbers(measures)})
 
 
-def record_run(origin: RunContext, summary: Path, page: Path, runs: Mapping[str, str]) -> None:
+def record_run(context: RunContext, summary: Path, page: Path, runs: Mapping[str, str]) -> None:
     """End the MLflow run of this step's pipeline: every model's test numbers, the verdict, the page and the summary.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         summary: `summary.json`.
         page: `report.html`.
         runs: Ids of the models' MLflow runs by name; those of models from the cache lie below an earlier pipeline.
@@ -99,18 +99,18 @@ def record_run(origin: RunContext, summary: Path, page: Path, runs: Mapping[str,
         files = Path(folder) / Files.SUMMARY, Path(folder) / Files.REPORT
         for source, to in zip((summary, page), files, strict=True):
             shutil.copyfile(source, to)
-        origin.tracker.log_pipeline(said["models"], tags, files)
+        context.tracker.log_pipeline(said["models"], tags, files)
 
 
-def promote(origin: RunContext, version: int | None = None) -> int:
+def promote(context: RunContext, version: int | None = None) -> int:
     """Make a version (the candidate by default) the champion; return it.
 
     Raises:
         ShortlistError: There is no candidate.
     """
-    registry = origin.tracker.registry
+    registry = context.tracker.registry
     chosen = version if version is not None else registry.version_of("candidate")
     if chosen is None:
-        raise ShortlistError(f"spec '{origin.name}' has no candidate yet; make run SPEC={origin.name}")
+        raise ShortlistError(f"spec '{context.name}' has no candidate yet; make run SPEC={context.name}")
     registry.set_alias("champion", chosen)
     return chosen

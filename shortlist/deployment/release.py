@@ -25,11 +25,11 @@ def release_forms() -> list[str]:
     return [*_OF_EVERY_KIND, *(form for kind in known_kinds() for form in kind_of(kind).forms)]
 
 
-def release(origin: RunContext, version: int | None, form: str, serving: Serving, out: Path) -> int:
+def release(context: RunContext, version: int | None, form: str, serving: Serving, out: Path) -> int:
     """Write a version for a server of one's own; return its number.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         version: Registered version; the champion by default.
         form: `python` and `onnxruntime`: a Triton repository for that backend; or a form that the model's kind has,
             such as `fil` or `torchscript`.
@@ -39,10 +39,10 @@ def release(origin: RunContext, version: int | None, form: str, serving: Serving
     Raises:
         ShortlistError: There is no such version, it has no such form, or `out` is there already.
     """
-    registry = origin.tracker.registry
+    registry = context.tracker.registry
     wanted = version if version is not None else registry.version_of("champion")
     if wanted is None:
-        raise ShortlistError(f"spec '{origin.name}' has no champion yet; make run SPEC={origin.name}")
+        raise ShortlistError(f"spec '{context.name}' has no champion yet; make run SPEC={context.name}")
     if out.exists():
         raise ShortlistError(f"{out}: is there already; choose another name or delete it")
     with TemporaryDirectory(prefix="shortlist-") as scratch:

@@ -50,7 +50,7 @@ class Parity(Record):
     triton: ScoreParity
     """A real Triton with the real repository."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """What Triton's network was told to multiply in; otherwise than in fp32 the gate judges by AUC."""
+    """Precision of Triton's network; the gate compares by AUC where it is not fp32."""
 
 
 class LoadTestResult(Record):

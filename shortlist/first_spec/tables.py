@@ -93,7 +93,7 @@ def _looked_at(paths: list[Path], folder: Path, others: list[Path] | None = None
     frame = pl.concat(frames, how="diagonal_relaxed")
     if frame.is_empty():
         raise DataError(f"{paths[0]}: holds no rows")
-    table = Table("", kind, not _is_told(paths[0]), header, len(paths), frame, whole)
+    table = Table("", kind, not _names_its_format(paths[0]), header, len(paths), frame, whole)
     columns = tuple(look_at(name, frame[name], typed=kind == "parquet") for name in frame.columns)
     return replace(table, path="" if others is None else _pattern(paths, folder, others), columns=columns)
 
@@ -124,7 +124,7 @@ def _ending(path: Path) -> str:
     return endings[-1] if endings else ""
 
 
-def _is_told(path: Path) -> bool:
+def _names_its_format(path: Path) -> bool:
     return _ending(path) in _OWN_NAMES
 
 

@@ -1,4 +1,4 @@
-"""Whether a slate keeps what the spec promises: every filter, rule and probability, checked on the answer alone."""
+"""Whether a slate keeps the rules of the spec: every filter, rule and probability, checked on the answer alone."""
 
 from __future__ import annotations
 

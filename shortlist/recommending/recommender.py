@@ -372,10 +372,10 @@ class Recommender:
         known = known[: recent.shape[1]]
         recent[0, : len(known)] = known
         return Queries(
-            users, recent, pl.DataFrame([self._told(name, value) for name, value in request.context.items()])
+            users, recent, pl.DataFrame([self._context_values(name, value) for name, value in request.context.items()])
         )
 
-    def _told(self, name: str, value: Any) -> pl.Series:
+    def _context_values(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)
 
     def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> Filtered:
@@ -394,11 +394,11 @@ class Recommender:
         # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
         places = pl.Series(rows.astype(np.uint32))
         moment = (request.now - _EPOCH) // timedelta(microseconds=1)
-        told = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
-        told |= {name: self._told(name, request.context.get(name)) for name in self._of_request}
+        values = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
+        values |= {name: self._context_values(name, request.context.get(name)) for name in self._of_request}
         columns = [
             *(column[places].alias(name) for name, column in self._items.items() if wanted is None or name in wanted),
-            *(one.new_from_index(0, len(rows)) for name, one in told.items() if wanted is None or name in wanted),
+            *(one.new_from_index(0, len(rows)) for name, one in values.items() if wanted is None or name in wanted),
             *(self._rank(name, ranks) for name in self._ranks if wanted is None or name in wanted),
         ]
         return pl.DataFrame(columns)

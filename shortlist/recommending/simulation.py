@@ -1,4 +1,4 @@
-"""Random requests to a release, and whether their slates keep what the spec promises."""
+"""Random requests to a release, and whether their slates keep the rules of the spec."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def simulate_requests(stages: Recommender, like: Sequence[SlateRequest], count: 
 
     Half of the requests are those of users whom the sources know, a quarter of new ones, a quarter anonymous; the last
     two send recent items. A context has its values from several requests, a tenth of them missing. Scores are drawn
-    too: what is promised does not depend on them.
+    too: the rules do not depend on them.
 
     Args:
         stages: Of a release.

@@ -229,7 +229,8 @@ class Rollouts:
         state = running.state
         return (
             f"rollout {running.id} of version {state.candidate} is under way ({state.phase.value}, {state.percent} % of"
-            " the users). Wait for it, or look with make canary-status; make promote and make rollback end it at once."
+            " the users). Wait for it, or follow it with make canary-status; make promote and make rollback end it at"
+            " once."
         )
 
 

@@ -23,7 +23,7 @@ class Filters(Section):
     """Sources that are asked for more, one after another, where fewer than k candidates are left; empty: the answer
     is short."""
     max_fallback: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Most candidates of each fallback that a request looks at; where none of them is left, the answer is short."""
+    """Most candidates of each fallback that a request reads; where none of them is left, the answer is short."""
 
     @property
     def remembers(self) -> timedelta | None:

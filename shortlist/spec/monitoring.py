@@ -22,7 +22,7 @@ class Window(Section):
     time of its answer, so that clients cannot open windows in the past. null: any time. A generated log, whose days are
     all in the past, is replayed as if null were declared."""
     maturity_hours: float = Field(default=1.0, ge=0)
-    """Outcomes are taken to be complete so long after a window's end; it is not looked at before."""
+    """Outcomes are taken to be complete so long after a window's end; it is not evaluated before."""
     min_rows: int = Field(default=1_000, ge=100)
     """Rows with an outcome that a window needs to be judged."""
     max_rows: int = Field(default=100_000, ge=1_000)
@@ -139,10 +139,10 @@ class Alerts(Section):
 
 
 class Monitoring(Section):
-    """Watching live traffic."""
+    """Monitoring of live traffic."""
 
     window: Window = Window()
-    """What is looked at together."""
+    """Which requests are evaluated together."""
     checks: Checks = Checks()
     """Are the data sound?"""
     drift: DriftLimits = DriftLimits()
@@ -150,8 +150,8 @@ class Monitoring(Section):
     quality: QualityLimits = QualityLimits()
     """Is the model as good as it was?"""
     served_features: ServedFeaturesLimits = ServedFeaturesLimits()
-    """Did models score what they would have been trained on? `serving.log.feature_sampling` says how many answers are
-    looked at."""
+    """Did models score what they would have been trained on? `serving.log.feature_sampling` is the share of the answers
+    that is compared."""
     retrain: RetrainPolicy = RetrainPolicy()
     """When to train again."""
     alerts: Alerts = Alerts()
@@ -176,8 +176,8 @@ class Schedule(Section):
     """What runs by the clock; times are UTC."""
 
     retrain: Cron | None = None
-    """When a new training starts whatever the watching says; null for never."""
+    """When a new training starts, whatever monitoring says; null for never."""
     watch: Cron | None = None
-    """When live traffic is looked at on a cluster; `make watch EVERY=15m` does it here."""
+    """When live traffic is evaluated on a cluster; `make watch EVERY=15m` does it here."""
     refresh: Cron | None = None
     """When newer statistics are counted and served without a training; `make watch` does it here. Null for never."""

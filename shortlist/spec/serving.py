@@ -151,8 +151,8 @@ class KPI(Section):
     max_drop: float = Field(default=0.05, gt=0, lt=1)
     """Promote only when the canary is shown not to be worse than the stable track by more than this (absolute)."""
     alpha: float = Field(default=0.01, gt=0, lt=0.5)
-    """Chance, over the whole rollout and however often one looks, to roll back a canary that is as good. The KPI and
-    the guards share it: each has its part of `alpha / (1 + guards)`."""
+    """Chance, over the whole rollout and however often it is analysed, to roll back a canary that is as good. The KPI
+    and the guards share it: each has its part of `alpha / (1 + guards)`."""
     scale: float = Field(default=0.05, gt=0, lt=1)
     """Size of the differences that the sequential test is tuned to find soonest."""
 
@@ -306,7 +306,7 @@ class Serving(Section):
     max_rows: int = Field(default=10_000, ge=1)
     """Most rows (candidates) of a request."""
     refresh_seconds: float = Field(default=5, gt=0)
-    """How often the server looks for newer features of items."""
+    """How often the server checks for newer features of items."""
     max_feature_age: Duration | None = None
     """Oldest that the newest tile of the statistics in use may be, from its end on, such as 3h; an alert says when it
     is older. Null: no limit."""

@@ -1,4 +1,4 @@
-"""The `tune` section: what a search for better settings may change, how long it may take, what it looks at."""
+"""The `tune` section: what a search for better settings may change, how long it may take, what it compares by."""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ def _parsed(content: str | bytes | None) -> Marker | None:
         found = json.loads(content)
         return {name: str(found[name]) for name in ("cluster", "objects", "identity")}
     except (ValueError, KeyError, TypeError):
-        raise ShortlistError(f"{MARKER} is not one that Shortlist wrote; look who else uses these stores") from None
+        raise ShortlistError(
+            f"{MARKER} is not one that Shortlist wrote; check which other program uses these stores"
+        ) from None
 
 
 def _text(marker: Marker) -> str:

@@ -180,9 +180,9 @@ class BucketObjectStore:
             said = f" ({_code(error)})" if _code(error) else ""
             variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             named = variables if self._protocol == "s3" else "GOOGLE_APPLICATION_CREDENTIALS"
-            return f"the store{at} refuses the credentials, or there are none{said}; look at {named}"
+            return f"the store{at} refuses the credentials, or there are none{said}; check {named}"
         if kinds & set(_AWAY):
-            return f"the store{at} cannot be reached; look at AWS_ENDPOINT_URL and at the network"
+            return f"the store{at} cannot be reached; check AWS_ENDPOINT_URL and the network"
         return f"the store{at} says: {redact_passwords(str(error))}"
 
 

@@ -23,19 +23,19 @@ from shortlist.training.train import load_ranker
 from shortlist.training.training import RunContext
 
 
-def serving_version(origin: RunContext) -> str:
+def serving_version(context: RunContext) -> str:
     """Return the registered version that serves now; empty when there is none."""
-    return str(origin.tracker.registry.version_of("champion") or "")
+    return str(context.tracker.registry.version_of("champion") or "")
 
 
-def best_version(origin: RunContext, champion: int) -> int | None:
+def best_version(context: RunContext, champion: int) -> int | None:
     """Return the version of the best champion so far, as a champion was told when it was registered; None: itself."""
-    told = origin.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
-    return int(told) if told else None
+    earlier = context.tracker.registry.tags_of(champion).get(BEST_CHAMPION, "")
+    return int(earlier) if earlier else None
 
 
 def score_champion(
-    version: str, origin: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
+    version: str, context: RunContext, declared: DeclaredSections, runtime: Runtime, log: Path, fitted: Path, out: Path,
     *, slates: bool = False,
 ) -> None:  # fmt: skip
     """Write `champion.json` (version, empty when there is none; digest; problem) and the champion's scores.
@@ -46,7 +46,7 @@ def score_champion(
 
     Args:
         version: Registered version of the champion; empty when there is none.
-        origin: Spec and stores.
+        context: Spec and stores.
         declared: The log, the features and the slices that this run declares.
         runtime: Engine and memory.
         log: The valid log.
@@ -58,18 +58,18 @@ def score_champion(
     with TemporaryDirectory(prefix="shortlist-champion-") as files, atomic_folder(out) as staging:
         record = {"version": version, "problem": ""}
         if version:
-            found = origin.tracker.registry.find("champion", Path(files))
+            found = context.tracker.registry.find("champion", Path(files))
             assert found is not None and str(found.version) == version, "the champion changed during the run"
             record |= {"model": found.name or found.kind, "kind": found.kind, "digest": folder_digest(found.folder)}
-            release = origin.tracker.registry.retrieval_of(found.version, Path(files) / "release") if slates else None
+            release = context.tracker.registry.retrieval_of(found.version, Path(files) / "release") if slates else None
             try:
                 _score(found.folder, declared, runtime, log, fitted, staging, release)
             except ShortlistError as problem:
                 record["problem"] = str(problem)
-            if best := best_version(origin, found.version):
+            if best := best_version(context, found.version):
                 record["best"] = str(best)
                 try:
-                    model = origin.tracker.registry.fetch(best, Path(files) / BEST)
+                    model = context.tracker.registry.fetch(best, Path(files) / BEST)
                     (staging / BEST).mkdir()
                     _score(model.folder, declared, runtime, log, fitted, staging / BEST)
                 except ShortlistError as problem:

@@ -28,7 +28,7 @@ class ChampionCacheKey(NamedTuple):
         return {_MADE_FROM: self.made_from, _JUDGED_AGAINST: self.version or _NOBODY} if self.made_from else {}
 
 
-def champion_cache_key(origin: RunContext, found: RunBaseline, declared: Sequence[str]) -> ChampionCacheKey:
+def champion_cache_key(context: RunContext, found: RunBaseline, declared: Sequence[str]) -> ChampionCacheKey:
     """Return against whom a run is judged: the champion, unless the champion is what this very run makes.
 
     The first run of a spec is judged when there is no champion, and makes one. Were the second, with nothing changed,
@@ -38,23 +38,23 @@ def champion_cache_key(origin: RunContext, found: RunBaseline, declared: Sequenc
     run, it scores who serves then.
 
     Args:
-        origin: Spec, stores, log and cause.
+        context: Spec, stores, log and cause.
         found: What the run builds on.
         declared: Everything else that leads to the verdict: sections, code, place of the log.
     """
-    made_from = _digest(origin, found, declared)
+    made_from = _digest(context, found, declared)
     if not found.version:
         return ChampionCacheKey("", made_from)
-    told = origin.tracker.registry.tags_of(int(found.version))
-    if not made_from or told.get(_MADE_FROM) != made_from:
+    tags = context.tracker.registry.tags_of(int(found.version))
+    if not made_from or tags.get(_MADE_FROM) != made_from:
         return ChampionCacheKey(found.version, made_from)
-    before = told[_JUDGED_AGAINST]
+    before = tags[_JUDGED_AGAINST]
     return ChampionCacheKey("" if before == _NOBODY else before, made_from)
 
 
-def _digest(origin: RunContext, found: RunBaseline, declared: Sequence[str]) -> str:
-    if not origin.input_digest:  # the run itself reads the log as it is then: never known to be the same
+def _digest(context: RunContext, found: RunBaseline, declared: Sequence[str]) -> str:
+    if not context.input_digest:  # the run itself reads the log as it is then: never known to be the same
         return ""
     earlier = {"models": [one.model_dump(exclude={"cluster"}) for one in found.models], "previous": found.previous}
-    said = [origin.model_dump(mode="json"), earlier, *declared]
+    said = [context.model_dump(mode="json"), earlier, *declared]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

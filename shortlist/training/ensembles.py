@@ -47,7 +47,7 @@ def train_ensembles(
     models: Sequence[str],
     made: Made,
     sections: tuple[Gates, Serving, Runtime],
-    origin: RunContext,
+    context: RunContext,
     out: Path,
 ) -> list[str]:
     """Train, score, track and validate every model that is made of others; return what later steps are told, as JSON.
@@ -56,7 +56,7 @@ def train_ensembles(
         models: All that are declared, each a text (`models.base.DeclaredModel`); those without members are left out.
         made: What earlier steps left.
         sections: Of the spec.
-        origin: Spec, stores, log, code and cause.
+        context: Spec, stores, log, code and cause.
         out: Folder to write; `ensemble_artefacts` reads it.
     """
     limits, serving, runtime = sections
@@ -68,7 +68,7 @@ def train_ensembles(
         folder = out / declared.name
         model, scores, validation = (folder / part for part in ("model", "scores", "export_validation"))
         members = {name: made.members[name] for name in declared.members}
-        done = train_and_track(declared, runtime, origin, made.fitted, made.table, model, scores, members)
+        done = train_and_track(declared, runtime, context, made.fitted, made.table, model, scores, members)
         validate_export(model, scores, made.valid_log, made.fitted, limits, serving, runtime.seed, validation)
         trained.append(
             {

@@ -30,24 +30,24 @@ class RunBaseline(NamedTuple):
 
 
 def find_run_baseline(
-    origin: RunContext, models: Sequence[DeclaredModel], started: datetime | None = None
+    context: RunContext, models: Sequence[DeclaredModel], started: datetime | None = None
 ) -> RunBaseline:
     """Return what a run builds on, and open its MLflow run; tell the user what is wanted and not there.
 
     Args:
-        origin: Spec, stores, log and cause.
+        context: Spec, stores, log and cause.
         models: What is declared.
         started: When the run began; None: now.
 
     Raises:
         ShortlistError: A store cannot be reached, or belongs to another cluster: said before anything is written.
     """
-    claim(StorageConfig.parse(origin.stores))
-    tracker, log = origin.tracker, (origin.input_digest, origin.cause.until)
-    tracker.begin_pipeline(run_tags(origin.cause, origin.code), started or datetime.now(UTC))
+    claim(StorageConfig.parse(context.stores))
+    tracker, log = context.tracker, (context.input_digest, context.cause.until)
+    tracker.begin_pipeline(run_tags(context.cause, context.code), started or datetime.now(UTC))
     previous = ""
-    if origin.cause.trigger != "manual":  # a person's training counts every day
-        previous = newest_fit(spec_feast_store_location(StorageConfig.parse(origin.stores), origin.name))
+    if context.cause.trigger != "manual":  # a person's training counts every day
+        previous = newest_fit(spec_feast_store_location(StorageConfig.parse(context.stores), context.name))
         if not previous:
             note("Every day is counted: there are no earlier features yet.")
     sections = [kind_of(model.kind).section.model_validate(model.section) for model in models]

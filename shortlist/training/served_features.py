@@ -34,12 +34,12 @@ class ServedFeatures(NamedTuple):
     """The champion."""
 
 
-def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
+def with_readers(changes: FeatureChanges, context: RunContext) -> FeatureChanges:
     """Return changes with the registered models that read them: the champion, and the candidate if it is another one.
 
     Args:
         changes: What a backfill changes.
-        origin: Spec and stores.
+        context: Spec and stores.
 
     Raises:
         ShortlistError: A store cannot be reached, or a model's files are not the ones that were trained.
@@ -47,7 +47,7 @@ def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
     found: list[ReadBy] = []
     for alias in ("champion", "candidate"):
         with TemporaryDirectory(prefix="shortlist-reader-") as files:
-            model = origin.tracker.registry.find(alias, Path(files))
+            model = context.tracker.registry.find(alias, Path(files))
             if model is None or any(model.version == one.version for one in found):
                 continue
             read = {column.name for column in read_record(model.folder).features}
@@ -57,25 +57,25 @@ def with_readers(changes: FeatureChanges, origin: RunContext) -> FeatureChanges:
     return changes.model_copy(update={"read_by": tuple(found)})
 
 
-def find_served_features(origin: RunContext, data: Data, features: Features) -> ServedFeatures:
+def find_served_features(context: RunContext, data: Data, features: Features) -> ServedFeatures:
     """Return the champion's own features: a spec that has moved on changes nothing that is served.
 
     Args:
-        origin: Spec and stores.
+        context: Spec and stores.
         data: What the spec declares now.
         features: Likewise.
 
     Raises:
         ShortlistError: There is no champion, or a store cannot be reached or belongs to another cluster.
     """
-    stores = StorageConfig.parse(origin.stores)
+    stores = StorageConfig.parse(context.stores)
     claim(stores)
     with TemporaryDirectory(prefix="shortlist-champion-") as files:
-        champion = origin.tracker.registry.champion(Path(files))
+        champion = context.tracker.registry.champion(Path(files))
         if champion is None:
             raise ShortlistError(
-                f"spec '{origin.name}' has no champion whose features could be refreshed; make run"
-                f" SPEC={origin.name} first"
+                f"spec '{context.name}' has no champion whose features could be refreshed; make run"
+                f" SPEC={context.name} first"
             )
         saved = read_json(champion.folder / Files.PREPROCESSING / Files.FEATURES)
     own, delay = Features.model_validate(saved["features"]), Data.model_validate(saved["data"]).outcome_delay
@@ -87,6 +87,6 @@ def find_served_features(origin: RunContext, data: Data, features: Features) -> 
     return ServedFeatures(
         data=canonical_json(data.model_copy(update=changed)),
         features=canonical_json(own),
-        previous=newest_fit(spec_feast_store_location(stores, origin.name)),
+        previous=newest_fit(spec_feast_store_location(stores, context.name)),
         version=str(champion.version),
     )

@@ -101,7 +101,7 @@ class FeatureArtifacts(NamedTuple):
 
 
 def train_and_track(
-    model: DeclaredModel, runtime: Runtime, origin: RunContext,
+    model: DeclaredModel, runtime: Runtime, context: RunContext,
     fitted: Path, table: Path, out_model: Path, out_scores: Path,
     members: Mapping[str, MemberFiles] = MappingProxyType({}),
 ) -> TrackedRun:  # fmt: skip
@@ -112,7 +112,7 @@ def train_and_track(
     Args:
         model: What is declared, and the model to go on from.
         runtime: Engine, memory budget and seed.
-        origin: Spec, stores, log, code and cause.
+        context: Spec, stores, log, code and cause.
         fitted: What the features were fitted to; its preprocessing travels with the model.
         table: The feature table.
         out_model: Model folder to write.
@@ -123,40 +123,40 @@ def train_and_track(
     started = datetime.now(UTC)
     made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, file_digests(table), started)
     try:
-        record, continued = _train(model, section, runtime, origin, made, out_model, out_scores, members)
+        record, continued = _train(model, section, runtime, context, made, out_model, out_scores, members)
     except DivergedError as reason:
         note(f"{model.name} is held: {reason}")
         record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
-        return TrackedRun(_track(model, section, origin, made, record, None, out_model), "")
+        return TrackedRun(_track(model, section, context, made, record, None, out_model), "")
     for feature, found in record.hashed.items():
         if (warning := found.warning(feature)) is not None:
             note(warning)
     pack(out_model, fitted)
     if section.role == "candidate":
-        export(out_model, origin.name)
-    run = _track(model, section, origin, made, record, continued, out_model)
+        export(out_model, context.name)
+    run = _track(model, section, context, made, record, continued, out_model)
     return TrackedRun(run, str(continued) if continued else "")
 
 
 def _track(
-    model: DeclaredModel, section: ModelSection, origin: RunContext, made: FeatureArtifacts, record: TrainedModel,
+    model: DeclaredModel, section: ModelSection, context: RunContext, made: FeatureArtifacts, record: TrainedModel,
     continued: ContinuedFrom | None, out_model: Path,
 ) -> str:  # fmt: skip
     """Write a training and its files to MLflow; return the run's id."""
     lineage = Lineage(
         spec_digest=digest(section),
-        data_digest=f"{origin.input_digest}/{made.table_digest}",
+        data_digest=f"{context.input_digest}/{made.table_digest}",
         days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(made.table).model_dump().items() if days},
-        code_version=origin.code,
+        code_version=context.code,
         git_commit=git_commit(),
-        cause=origin.cause,
+        cause=context.cause,
         continued=continued,
     )
-    datasets = tracked_datasets(made.table, made.digests, origin.name)
+    datasets = tracked_datasets(made.table, made.digests, context.name)
     with TemporaryDirectory() as plots, servable_model(out_model, made.fitted, made.table) as servable:
         write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
         details = TrainingDetails(started=made.started, datasets=datasets, servable=servable)
-        return origin.tracker.log_training(
+        return context.tracker.log_training(
             out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name, details
         )
 
@@ -185,7 +185,7 @@ def _train(
     model: DeclaredModel,
     section: ModelSection,
     runtime: Runtime,
-    origin: RunContext,
+    context: RunContext,
     made: FeatureArtifacts,
     out_model: Path,
     out_scores: Path,
@@ -193,22 +193,22 @@ def _train(
 ) -> tuple[TrainedModel, ContinuedFrom | None]:
     """Go on from the earlier model where it fits, else start from scratch and say why."""
     kind, name, outputs = model.kind, model.name, (out_model, out_scores)
-    spread = distributed_launch_for(name, model.cluster, origin.stores)
+    spread = distributed_launch_for(name, model.cluster, context.stores)
     if model.earlier and section.continuation is not None:
         try:
-            with PreviousModel.fetched(model.earlier, origin.tracker) as begun:
+            with PreviousModel.fetched(model.earlier, context.tracker) as begun:
                 days_left_to_train = begun.days_left_to_train(section, ranker_class(kind), made.table, made.fitted)
-                with checkpoint_to(_place(model, section, runtime, origin, made, model.earlier)):
+                with checkpoint_to(_place(model, section, runtime, context, made, model.earlier)):
                     record = train(kind, section, days_left_to_train, runtime, *outputs, begun.folder, spread, name)
                 return record, begun.describe(section, record)
         except IncompatibleModelError as reason:
             note(f"{name} was trained from scratch: {reason}")
-    with checkpoint_to(_place(model, section, runtime, origin, made, "")):
+    with checkpoint_to(_place(model, section, runtime, context, made, "")):
         return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name, members=members), None
 
 
 def _place(
-    model: DeclaredModel, section: ModelSection, runtime: Runtime, origin: RunContext, made: FeatureArtifacts,
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, context: RunContext, made: FeatureArtifacts,
     earlier: str,
 ) -> CheckpointLocation:  # fmt: skip
     """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
@@ -218,12 +218,12 @@ def _place(
         runtime.seed,
         runtime.engine,
         made.table_digest,
-        origin.code,
+        context.code,
         earlier,
     ]
     name = hashlib.sha256(json.dumps(means).encode()).hexdigest()[:16]
     return CheckpointLocation(
-        open_object_store(StorageConfig.parse(origin.stores)), f"checkpoints/{origin.name}/{name}.safetensors"
+        open_object_store(StorageConfig.parse(context.stores)), f"checkpoints/{context.name}/{name}.safetensors"
     )
 
 
@@ -241,7 +241,7 @@ def tracked_datasets(table: DayTable, digests: Mapping[str, str], name: str) -> 
         name: Of the spec.
     """
     split, found = split_of(table), []
-    for context, days in (("training", split.train), ("validation", split.validation), ("test", split.test)):
+    for part, days in (("training", split.train), ("validation", split.validation), ("test", split.test)):
         if not days:
             continue
         parts = [table.by_day[day] for day in days]
@@ -249,8 +249,8 @@ def tracked_datasets(table: DayTable, digests: Mapping[str, str], name: str) -> 
         found.append(
             TrackedDataset.model_validate(
                 {
-                    "name": f"{name} {context}",
-                    "context": context,
+                    "name": f"{name} {part}",
+                    "context": part,
                     "path": str(table.folder),
                     "digest": digest_of_files(files),
                     "rows": sum(part.rows for part in parts),

@@ -184,7 +184,7 @@ def reset(endpoint: str, calls: bytes) -> None:
 def test_wrong_credentials_are_never_printed(strict: Any) -> None:
     objects = BucketObjectStore(strict.url)
     for call in (lambda: objects.read("a"), lambda: objects.write("a", b""), lambda: objects.keys("")):
-        with pytest.raises(ShortlistError, match=r"refuses the credentials.*look at AWS_ACCESS_KEY_ID") as caught:
+        with pytest.raises(ShortlistError, match=r"refuses the credentials.*check AWS_ACCESS_KEY_ID") as caught:
             call()
         assert SECRET not in str(caught.value) and "key-of-the-test" not in str(caught.value)
 
@@ -194,7 +194,7 @@ def test_missing_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    with pytest.raises(ShortlistError, match="or there are none; look at AWS_ACCESS_KEY_ID"):
+    with pytest.raises(ShortlistError, match="or there are none; check AWS_ACCESS_KEY_ID"):
         BucketObjectStore(s3.url).read("a")
 
 

@@ -212,7 +212,7 @@ def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Monitoring
     outbox.lost(second, "given up")
     assert [outbox.count(place) for place in ("waiting", "sent", "lost")] == [0, 1, 1]
     assert outbox.put(alert, urls, FIRST) == 0
-    assert outbox.told() == {"ShortlistPage": alert}
+    assert outbox.latest() == {"ShortlistPage": alert}
 
 
 def test_one_process_delivers_at_a_time(stores: str, book: MonitoringStore) -> None:

@@ -47,7 +47,7 @@ class RedisOnline(OnlineStore):
             socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
         except OSError as error:
             raise ShortlistError(
-                f"runtime.online_store: Redis at {where} cannot be reached ({error.strerror or error}); look at the"
+                f"runtime.online_store: Redis at {where} cannot be reached ({error.strerror or error}); check the"
                 f" environment variable {self.connection_variable} and at the server"
             ) from None
 

@@ -161,7 +161,7 @@ def _not_accepted(live: Object) -> str | None:
     """Return why a route is not in force; None when it is."""
     parents = (live.get("status") or {}).get("parents") or []
     if not parents:
-        return "no gateway has looked at it"
+        return "no gateway has processed it"
     generation = live["metadata"].get("generation", 0)
     for parent in parents:
         conditions = {one["type"]: one for one in parent.get("conditions", [])}

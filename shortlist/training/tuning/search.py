@@ -229,7 +229,7 @@ def _one_trial(what: Search, study: optuna.Study, deadline: float | None, run: R
         else:
             trial.set_user_attr("measured", measured)
             study.tell(trial, measured[what.metric])
-    return _told(study.trials[trial.number])
+    return _trial_of(study.trials[trial.number])
 
 
 class _Pace:
@@ -290,7 +290,7 @@ def _is_shipped(trial: optuna.trial.FrozenTrial) -> bool:
     return bool(trial.user_attrs.get(_SHIPPED))
 
 
-def _told(trial: optuna.trial.FrozenTrial) -> Trial:
+def _trial_of(trial: optuna.trial.FrozenTrial) -> Trial:
     said = trial.user_attrs
     measured = said.get("measured", {})
     return Trial(
@@ -302,7 +302,7 @@ def _told(trial: optuna.trial.FrozenTrial) -> Trial:
 
 
 def _result(what: Search, study: optuna.Study) -> Result:
-    trials = tuple(_told(trial) for trial in study.get_trials(deepcopy=False))
+    trials = tuple(_trial_of(trial) for trial in study.get_trials(deepcopy=False))
     return Result(model=what.model, metric=what.metric, trials=trials, importance=_importance(study))
 
 

@@ -348,7 +348,7 @@ def test_who_finds_another_process_delivering_leaves_it_to_that(
         assert is_alone
         busy = sender.deliver()
     assert (busy.sent, busy.waiting) == (0, 1)
-    assert busy.problems == ("another process is delivering alerts; what waits is sent at the next look",)
+    assert busy.problems == ("another process is delivering alerts; what waits is sent in the next monitoring run",)
     assert receiver.bodies == []
     assert sender.deliver() == Delivery(sent=1)
 
@@ -455,7 +455,7 @@ def test_news_that_a_killed_process_brought_halfway_is_brought_whole(outbox: Fol
     sender.put([alert()])
     (outbox.folder / "told" / "ShortlistPage.json").unlink()
     assert sender.put([alert()]) == 0
-    assert outbox.told() == {"ShortlistPage": alert()}
+    assert outbox.latest() == {"ShortlistPage": alert()}
     assert sender.deliver() == Delivery(sent=1)
 
 
@@ -463,6 +463,6 @@ def test_a_torn_note_of_what_people_were_told_is_named(outbox: FolderOutbox) -> 
     courier(outbox, "http://127.0.0.1:9/").put([alert()])
     path = outbox.folder / "told" / "ShortlistPage.json"
     path.write_text("{")
-    with pytest.raises(RecordError, match="move it away and look again") as caught:
-        outbox.told()
+    with pytest.raises(RecordError, match="move it away and run make watch again") as caught:
+        outbox.latest()
     assert str(path) in str(caught.value)

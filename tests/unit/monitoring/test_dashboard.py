@@ -208,7 +208,7 @@ def test_what_is_asked_for_is_told(known: Known, where: str, expression: str) ->
         ('shortlist_monitoring_verdict{verdict="ill"}', "shortlist_monitoring_verdict is never told with verdict=ill"),
         ('shortlist_monitoring_alarm{column="a"}', "shortlist_monitoring_alarm has no label column"),
         ("sum by (shop) (shortlist_monitoring_alarm)", "there is no label shop to group by"),
-        ("time() - shortlist_monitoring_last_look > 1", "nobody tells shortlist_monitoring_last_look"),
+        ("time() - shortlist_monitoring_last_run > 1", "nobody tells shortlist_monitoring_last_run"),
         ("label_values(shortlist_monitoring_gone, spec)", "nobody tells shortlist_monitoring_gone"),
         ("absent(shortlist_gone)", "nobody tells shortlist_gone"),
         ("shortlist_log_broken == 1 or shortlist_gone == 1", "nobody tells shortlist_gone"),

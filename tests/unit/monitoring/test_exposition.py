@@ -184,7 +184,7 @@ def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(boo
     assert told["retrainings_total{state=failed}"] == 0
     assert told["outbox_lost_total"] == 0
     assert told["store_broken"] == 0
-    assert "last_look_timestamp_seconds" not in told
+    assert "last_run_timestamp_seconds" not in told
     assert not book.folder.exists()
 
 
@@ -197,7 +197,7 @@ def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: MonitoringS
     told = numbers(metrics_text(book))
     assert told["store_broken"] == 1
     assert told["decision{action=page}"] == 1
-    assert "last_look_timestamp_seconds" in told
+    assert "last_run_timestamp_seconds" in told
     assert "window_rows" not in told
 
 

@@ -336,7 +336,7 @@ def test_a_torn_or_foreign_report_is_named_with_what_to_do(book: MonitoringStore
     with pytest.raises(ShortlistError, match=why) as caught:
         book.reports()
     assert str(caught.value).startswith(f"{path}: not a window's report (")
-    assert str(caught.value).endswith("restore it, or move it away and look again.")
+    assert str(caught.value).endswith("restore it, or move it away and run make watch again.")
 
 
 @pytest.mark.parametrize("kind", ["decisions", "retrainings"])
@@ -345,7 +345,7 @@ def test_torn_decisions_and_retrainings_are_named_too(book: MonitoringStore, kin
     book.start(decision(), "run")
     path = book.folder / kind / f"{decision().key}.json"
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(RecordError, match=r"move it away and look again") as caught:
+    with pytest.raises(RecordError, match=r"move it away and run make watch again") as caught:
         getattr(book, kind)()
     assert str(path) in str(caught.value)
 
