@@ -75,7 +75,7 @@ class ProcessIdentity(BaseModel):
             return f"{self} ran it and died"
         if not self.is_here and now - self.since > RUN_TIMEOUT:
             hours = RUN_TIMEOUT.total_seconds() / 3600
-            return f"{self} ran it, and was not heard of for {hours:g} h"
+            return f"{self} ran it, and has not reported for {hours:g} h"
         return ""
 
 

@@ -70,7 +70,7 @@ class Reference:
         """
         if not (folder / Files.MANIFEST).is_file():
             raise IntegrityError(
-                f"{folder}: there is no reference of the training data, so nothing tells drift; train the model again"
+                f"{folder}: there is no reference of the training data, so drift is unknown; train the model again"
             )
         verify_manifest(folder)
         try:

@@ -101,7 +101,7 @@ def _repeated_failures(_start: datetime, retrainings: Sequence[Retraining], poli
     last = failed[0]
     return (
         f"{len(failed)} {_retrainings(failed)} in a row led to no new champion (max_failures {policy.max_failures});"
-        f" the last one: {last.state}{f', {last.reason}' if last.reason else ''}. Mend the cause, then train by hand"
+        f" the last one: {last.state}{f', {last.reason}' if last.reason else ''}. Fix the cause, then train by hand"
     )
 
 

@@ -73,7 +73,7 @@ def _checked_log(declared: Data, location: Path, rows: int) -> str:
     if found.problems:
         listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(found.problems, 1))
         raise ShortlistError(f"{location}: {len(found.problems)} problem(s){listed}")
-    return f"{location}: {'all' if found.whole else 'the first'} {found.rows:,} rows keep the spec"
+    return f"{location}: {'all' if found.whole else 'the first'} {found.rows:,} rows match the spec"
 
 
 @app.command()

@@ -44,7 +44,7 @@ def init(
     typer.echo(f"\nWritten: {out}")
     if problems:
         listed = "".join(f"\n  {place}. {problem}" for place, problem in enumerate(problems, 1))
-        raise ShortlistError(f"{out}: the log does not keep it yet; {len(problems)} problem(s){listed}")
+        raise ShortlistError(f"{out}: the log does not match it yet; {len(problems)} problem(s){listed}")
     typer.echo(f"Next:    make run SPEC={out} DATA={data}")
 
 

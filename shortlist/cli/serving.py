@@ -112,7 +112,7 @@ def canary_status(spec: SpecArgument, target: TargetOption = None, runs: RunsOpt
         return
     typer.echo(line(latest))
     if not deployer.rollouts.is_held():
-        typer.echo("Its controller is gone: make deploy-canary goes on with it, make rollback ends it.")
+        typer.echo("Its controller is gone: make deploy-canary resumes it, make rollback ends it.")
 
 
 @commands.command()

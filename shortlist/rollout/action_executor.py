@@ -92,7 +92,7 @@ class ActionExecutor:
         except Exception as error:
             raise RolloutError(
                 f"rollout {self._state.rollout}: {type(action).__name__} failed {_ATTEMPTS} times ({error})."
-                " Nothing is forgotten: mend the cause, then make rollback goes on from here."
+                " The state is kept: fix the cause, then run make rollback, which continues from here."
             ) from error
         finally:
             self._insists = False

@@ -145,7 +145,7 @@ def scores(now: StepEvidence, limits: Guardrails) -> Check:
     if _constant(canary):
         what = f"constant scores: all {canary.scores.size:,} are {canary.scores[0]:.6g}"
     if _share(stable.flat, stable.rankable) > MOST_FLAT or _constant(stable):
-        return Check("scores", "wait", f"{what}, on both tracks; such requests tell nothing", numbers)
+        return Check("scores", "wait", f"{what}, on both tracks; such requests cannot compare them", numbers)
     return Check("scores", "breach", what, numbers)
 
 

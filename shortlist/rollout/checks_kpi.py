@@ -99,7 +99,7 @@ def _missing(seen: Difference, policy: Canary, last: bool) -> str:
             few = f"{users:,} users of the {name} have outcomes, {needed:,} are needed"
             return f"no outcome of the {name} has arrived" if not users else few
     if last and seen.stable_mean == seen.canary_mean and seen.stable_mean in {0.0, 1.0}:
-        return f"every outcome is {seen.stable_mean:.0f} on both tracks, which compares nothing"
+        return f"every outcome is {seen.stable_mean:.0f} on both tracks, so they cannot be compared"
     return ""
 
 

@@ -60,7 +60,7 @@ class RolloutCommands:
             if version not in {None, unfinished.state.candidate}:
                 raise RolloutError(
                     f"rollout {unfinished.id} of version {unfinished.state.candidate} lost its controller and is not"
-                    " over. make deploy-canary without a version goes on with it, make rollback ends it."
+                    " over. make deploy-canary without a version resumes it, make rollback ends it."
                 )
             return self._drive(unfinished)
 

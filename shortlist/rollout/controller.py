@@ -173,7 +173,7 @@ class Controller:
             there = f"everybody was sent back to version {state.former}"
         return RolloutError(
             f"{self._rollouts.where(self._record.id)}: cannot be written ({error}); {there}."
-            " Mend that, then make deploy-canary goes on, or make rollback ends it."
+            " Fix that; then make deploy-canary resumes the rollout, or make rollback ends it."
         )
 
     def _now(self) -> RolloutRecord:

@@ -111,10 +111,10 @@ class Retrieval(Section):
             if column.name in (K, RECENT_ITEMS):
                 raise ValueError(
                     f"retrieval: requests for recommendations have an input '{column.name}', and so does the log; call"
-                    " the log's column otherwise (name, with the file's name as source)"
+                    " the log's column by another name (`name`, with the file's name as `source`)"
                 )
         if data.item in SLATE_OUTPUTS:
-            raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; call data.item otherwise")
+            raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; rename data.item")
         if self.catalogue == "listed" and not item_tables(data):
             raise ValueError(
                 f"retrieval.catalogue: listed, but no side table has the key '{data.item}'; declare the items' table in"

@@ -191,7 +191,7 @@ def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
     assert book.recover() == ()
     assert later(stores, timedelta(hours=23)).recover() == ()
     (lost,) = later(stores, timedelta(hours=25)).recover()
-    assert lost.reason == "Kubeflow run 0f9e-11 ran it, and was not heard of for 24 h"
+    assert lost.reason == "Kubeflow run 0f9e-11 ran it, and has not reported for 24 h"
 
 
 def test_an_owner_outside_a_cluster_is_written_as_ever() -> None:

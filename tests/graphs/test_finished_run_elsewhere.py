@@ -215,6 +215,15 @@ def test_the_curve_of_a_training_has_a_point_per_round(tracker: Tracker, runs: d
     assert len(steps) > 10 and steps == sorted(set(steps))
 
 
+def test_a_training_has_its_settings_its_pictures_and_one_logged_model(tracker: Tracker, runs: dict[str, Any]) -> None:
+    run = runs["xgboost"]
+    assert run.data.params["kind"] == "xgboost" and int(run.data.params["rounds"]) > 10
+    plots = {Path(one.path).name for one in tracker._client.list_artifacts(run.info.run_id, "plots")}
+    assert plots >= {"auc.svg", "calibration.svg", "roc.svg", "scores.svg", "loss_xgboost.svg"}
+    assert [len(runs[name].outputs.model_outputs) for name in ("xgboost", "popularity")] == [1, 0]
+    assert len(run.data.tags["code_version"]) == 16
+
+
 def test_kubeflows_pages_get_numbers_to_compare_and_a_page_to_show(finished: Any) -> None:
     gates = step(finished, "evaluate-gates")["metrics"]["metadata"]
     assert gates["xgboost auc"] == pytest.approx(finished.summary["models"]["xgboost"]["auc"], abs=1e-6)

@@ -84,7 +84,7 @@ def _checked(api: KubernetesAPI, where: str, requirement: Requirement) -> str:
     except ClusterError as error:
         raise ClusterError(
             f"{title}: its version cannot be read ({error}) kubectl apply -f deploy/k8s/version-readers.yaml lets this"
-            f" account read it; or see that it is {wanted} or later, and say {key}: '' to have it checked no more."
+            f" account read it; or see that it is {wanted} or later, and set {key}: '' to skip this check."
         ) from None
     if deployment is None:
         raise ClusterError(
@@ -95,7 +95,7 @@ def _checked(api: KubernetesAPI, where: str, requirement: Requirement) -> str:
     if version is None:
         raise ClusterError(
             f"{title}: Deployment {where} names no version, neither by the label {_LABEL} nor by its image's tag. See"
-            f" that it is {wanted} or later, and say {key}: '' to have it checked no more."
+            f" that it is {wanted} or later, and set {key}: '' to skip this check."
         )
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < requirement.oldest:

@@ -229,7 +229,7 @@ def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tm
             kube.down(600)
 
     world.on_change = on_change
-    with pytest.raises(RolloutError, match=r"RouteAllTraffic failed 4 times .*Nothing is forgotten") as caught:
+    with pytest.raises(RolloutError, match=r"RouteAllTraffic failed 4 times .*The state is kept") as caught:
         world.roll_out().canary()
     assert "did not answer for 0.3 s" in str(caught.value)
     assert shares_of(kube, world.name(2)) == [0, 5]

@@ -130,5 +130,5 @@ def test_the_command_lists_all_problems_and_ends_with_2(
             main()
         assert int(ended.value.code or 0) == code
     said = capsys.readouterr()
-    assert "all 3,000 rows keep the spec" in said.out
+    assert "all 3,000 rows match the spec" in said.out
     assert "1 problem(s)\n  1. log.csv (the log): column 'a', 'b' is not declared" in said.err

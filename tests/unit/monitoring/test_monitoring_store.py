@@ -249,7 +249,7 @@ def test_a_retraining_on_another_machine_is_given_up_after_a_day_and_right_when_
     owner.write_text(owner.read_text().replace('"place": "', '"place": "elsewhere-'))
     assert later(book, timedelta(hours=23)).recover() == ()
     (lost,) = later(book, timedelta(hours=25)).recover()
-    assert lost.reason.endswith("was not heard of for 24 h")
+    assert lost.reason.endswith("has not reported for 24 h")
     assert book.finish(lost.key, "promoted", version=5).state == "promoted"
 
 

@@ -266,7 +266,7 @@ def test_a_page_for_failures_says_what_the_last_one_died_of() -> None:
     assert decision.action == "page"
     assert decision.reasons[0] == (
         "2 retrainings in a row led to no new champion (max_failures 2); the last one: failed, the disk is full."
-        " Mend the cause, then train by hand"
+        " Fix the cause, then train by hand"
     )
 
 

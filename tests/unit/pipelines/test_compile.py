@@ -20,6 +20,7 @@ from pipelines.compile import (
 from shortlist.report.titles import TITLES
 from shortlist.runs.runner import task_steps
 from shortlist.spec.load import load_spec
+from shortlist.spec.spec import Spec
 
 GRAPHS = ("training", "monitoring", "scheduled_retraining")
 NAMES = (*GRAPHS, *(f"{name}_wide" for name in GRAPHS), "refresh", "backfill")
@@ -109,6 +110,32 @@ def test_steps_and_parameters_read_well_in_kubeflows_ui(name: str) -> None:
     parameters = pipeline["root"]["inputDefinitions"]["parameters"].values()
     described = [" ".join(one["description"].split()) for one in parameters]
     assert all(len(text) > 15 and text.endswith(".") and "Likewise" not in text for text in described)
+
+
+def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
+    components = yaml.safe_load((COMPILED / "training.yaml").read_text())["components"]
+    types = {
+        (name.removeprefix("comp-"), artefact): one["artifactType"]["schemaTitle"].removeprefix("system.")
+        for name, component in components.items()
+        if "executorLabel" in component
+        for artefact, one in component.get("outputDefinitions", {}).get("artifacts", {}).items()
+    }
+    drawn = {key: kind for key, kind in types.items() if kind not in {"Dataset", "Model"}}
+    assert drawn == {
+        ("train", "metrics"): "Metrics",
+        ("validate-export", "metrics"): "Metrics",
+        ("validate-export", "classification"): "ClassificationMetrics",
+        ("evaluate-gates", "metrics"): "Metrics",
+        ("report", "page"): "HTML",
+    }
+    assert types["train", "model"] == "Model" and types["ingest", "raw_log"] == "Dataset"
+
+
+def test_the_form_of_a_new_training_has_a_line_per_section_and_six_more() -> None:
+    """Kubeflow's UI shows one line per parameter, in the form of a new run and in the comparison of runs."""
+    training = yaml.safe_load((COMPILED / "training.yaml").read_text())
+    parameters = set(training["root"]["inputDefinitions"]["parameters"])
+    assert parameters - set(Spec.model_fields) == {"cluster", "lists", "log", "stores", "code", "cause"}
 
 
 @pytest.mark.parametrize("name", NAMES)

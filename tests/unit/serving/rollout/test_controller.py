@@ -448,7 +448,7 @@ def test_a_blind_judge_promotes_nothing(world: World) -> None:
 def test_a_registry_that_stays_away_undoes_the_promotion_when_it_is_back(world: World) -> None:
     world.models.faults = [ShortlistError("MLflow is unavailable")] * 8  # four tries forward, four on the way back
     with pytest.raises(
-        RolloutError, match=r"Alias failed 4 times \(MLflow is unavailable\)\. Nothing is forgotten.*rollback"
+        RolloutError, match=r"Alias failed 4 times \(MLflow is unavailable\)\. The state is kept.*rollback"
     ):
         world.roll_out().canary()
     assert world.fleet.route_now == Route(stable=1)  # users first
