@@ -270,7 +270,7 @@ def test_an_alert_for_an_endpoint_that_is_not_declared_any_more_is_reported(
 ) -> None:
     courier(outbox, receivers().url).put([alert()])
     gone = courier(outbox, receivers().up().url).deliver()
-    assert (gone.lost, gone.problems) == (1, ("an endpoint that is not declared any more had alerts waiting",))
+    assert (gone.lost, gone.problems) == (1, ("alerts waited for an endpoint that is no longer declared",))
 
 
 def test_a_torn_file_hides_no_other_alert(outbox: FolderOutbox, receiver: Receiver) -> None:

@@ -238,7 +238,7 @@ def test_the_fourth_training_within_a_week_is_a_page() -> None:
 def test_a_page_for_the_weekly_cap_says_so() -> None:
     decision = decided(windows("d" * 6), [retraining(day, "held") for day in (1, 2, 3)], max_failures=9)
     assert decision.action == "page"
-    assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3). Look at")
+    assert decision.reasons[0].startswith("3 retrainings within seven days (max_per_week 3). Check what")
 
 
 @pytest.mark.parametrize("state", ["failed", "held", "not_promoted"])
