@@ -52,6 +52,7 @@ DEMO = Path(__file__).parents[2] / "pipelines" / "specs" / "demo.yaml"
 # that ranks at random.
 SIZE = {"rows": 30_000, "users": 3_000, "items": 300, "days": 4}
 TREES = {"rounds": 60, "learning_rate": 0.2, "refit": False}
+OTHER_TREES = {"kind": "lightgbm", "rounds": 40, "num_leaves": 8, "refit": False}
 GATE_LIMITS = {
     "min_test_rows": 500, "bootstrap_rounds": 50, "skew_rows": 20, "parity_rows": 1_000,
     "max_calibration_error": 0.2, "max_rate_error": 0.5,
@@ -123,8 +124,10 @@ class _Making:
         self._features()
         self._sources()
         versions = {"first": self._through_the_gates()}
-        second = self._trained("second", self.spec.models["xgboost"], seed=2)
+        # Of another kind, so that every rollout between the two changes what Triton runs.
+        second = self._trained("second", self.spec.models["lightgbm"], kind="lightgbm")
         versions["second"] = self._blessed(self.folder / "second", second, self._release("worst_first"))
+        self._trained("changed", self.spec.models["xgboost"], seed=2)
         for name, change in CHANGES.items():
             versions[name] = self._blessed(self._changed(name, change), None)
         versions["unblessed"] = self._registered(self._changed("unblessed", _none), None)
@@ -179,11 +182,11 @@ class _Making:
         return int(register_blessed(self.origin, at / "verdict", {"xgboost": run}, release=release))
 
     def _changed(self, name: str, change: Change) -> Path:
-        """Return a copy of the second model's folder with another graph, its manifest written again."""
+        """Return a copy of the folder of other trees with another graph, its manifest written again."""
         import onnx
 
         to = self.folder / name
-        shutil.copytree(self.folder / "second", to)
+        shutil.copytree(self.folder / "changed", to)
         path = to / FOLDER / MODEL_FILE
         model = onnx.load(path)
         model.doc_string = name
@@ -224,7 +227,8 @@ def _smaller(spec: dict[str, Any]) -> dict[str, Any]:
     small["data"]["source"] |= SIZE
     for stage in ("retrieval", "filters", "ordering"):  # clients bring their candidates
         del small[stage]
-    small["models"] = {"xgboost": small["models"]["xgboost"] | TREES}
+    trees = small["models"]["xgboost"] | TREES
+    small["models"] = {"xgboost": trees, "lightgbm": OTHER_TREES | {"features": trees["features"]}}
     return small
 
 
