@@ -73,7 +73,7 @@ class SimulatedRollout:
     reason: str
     seconds: float
     step: int
-    looks: int
+    analyses: int
 
 
 class _Counts:
@@ -232,7 +232,7 @@ class _Rollout:
 
 
 def play(
-    policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, look_seconds: float = 2.0
+    policy: Canary, world: SimulatedTraffic, faults: Faults, seed: int, analysis_seconds: float = 2.0
 ) -> SimulatedRollout:
     """Play a rollout to its end.
 
@@ -241,18 +241,18 @@ def play(
         world: Users and traffic.
         faults: Of the canary.
         seed: Of everything random.
-        look_seconds: Time between two canary analyses.
+        analysis_seconds: Time between two canary analyses.
     """
-    rollout, seconds, looks = _Rollout(policy, world, faults, seed), 0.0, 0
+    rollout, seconds, analyses = _Rollout(policy, world, faults, seed), 0.0, 0
     for step in range(len(policy.steps)):
         judgement, at_step = StepAnalysis("hold", "", ()), 0.0
         while judgement.decision == "hold":
-            rollout.go_on(step, look_seconds)
-            at_step, seconds, looks = at_step + look_seconds, seconds + look_seconds, looks + 1
+            rollout.go_on(step, analysis_seconds)
+            at_step, seconds, analyses = at_step + analysis_seconds, seconds + analysis_seconds, analyses + 1
             judgement = analyze_step(rollout.evidence(), policy, step, at_step, Health(ready=True))
         if judgement.decision in {"promote", "roll_back"}:
             check = next((check.name for check in judgement.checks if check.word == "breach"), "")
-            return SimulatedRollout(judgement.decision, check, judgement.reason, seconds, step, looks)
+            return SimulatedRollout(judgement.decision, check, judgement.reason, seconds, step, analyses)
     raise AssertionError("the last step ends in a promotion or a rollback")
 
 

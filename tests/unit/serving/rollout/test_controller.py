@@ -728,7 +728,7 @@ def test_only_one_controller_works_at_a_time(world: World) -> None:
     record = world.roll_out().canary()
     assert world.is_promoted()
     assert refused == [
-        f"rollout {record.id} of version 2 is under way (watching, 5 % of the users). Wait for it, or look with"
+        f"rollout {record.id} of version 2 is under way (watching, 5 % of the users). Wait for it, or follow it with"
         " make canary-status; make promote and make rollback end it at once."
     ]
 

@@ -127,7 +127,7 @@ def test_a_drop_that_is_not_ruled_out_holds_and_at_the_deadline_goes_back(declar
     [
         (NO_DIFFERENCE, "like: no outcome of the canary has arrived"),
         (rates(0.2, 0.2, 50), "like: 50 users of the canary have outcomes, 100 are needed"),
-        (rates(0.0, 0.0), "like: every outcome is 0 on both tracks, which compares nothing"),
+        (rates(0.0, 0.0), "like: every outcome is 0 on both tracks, so they cannot be compared"),
     ],
 )
 def test_a_label_of_which_too_little_is_known_holds(declared: Canary, known: Difference, reason: str) -> None:

@@ -164,7 +164,7 @@ def test_the_error_bound_keeps_its_word_at_the_limit_itself() -> None:
 
 
 def ends(faults: Faults, rollouts: int, world: SimulatedTraffic | None = None) -> list[SimulatedRollout]:
-    return [play(Canary(), world or SimulatedTraffic(), faults, seed, look_seconds=5) for seed in range(rollouts)]
+    return [play(Canary(), world or SimulatedTraffic(), faults, seed, analysis_seconds=5) for seed in range(rollouts)]
 
 
 def test_good_canaries_are_promoted_by_the_whole_judge() -> None:
@@ -199,10 +199,10 @@ def test_a_guarded_label_that_falls_is_found_by_its_guard_though_the_kpi_rises()
     guarded = Canary.model_validate({"guards": {"like": {"max_drop": 0.03}, "long_view": {"max_relative_drop": 0.3}}})
     faults = Faults(further_drop=0.09, kpi_drop=-0.05)
     for seed in range(6):
-        one = play(guarded, SimulatedTraffic(), faults, seed, look_seconds=5)
+        one = play(guarded, SimulatedTraffic(), faults, seed, analysis_seconds=5)
         assert (one.decision, one.check.split()[0]) == ("roll_back", "guard"), one.reason
         assert one.step <= 2
-    free = play(Canary(), SimulatedTraffic(), faults, seed=1, look_seconds=5)
+    free = play(Canary(), SimulatedTraffic(), faults, seed=1, analysis_seconds=5)
     assert free.decision == "promote"
 
 
@@ -218,7 +218,7 @@ def test_a_canary_worse_by_the_allowed_drop_is_not_promoted() -> None:
 
 def test_too_little_traffic_ends_at_the_deadline() -> None:
     policy = Canary(deadline_seconds=60)
-    one = play(policy, SimulatedTraffic(requests_per_second=10), Faults(), seed=1, look_seconds=5)
+    one = play(policy, SimulatedTraffic(requests_per_second=10), Faults(), seed=1, analysis_seconds=5)
     assert (one.decision, one.step, one.check) == ("roll_back", 0, "")
     assert "undecided after 60 s" in one.reason
     assert "200 are needed" in one.reason
