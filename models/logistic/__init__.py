@@ -1,8 +1,12 @@
-"""Logistic regression, a baseline."""
+"""Logistic regression on hashed ids, numbers and their bins: a baseline, or a candidate."""
 
 from typing import Final
 
 from models.base import ModelKind
 from models.logistic.section import LogisticModel
 
-KIND: Final = ModelKind(section=LogisticModel, ranker="models.logistic.ranker:LogisticRanker")
+KIND: Final = ModelKind(
+    section=LogisticModel,
+    ranker="models.logistic.ranker:LogisticRanker",
+    export="models.logistic.export:add_terms",
+)

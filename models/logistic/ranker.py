@@ -1,4 +1,4 @@
-"""The logistic-regression baseline: hashed one-hot ids, standardised floats and their bins."""
+"""Logistic regression on hashed one-hot ids, standardised floats and their bins."""
 
 from __future__ import annotations
 
@@ -38,9 +38,12 @@ class LogisticRanker(Ranker[LogisticModel]):
 
     kind = "logistic"
     section_type = LogisticModel
-    _one_hot: OneHot
-    _coefficients: np.ndarray
-    _intercept: np.ndarray
+    one_hot: OneHot
+    """How rows become vectors."""
+    coefficients: np.ndarray
+    """Of the floats, then of the buckets, float32."""
+    intercept: np.ndarray
+    """Float32, shape (1,)."""
 
     def _learning(self, table: DayTable) -> LearningTable:
         return LearningTable(table, chosen(table, self.section.features))
@@ -65,8 +68,8 @@ class LogisticRanker(Ranker[LogisticModel]):
                 rows, trials = {bins: rows[bins]}, {(bins, l2): trials[bins, l2]}
             if stopping.patience_ended:
                 break
-        bins, l2, self._coefficients, self._intercept = best
-        self._one_hot = rows[bins].one_hot
+        bins, l2, self.coefficients, self.intercept = best
+        self.one_hot = rows[bins].one_hot
         if self.section.refit:
             if any(one.served is not None for one in learning.features):
                 held_out = self._held_out(learning)
@@ -100,7 +103,7 @@ class LogisticRanker(Ranker[LogisticModel]):
     def _refit(self, descent: Any, rows: _Rows, passes: int) -> None:
         for number in range(1, passes + 1):
             self._pass((descent,), rows, ("train", "validation"), f"refit {number}/{passes}")
-        self._coefficients, self._intercept = self._weights(descent)
+        self.coefficients, self.intercept = self._weights(descent)
 
     def _weights(self, descent: Any) -> tuple[np.ndarray, np.ndarray]:
         return descent.coef_[0].astype(np.float32), descent.intercept_.astype(np.float32)
@@ -117,19 +120,19 @@ class LogisticRanker(Ranker[LogisticModel]):
         return quality(np.concatenate(labels), every, np.concatenate(weights) if weights else None), every
 
     def _predict(self, frame: pl.DataFrame) -> np.ndarray:
-        return probabilities(self._one_hot.rows(frame) @ self._coefficients + self._intercept)
+        return probabilities(self.one_hot.rows(frame) @ self.coefficients + self.intercept)
 
     def _write(self, folder: Path) -> None:
-        weights = {"mean": self._one_hot.mean, "scale": self._one_hot.scale}
-        weights |= {} if self._one_hot.edges is None else {"edges": self._one_hot.edges}
-        save_file({**weights, "coefficients": self._coefficients, "intercept": self._intercept}, folder / _WEIGHTS)
+        weights = {"mean": self.one_hot.mean, "scale": self.one_hot.scale}
+        weights |= {} if self.one_hot.edges is None else {"edges": self.one_hot.edges}
+        save_file({**weights, "coefficients": self.coefficients, "intercept": self.intercept}, folder / _WEIGHTS)
 
     def _read(self, folder: Path) -> None:
         weights = load_file(folder / _WEIGHTS)
-        mean, self._coefficients = weights["mean"], weights["coefficients"]
-        buckets = len(self._coefficients) - len(mean)
-        self._one_hot = OneHot(self.record.features, mean, weights["scale"], buckets, weights.get("edges"))
-        self._intercept = weights["intercept"]
+        mean, self.coefficients = weights["mean"], weights["coefficients"]
+        buckets = len(self.coefficients) - len(mean)
+        self.one_hot = OneHot(self.record.features, mean, weights["scale"], buckets, weights.get("edges"))
+        self.intercept = weights["intercept"]
 
 
 def _descent(l2: float, seed: int) -> Any:

@@ -14,12 +14,13 @@ MOST_BINS: Final = 256
 
 
 class LogisticModel(ModelSection):
-    """Logistic-regression baseline on hashed one-hot ids, numbers and their bins."""
+    """Logistic regression on hashed one-hot ids, numbers and their bins."""
 
     kind: Literal["logistic"] = "logistic"
     """Logistic regression; added with every declared feature where none is declared."""
-    role: Literal["baseline"] = "baseline"
-    """It has no exported form, so it is never served."""
+    role: Literal["candidate", "baseline"] = "baseline"
+    """`baseline`: it is trained for comparison. `candidate`: it may be served, and be a member of a blend; then no
+    baseline of this kind is added."""
     features: Names = Field(min_length=1)
     """Features it reads; `*` and `?` match several."""
     epochs: int = Field(default=10, ge=1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from models.base import DeclaredModel
+from models.registry import kind_of
 from shortlist.contracts import Files
 from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Metric
 
@@ -131,7 +133,21 @@ def _commands(
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
     tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
-    return [serve, *(funnel if stages else []), *([tune] if summary.get("notice") else []), ui, (again, _AGAIN)]
+    behind = [*_baseline_as_candidate(summary, given, again), tune] if summary.get("notice") else []
+    return [serve, *(funnel if stages else []), *behind, ui, (again, _AGAIN)]
+
+
+def _baseline_as_candidate(
+    summary: Mapping[str, Any], given: Mapping[str, Any], again: str
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Give the command that lets the best baseline be served, where its kind can be."""
+    name = _best_of(summary, "baseline")
+    declared = (DeclaredModel.read(text) for text in json.loads(given.get("models", "[]")))
+    for model in declared:
+        if model.name == name and kind_of(model.kind).export:
+            features = json.dumps(model.section["features"])
+            change = f"models.{name}={{kind: {model.kind}, role: candidate, features: {features}}}"
+            yield f"{again} SET='{change}'", f"let '{name}' be a candidate itself, which may be served"
 
 
 _AGAIN: Final = "after an edit of the spec; unchanged steps are reused"

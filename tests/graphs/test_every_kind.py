@@ -39,7 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "finalnet": {"kind": "finalnet", **NETWORK},
     "din": {"kind": "din", **NETWORK, "history": "taken", "target": "item_id_id"},
     "both": {"kind": "blend", "models": ["by_position", "by_surface"]},
-    "line": {"kind": "logistic", "role": "baseline", "features": ["*"], "bins": [0], "l2": [1e-5]},
+    "line": {"kind": "logistic", "role": "candidate", "features": ["*"], "bins": [0], "l2": [1e-5]},
     "popularity": {"kind": "popularity", "role": "baseline"},
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]

@@ -48,8 +48,8 @@ def test_a_kind_that_is_not_there_is_told_with_those_that_are() -> None:
 
 
 def test_what_a_kind_does_not_have_is_told() -> None:
-    with pytest.raises(ShortlistError, match="kind logistic: has no export"):
-        kind_of("logistic").load("export")
+    with pytest.raises(ShortlistError, match="kind popularity: has no export"):
+        kind_of("popularity").load("export")
 
 
 class Elsewhere(ModelSection):

@@ -191,7 +191,7 @@ def test_a_score_that_is_nan_is_refused(table: DayTable, test_rows: pl.DataFrame
 
 def test_sure_scores_stay_between_zero_and_one(table: DayTable, test_rows: pl.DataFrame, saved: Saved) -> None:
     ranker = load_ranker(saved("logistic", table))
-    ranker._intercept = np.array([200.0], np.float32)  # type: ignore[attr-defined]
+    ranker.intercept = np.array([200.0], np.float32)  # type: ignore[attr-defined]
     assert ranker.predict(test_rows).max() < 1
-    ranker._intercept = np.array([-200.0], np.float32)  # type: ignore[attr-defined]
+    ranker.intercept = np.array([-200.0], np.float32)  # type: ignore[attr-defined]
     assert ranker.predict(test_rows).min() > 0

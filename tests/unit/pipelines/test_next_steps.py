@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.base import DeclaredModel
 from shortlist.evaluation.gates import GATES
 from shortlist.runs.next_steps import _ADVICE, after_failure, next_steps
 
@@ -40,6 +41,9 @@ def ending(tmp_path: Path) -> Any:
             "stages": [],
         } | facts
         given = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
+        features = {"role": "baseline", "features": ["*"]}
+        baselines = (DeclaredModel(name=one, section={"kind": one, **features}) for one in ("logistic", "popularity"))
+        given["models"] = json.dumps([one.text for one in baselines])
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         (tmp_path / "arguments.json").write_text(json.dumps(given))
         return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html")).splitlines()
@@ -97,6 +101,10 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     behind = "\n".join(ending(blessed=BLESSED, notice="No candidate beats 'logistic'.", stages=STAGES))
     assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10 " in behind
     assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind
+    change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"]}'"
+    assert f"make run SPEC=specs/mine.yaml DATA=/logs {change} " in behind
+    worse = MODELS | {"popularity": {"auc": 0.9, "gauc": 0.9, "role": "baseline"}}  # of a kind that is never served
+    assert "role: candidate" not in "\n".join(ending(blessed=BLESSED, notice="None is better.", models=worse))
 
 
 def test_a_run_that_stops_at_its_log_names_the_command_that_lists_all_problems(ending: Any, tmp_path: Path) -> None:

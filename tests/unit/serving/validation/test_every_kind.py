@@ -33,7 +33,8 @@ TRIED: dict[str, dict[str, Any]] = {
     "wide_deep": IDS,
     "finalnet": {**IDS, "calibration": "isotonic"},
     "din": {**IDS, "history": "user_items", "target": "item_id_id"},
-    "blend": {"models": ["xgboost", "dcn"]},
+    "logistic": {"features": ["*"], "epochs": 2, "bins": [24], "role": "candidate"},
+    "blend": {"models": ["xgboost", "dcn", "logistic"]},
 }
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
@@ -115,6 +116,7 @@ def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
 
 FURTHER: dict[str, dict[str, Any]] = {
     "xgboost": {**TRIED["xgboost"], "labels": ["long_view"]},
+    "logistic": {**TRIED["logistic"], "labels": ["long_view"]},
     "dcn": {**TRIED["dcn"], "labels": ["long_view"], "sharing": "mmoe"},
 }
 
