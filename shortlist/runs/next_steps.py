@@ -142,7 +142,7 @@ def _baseline_as_candidate(
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
     """Give the command that lets the best baseline be served, where its kind can be."""
     name = _best_of(summary, "baseline")
-    declared = (DeclaredModel.read(text) for text in json.loads(given.get("models", "[]")))
+    declared = (DeclaredModel.read(text) for text in given.get("models", ()))
     for model in declared:
         if model.name == name and kind_of(model.kind).export:
             features = json.dumps(model.section["features"])

@@ -40,10 +40,10 @@ def ending(tmp_path: Path) -> Any:
             "gates": [],
             "stages": [],
         } | facts
-        given = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
+        given: dict[str, Any] = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
         features = {"role": "baseline", "features": ["*"]}
         baselines = (DeclaredModel(name=one, section={"kind": one, **features}) for one in ("logistic", "popularity"))
-        given["models"] = json.dumps([one.text for one in baselines])
+        given["models"] = [one.text for one in baselines]
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         (tmp_path / "arguments.json").write_text(json.dumps(given))
         return next_steps(tmp_path, "specs/mine.yaml", Path("runs/latest/report.html")).splitlines()
