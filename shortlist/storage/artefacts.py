@@ -140,8 +140,9 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, or a user's share of it, is full."""
     codes = (errno.ENOSPC, errno.EDQUOT)
-    # Polars and SQLite put the system's error into one of their own, as text.
-    texts = *(f"(os error {code})" for code in codes), "database or disk is full"
+    # Polars, SQLite and `shutil.copytree` put the system's error into one of their own, as text.
+    told = (form.format(code) for code in codes for form in ("(os error {})", "[Errno {}]"))
+    texts = *told, "database or disk is full"
     return getattr(error, "errno", None) in codes or any(text in str(error) for text in texts)
 
 

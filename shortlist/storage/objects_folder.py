@@ -95,13 +95,13 @@ class FolderObjectStore:
     def create(self, key: str, content: bytes) -> bool:
         """Write a file unless there is one; return True for exactly one of all processes that try at once."""
         partial = self._partial(key)
-        partial.write_bytes(content)
         try:
+            partial.write_bytes(content)
             os.link(partial, self._path(key))
         except FileExistsError:
             return False
         finally:
-            partial.unlink()
+            partial.unlink(missing_ok=True)
         return True
 
     def keys(self, prefix: str) -> list[str]:

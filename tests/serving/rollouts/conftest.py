@@ -394,25 +394,3 @@ def live(stack_up: Live) -> Iterator[Live]:
     """The stack with users; after the test, they were served, and everything is as before but for who is champion."""
     with stack_up.visited():
         yield stack_up
-
-
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[Path], Any]]:
-    """Return a context manager under which a folder lies on a disk without any room."""
-
-    @contextmanager
-    def full(folder: Path) -> Iterator[None]:
-        folder.mkdir(parents=True, exist_ok=True)
-        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "shortlist-test", str(folder)]
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"a full disk needs a file system of its own, which cannot be mounted: {done.stderr.strip()}")
-        try:
-            with (folder / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
-                while filler.write(bytes(4096)):
-                    pass
-            yield
-        finally:
-            subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S607
-
-    yield full

@@ -141,12 +141,26 @@ def test_a_store_that_always_has_another_batch_first_ends_with_a_message(shop: S
         shop.collect(log=Slow.open(shop.stores, "shop"))
 
 
-def test_a_full_disk_leaves_nothing_that_looks_like_a_batch(shop: Shop) -> None:
+def test_a_full_disk_is_said_in_words_and_leaves_nothing_that_looks_like_a_batch(shop: Shop, full_disk: Any) -> None:
     shop.answer({"request_id": "a"})
     shop.outcome({"request_id": "a", "row": 0})
+    with (
+        full_disk(shop.folder / "runs/stores/objects"),
+        pytest.raises(ShortlistError, match="the disk is full; nothing half-written is left"),
+    ):
+        shop.collect()
+    assert shop.log.batches() == ()
+    assert shop.collect().rows == 2
+
+
+def test_a_disk_that_is_full_after_the_rows_were_written_publishes_no_batch(shop: Shop) -> None:
+    shop.answer({"request_id": "a"})
+    shop.outcome({"request_id": "a", "row": 0})
+    moments = iter(range(3))  # before and after the rows, before the record
 
     def full() -> None:
-        raise OSError(28, "No space left on device")
+        if next(moments) == 2:
+            raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
         shop.collect(log=watched(shop, full))
