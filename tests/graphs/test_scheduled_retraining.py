@@ -1,22 +1,66 @@
-"""The compiled graph that the clock starts, run for real while another training is running: nothing is trained."""
+"""The compiled graph that the clock starts, and a person's training: what they read, and that one runs at a time."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from served_days import Served
 
 from monitoring.monitoring_store import open_monitoring_store
-from monitoring.retraining.moments import begin_moment
+from monitoring.retraining.moments import begin_moment, newest_moment
 from pipelines.compile import COMPILED
+from shortlist.contracts import Columns
+from shortlist.data.collected import CollectedLog
 from shortlist.runs.display import Display
 from shortlist.runs.monitoring_runs import monitoring_arguments
 from shortlist.runs.runs_folder import RunsFolder
-from shortlist.runs.submit import run_child, training_arguments
-from shortlist.spec.load import load_spec
+from shortlist.runs.submit import run_child, run_locally, training_arguments
+from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.artefacts import write_json
 
 CRON = "0 3 * * *"
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(900)  # two trainings, besides the one that they build on
+def test_the_clocks_run_and_a_persons_learn_from_collected_rows_before_their_moment(finished: Any) -> None:
+    cron = "0 0 28 1 *"  # once a year, so that there are days after its newest moment
+    moment = newest_moment(cron, datetime.now(UTC))
+    day = moment.date() - timedelta(days=1)
+    live = {"collect": True, "since": "2026-01-21T00:00:00Z"}
+    data = {**finished.spec["data"], "outcome_delay": "1h", "live": live, "rules": {"min_volume_ratio": 0}}
+    monitoring = {**finished.spec["monitoring"], "retrain": {"cooldown_hours": 0}}
+    spec = parse_spec(yaml.safe_dump({**finished.spec, "data": data, "monitoring": monitoring}))
+    served = Served(spec, finished.runs)
+    before = sum(batch.counts.rows for batch in CollectedLog.open(str(served.stores), spec.name).batches())
+    shown = served.users(day, pl.col("label"))
+    later = served.users(moment.date(), pl.col("label"))
+
+    state = RunsFolder.open(finished.runs)
+    stores = state.storage_parameter(spec.runtime)
+    run, graph = state.new_run(spec.name), COMPILED / "scheduled_retraining.yaml"
+    write_json(run / "arguments.json", monitoring_arguments(spec, "", stores) | {"cron": cron})
+    with Display(run / "events.jsonl", graph) as display:
+        assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
+    by_clock = json.loads(Path(display.paths["summary"]).read_text())["rows"]
+    assert by_clock["collected"] == before + shown.height
+    # Rows from the moment on were collected, too, and are not read.
+    batches = CollectedLog.open(str(served.stores), spec.name).batches()
+    assert sum(batch.counts.rows for batch in batches) == before + shown.height + later.height
+
+    assert run_locally(spec, None, finished.runs, until=moment + timedelta(hours=12)) == 0
+    by_hand = json.loads((finished.runs / "latest/summary.json").read_text())["rows"]
+    morning = later.filter(pl.col(Columns.TIME) < moment + timedelta(hours=12)).height
+    assert 0 < morning < later.height
+    assert by_hand["collected"] == by_clock["collected"] + morning
+    triggers = {one.key: one.trigger for one in served.monitoring_store.decisions()}
+    assert [triggers[one.key] for one in served.monitoring_store.retrainings()][-2:] == ["schedule", "manual"]
 
 
 def test_while_another_training_is_running_the_clocks_run_ends_at_once(tmp_path: Path) -> None:
