@@ -147,9 +147,9 @@ def drill_table(drill: Drill) -> Table:
     )
     table.add_column("injected", no_wrap=True)
     table.add_column("alarm\nafter", no_wrap=True)
-    table.add_column("join_names", overflow="fold")
-    table.add_column("decision", no_wrap=True)
-    table.add_column("hit rate, %:\nbefore,\nduring, after", justify="right", no_wrap=True)
+    table.add_column("named", overflow="fold")
+    table.add_column("decision,\nlearnt from", no_wrap=True)
+    table.add_column("hit rate, %:\nbefore,\nduring, after;\nAUC after:\nold, new", justify="right", no_wrap=True)
     table.add_column("as\nwanted", no_wrap=True)
     for one in drill.scenarios:
         table.add_row(*_cells(one))
@@ -159,13 +159,17 @@ def drill_table(drill: Drill) -> Table:
 def _cells(scenario: Scenario) -> list[str | Text]:
     trained = "promoted" if scenario.promoted else "not promoted"
     numbers = (scenario.kpi.before, scenario.kpi.during, scenario.kpi.after)
+    rates = " ".join(NOTHING if number is None else f"{100 * number:.1f}" for number in numbers)
+    rows, old, new = scenario.collected_rows_trained_on, scenario.auc_frozen, scenario.auc_promoted
+    learnt = "" if rows is None else f",\n{rows:,} live\nrows"
+    aucs = "" if old is None or new is None else f"\n{old:.4f} {new:.4f}"
     return [
         # Names come from a log: as text they are shown, never read as markup.
         Text(f"{words(scenario.name)}\n{moment(scenario.injected_at)}"),
         time_to_alarm(scenario),
         Text(join_names(scenario.columns_named) or NOTHING),
-        Text(f"{scenario.decision},\n{trained}" if scenario.retrained else scenario.decision),
-        " ".join(NOTHING if number is None else f"{100 * number:.1f}" for number in numbers),
+        Text(f"{scenario.decision},\n{trained}{learnt}" if scenario.retrained else scenario.decision),
+        f"{rates}{aucs}",
         Text("yes", "green") if scenario.passed else Text("no", "bold red"),
     ]
 

@@ -20,7 +20,7 @@ from shortlist.serving.traffic.replay import describe, replay
 from shortlist.spec.gates import Gates
 from shortlist.spec.log_shape import FurtherLabel
 from shortlist.spec.runtime import Runtime
-from shortlist.spec.serving import Serving
+from shortlist.spec.serving import ReplayTraffic, Serving
 from shortlist.training.training import RunContext
 
 _ALL_DAYS: Final = 100_000
@@ -88,15 +88,18 @@ class LocalDeployer(Deployer):
         traffic = settings.traffic if rate is None else settings.traffic.model_copy(update={"rate": rate})
         return describe(replay(settings.model_copy(update={"traffic": traffic, "seconds": seconds})))
 
-    def play(self, log: Path) -> dict[str, Any]:
+    def play(self, log: Path, traffic: ReplayTraffic) -> dict[str, Any]:
         """Play a log once, whatever its days, as users would; return what became of the requests.
+
+        Args:
+            log: Folder of a valid log.
+            traffic: How fast.
 
         Raises:
             ShortlistError: The stack is not up, or serves nothing.
         """
-        settings = self._stack().replay_settings()
-        traffic = settings.traffic.model_copy(update={"days": _ALL_DAYS})
-        return replay(settings.model_copy(update={"log": log, "rounds": 1, "traffic": traffic}))
+        settings = self._stack().replay_settings(traffic.model_copy(update={"days": _ALL_DAYS}))
+        return replay(settings.model_copy(update={"log": log, "rounds": 1}))
 
     def example(self, stack: Stack) -> str:
         """Return commands that ask the model, for a slate too where the version recommends; empty without a version."""

@@ -19,6 +19,7 @@ from monitoring.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, summarize_drill
+from shortlist.drill.users import DrillUsers
 from shortlist.drill.world import DrillWorld
 from shortlist.evaluation.metrics import auc
 from shortlist.features.feast_store_location import spec_feast_store_location
@@ -27,6 +28,7 @@ from shortlist.features.plan import Plan
 from shortlist.features.slates import whole_slates
 from shortlist.features.transform import Transformer
 from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.rollout.phases import Phase
 from shortlist.runs.monitoring_runs import collect_locally, run_monitoring_locally
 from shortlist.runs.runs_folder import RunsFolder
 from shortlist.runs.submit import run_locally
@@ -59,8 +61,8 @@ def drill(spec: Spec, runs: Path) -> Drill:
     loop = _Loop(spec, runs)
     try:
         loop.begin()
-        for number in range(TRAIN_DAYS, loop.world.source.days):
-            loop.live(number)
+        while TRAIN_DAYS + len(loop.days) < loop.world.source.days:
+            loop.live()
     finally:
         stop_stack(loop.deployer.paths)
     done = summarize_drill(loop.world, loop.days, time.monotonic() - began, loop.compare)
@@ -82,6 +84,7 @@ class _Loop:
         self.days: list[Day] = []
         self._origin = RunContext(name=spec.name, stores=str(self.state.stores))
         self.deployer = LocalDeployer(self._origin, spec.serving, spec.gates, spec.runtime, spec.data.labels)
+        self.users = DrillUsers(self.deployer, self.world, TRAIN_DAYS)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
         self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
         self._spec = spec
@@ -95,56 +98,66 @@ class _Loop:
             raise ShortlistError(
                 f"{self._runs / 'latest'}: the first model could not be trained; see pipeline.log there"
             )
-        stack, _ = self.deployer.serve()
+        stack, first = self.deployer.serve()
+        if first is not None and first.state.phase is not Phase.PROMOTED:
+            raise ShortlistError(f"version {first.state.candidate} does not serve: {first.state.reason}")
         self.console.print(f"\nServing at {stack.url}. From now on every day is replayed, and looked at.\n")
 
-    def live(self, number: int) -> None:
-        """Let users ask for a day, look at it, and do what the look decides.
+    def live(self) -> None:
+        """Let users ask for the next day, look at it, and do what the look decides.
+
+        While a version is rolled out, users go on asking, for the days after it. These are looked at together.
 
         From the first drift on that should lead to a training, the compiled monitoring graph does all of that: it
-        collects, decides and trains, and nothing here helps it.
+        collects, decides, trains and rolls out, and nothing here helps it.
         """
-        asked = self.deployer.play(self.world.log_of(number))
+        oldest = TRAIN_DAYS + len(self.days)
+        if self.users.next_day == oldest:
+            self.users.ask(oldest)
+        newest = self.users.next_day - 1
         learning = [drift.from_day for drift in self.world.drifts if WANTED[drift.kind] == "retrain"]
-        if learning and number >= learning[0]:
-            self._by_graph(number, asked)
-            return
-        monitoring_run = self.watch.check()
-        (report,) = monitoring_run.reports
-        assert monitoring_run.decision is not None
-        self._say(number, monitoring_run.decision, report, asked)
-        trained = self.watch.begin(monitoring_run, str(self._runs / "latest"))
-        promoted = trained and self._retrain(monitoring_run.decision)
-        self.days.append(Day(number, report, monitoring_run.decision, trained, promoted))
+        look = self._by_graph if learning and newest >= learning[0] else self._by_hand
+        with self.users.during_rollouts():
+            day = look(newest)
+        *earlier, _ = self.watch.monitoring_store.reports(newest=newest - oldest + 1)
+        self.days += [Day(oldest + at, report, None) for at, report in enumerate(earlier)]
+        self.days.append(day)
 
-    def _retrain(self, decision: RetrainDecision) -> bool:
-        """Train as decided; return whether a new champion came of it."""
+    def _by_hand(self, number: int) -> Day:
+        """Look, and train and roll out when that is decided."""
+        monitoring_run = self.watch.check()
+        report, decision = monitoring_run.reports[-1], monitoring_run.decision
+        assert decision is not None
+        self._say(number, decision, report)
+        if not self.watch.begin(monitoring_run, str(self._runs / "latest")):
+            return Day(number, report, decision)
         self._wait_for_outcomes()
         collect_locally(self._spec, self._runs)
         run_locally(self._spec, None, self._runs, decision=decision)
         self.console.print()
-        return self._ended(decision).state == "promoted"
+        return Day(number, report, decision, trained=True, promoted=self._ended(decision).state == "promoted")
 
-    def _by_graph(self, number: int, asked: dict[str, object]) -> None:
-        """Run the monitoring graph once, on a day that was played just now."""
+    def _by_graph(self, number: int) -> Day:
+        """Run the monitoring graph once."""
         self._wait_for_outcomes()
-        before = {one.key for one in self.watch.monitoring_store.retrainings()}
-        served = self._published_fit()
+        store = self.watch.monitoring_store
+        before = {one.key for one in store.retrainings()}
+        served, champion = self._published_fit(), self._origin.tracker.registry.version_of("champion")
         run_monitoring_locally(self._spec, None, self._runs)
-        report, decision = self.watch.monitoring_store.reports(newest=1)[0], self.watch.newest_decision()
-        assert decision is not None
-        self._say(number, decision, report, asked)
-        if decision.key not in {one.key for one in self.watch.monitoring_store.retrainings()} - before:
-            self.days.append(Day(number, report, decision, trained=False, promoted=False))
-            return
+        decision = self.watch.newest_decision()
+        assert decision is not None and champion is not None
+        report = next(one for one in store.reports() if one.start == decision.window)
+        self._say(number, decision, report)
+        if decision.key not in {one.key for one in store.retrainings()} - before:
+            return Day(number, report, decision)
         ended = self._ended(decision)
         summary = self._runs / "latest" / Files.SUMMARY
         collected = read_json(summary)["rows"]["collected"] if summary.exists() else None
         promoted = ended.state == "promoted"
         change = None
-        if promoted and ended.version is not None and report.champion is not None:
-            change = ChangeOfChampion(ended.version, self._published_fit(), report.champion, served)
-        self.days.append(Day(number, report, decision, True, promoted, collected, change))
+        if promoted and ended.version is not None:
+            change = ChangeOfChampion(ended.version, self._published_fit(), champion, served)
+        return Day(number, report, decision, True, promoted, collected, change)
 
     def _published_fit(self) -> Path:
         """Return the fit whose statistics servers look up at present."""
@@ -174,7 +187,7 @@ class _Loop:
             wait = length_of(data.live_outcome_delay) + length_of(data.live.settle) + 2 * flushed
             time.sleep(wait / timedelta(seconds=1))
 
-    def _say(self, number: int, decision: RetrainDecision, report: WindowReport, asked: dict[str, object]) -> None:
+    def _say(self, number: int, decision: RetrainDecision, report: WindowReport) -> None:
         drift = self.world.drift_on(number)
         words = [f"{report.start:%Y-%m-%d}", f"{report.verdict:<9}", f"{decision.action:<7}"]
         named = ", ".join(report.columns[:6]) or "-"

@@ -40,10 +40,11 @@ class Day:
 
     number: int
     report: WindowReport
-    decision: RetrainDecision
-    trained: bool
+    decision: RetrainDecision | None
+    """None where a later day was looked at in the same look: the day belongs to a rollout."""
+    trained: bool = False
     """Whether its look started a training."""
-    promoted: bool
+    promoted: bool = False
     """Whether that training ended with a new champion."""
     collected_rows: int | None = None
     """Rows of live traffic that the training read."""
@@ -58,7 +59,12 @@ class Day:
     @property
     def is_alarm(self) -> bool:
         """Whether somebody was woken up, or something was started."""
-        return self.decision.action != "hold" or self.decision.alarm
+        return self.action != "hold" or (self.decision is not None and self.decision.alarm)
+
+    @property
+    def action(self) -> RetrainAction:
+        """What its look led to."""
+        return "hold" if self.decision is None else self.decision.action
 
 
 Compare = Callable[[ChangeOfChampion, frozenset[date]], tuple[float, float]]
@@ -94,18 +100,18 @@ def _scenario(
 ) -> Scenario:  # fmt: skip
     before = [day for day in days if drift.from_day - AROUND <= day.number < drift.from_day]
     since = [day for day in days if drift.from_day <= day.number < end]
-    alarm = next((day for day in since if day.decision.action != "hold"), None)
+    alarm = next((day for day in since if day.action != "hold"), None)
     trainings = [day for day in since if day.trained]
     # A first training may be rolled back, for it saw little of the new world; what counts is that the loop goes on.
     trained = next((day for day in trainings if day.promoted), trainings[0] if trainings else None)
-    over = drift.until_day if drift.until_day is not None else (trained.number + 1 if trained else end)
+    over = drift.until_day if drift.until_day is not None else _answered(trained, since, end)
     kpi = Kpi(
         before=_mean(before), during=_mean([day for day in since if day.number < over]),
         after=_mean([day for day in since if day.number >= over][:AROUND]),
     )  # fmt: skip
     wanted = WANTED[drift.kind]
-    decided = alarm.decision.action if alarm else "hold"
-    named = alarm.decision.columns if alarm else ()
+    decided = alarm.action if alarm else "hold"
+    named = alarm.decision.columns if alarm is not None and alarm.decision is not None else ()
     promoted = trained is not None and trained.promoted
     as_wanted = decided == wanted and (wanted == "retrain") == (trained is not None) and _names(drift, named)
     aucs = None
@@ -119,6 +125,15 @@ def _scenario(
         collected_rows_trained_on=trained.collected_rows if trained else None,
         auc_promoted=aucs[0] if aucs else None, auc_frozen=aucs[1] if aucs else None,
     )  # fmt: skip
+
+
+def _answered(trained: Day | None, since: Sequence[Day], end: int) -> int:
+    """Return the first day after a training that most users saw the promoted model; else the one after the training."""
+    if trained is None:
+        return end
+    new = trained.change.promoted if trained.change is not None else None
+    later = (day.number for day in since if day.number > trained.number and day.report.champion == new)
+    return next(later, trained.number + 1)
 
 
 def _names(drift: Drift, named: Sequence[str]) -> bool:

@@ -85,6 +85,7 @@ def test_programs_find_the_promised_keys(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "run" / "drill.json").read_text())
     assert (facts["false_alarms"], facts["quiet_windows"], facts["seconds"], facts["passed"]) == (0, 50, 512.3, False)
     promised = {"injected_at", "alarm_at", "columns_named", "decision", "retrained", "promoted", "kpi"}
+    promised |= {"collected_rows_trained_on", "auc_promoted", "auc_frozen"}
     assert all(promised <= set(one) for one in facts["scenarios"])
     first, last = facts["scenarios"]
     assert first["kpi"] == {"before": 0.4, "during": 0.31, "after": 0.39}
@@ -193,6 +194,16 @@ def test_the_table_fits_the_terminal_whole(width: int) -> None:
         "no",
     ):
         assert word in said
+
+
+def test_the_table_says_what_was_learnt_from_and_what_it_brought() -> None:
+    learnt = scenario(collected_rows_trained_on=12_345, auc_promoted=0.76543, auc_frozen=0.7)
+    for width in (80, 120):
+        said = _said(drill(learnt), width)
+        assert max(map(len, said.splitlines())) <= width
+        for words in ("12,345 live", "0.7000 0.7654", "named", "learnt from"):
+            assert words in said
+    assert "live" not in _said(drill(UNSEEN), 80)
 
 
 def test_the_time_to_an_alarm_is_in_the_worlds_own_time() -> None:

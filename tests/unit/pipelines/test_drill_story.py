@@ -85,6 +85,19 @@ def test_a_promotion_is_compared_with_what_both_models_served_with() -> None:
     assert asked == [(change, frozenset({date(2026, 1, 13), date(2026, 1, 14)}))]  # the days after the promotion
 
 
+def test_days_of_a_rollout_that_most_users_spent_with_the_old_model_are_no_recovery() -> None:
+    """No decision is about the first of them, because it was looked at together with the next one."""
+    promoted = replace(GOOD[7], change=ChangeOfChampion(2, Path("new"), 1, Path("old")))
+    in_between = replace(day(8, kpi=0.2), decision=None)
+    after = day(9, kpi=0.45)
+    quality = tuple(one.model_copy(update={"version": 2}) for one in after.report.quality)
+    after = replace(after, report=after.report.model_copy(update={"champion": 2, "quality": quality}))
+    done = story(day7=promoted, day8=in_between, day9=after)
+    new = done.scenarios[1]
+    assert (new.kpi.during, new.kpi.after) == (pytest.approx((0.3 + 0.3 + 0.2) / 3), 0.45)
+    assert done.passed and not in_between.is_alarm and in_between.action == "hold"
+
+
 def test_a_second_training_may_be_the_one_that_wins_users_back() -> None:
     done = story(
         day7=day(7, "retrain", ("item_id",), kpi=0.3, trained=True),
