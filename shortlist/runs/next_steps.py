@@ -14,6 +14,8 @@ from shortlist.evaluation.records import LOW_IS_GOOD, TITLES, Metric
 
 _TUNE: Final = "make tune SPEC={spec} MODEL={model} MINUTES=10"
 _CHECK: Final = ".venv/bin/shortlist check {spec}{log}"
+_WIDEST: Final = 80
+"""Characters of a command with a text beside it."""
 _READS_LOG: Final = frozenset(("ingest", "ingest_files", "join_raw_log", "validate", "validate_days", "join_valid_log"))
 _ADVICE: Final = {
     "data": (_CHECK, "list what is wrong with the log; then give more rows, or SET=data.split.test_days="),
@@ -46,8 +48,14 @@ def next_steps(run: Path, asked: str, page: Path) -> str:
     lines = [f"Trained: {', '.join(trained) or 'no model'}. Features are in Feast, runs and models in MLflow."]
     lines += filter(None, (_quality(summary, best), _slates(summary)))
     commands = _commands(summary, best, asked or summary["spec"], given, page)
-    width = max(len(command) for command, _ in commands)
-    return "\n".join([*lines, "Next:", *(f"  {command:<{width}}   {what}" for command, what in commands)])
+    width = max((len(command) for command, _ in commands if len(command) <= _WIDEST), default=0)
+    return "\n".join([*lines, "Next:", *(_command(command, what, width) for command, what in commands)])
+
+
+def _command(command: str, what: str, width: int) -> str:
+    """Return a command with what it is for beside it; below it, where the command is long."""
+    between = "   " if len(command) <= width else f"\n  {'':<{width}}   "
+    return f"  {command:<{width}}{between}{what}"
 
 
 def after_failure(run: Path, asked: str, failed: Collection[str]) -> str:
