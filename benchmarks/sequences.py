@@ -40,6 +40,7 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "reversed": {"reversed": 0.3},
     "crops": {"crops": 0.5},
     "masked": {"masked": 0.2},
+    "joined": {"joined": 0.5},
 }
 _LOOK_EVERY: Final = 3
 _PATIENCE: Final = 4
@@ -212,7 +213,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=FILES, default=list(FILES))
     parser.add_argument("--seconds", type=float, default=1_800.0, help="after so many no further epoch begins")
     parser.add_argument("--peer-seconds", type=float, default=7_200.0, help="likewise for the peer; 0: none")
-    parser.add_argument("--options", action="store_true", help="measure reversed sessions, crops and masks too")
+    parser.add_argument("--options", action="store_true", help="measure what may be done to sessions too")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
 

@@ -39,6 +39,8 @@ _SORTED_TOGETHER = 50
 class Sessions(NamedTuple):
     """Every session's items, oldest first, one session after the other."""
 
+    users: Items
+    """Number of each event's user, sorted."""
     items: Items
     ends: Items
     """Where each session ends."""
@@ -56,13 +58,33 @@ class Sessions(NamedTuple):
         """
         counts = np.bincount(users)
         kept = counts > 1
-        return cls(items, np.cumsum(counts)[kept], np.minimum(counts, last + 1)[kept])
+        return cls(users, items, np.cumsum(counts)[kept], np.minimum(counts, last + 1)[kept])
+
+
+class Occurrences:
+    """Where each item stands in all users' events, and where the events of that user begin.
+
+    Args:
+        users: Number of each event's user, sorted.
+        items: Row of each event's item.
+    """
+
+    def __init__(self, users: Items, items: Items) -> None:
+        self._order = np.argsort(items, kind="stable")
+        self._firsts = np.searchsorted(items[self._order], np.arange(int(items.max()) + 2))
+        self._begins = np.searchsorted(users, users)
+
+    def drawn(self, items: Items, random: np.random.Generator) -> tuple[Items, Items]:
+        """Return for each item a place at which it stands, and the place at which that user's events begin."""
+        low, high = self._firsts[items], self._firsts[items + 1]
+        places = self._order[random.integers(low, high)]
+        return places, self._begins[places]
 
 
 def train(section: SequenceSource, given: FitData) -> LearntSequences:
     """Return the encoder and the vectors of all items after training on the positive rows.
 
-    Memory: 24 bytes per positive row, and three times the items' vectors.
+    Memory: 24 bytes per positive row, 40 where sessions are joined, and three times the items' vectors.
 
     Raises:
         DataError: No user has two positive rows.
@@ -128,6 +150,7 @@ class Trainer:
         self._rows_adam = torch.optim.SparseAdam([self.table_RD], lr=section.learning_rate, betas=(0.9, 0.98))
         self._share = torch.from_numpy(counts / max(1, counts.sum())).float()
         self._random = np.random.default_rng(seed)
+        self._occurrences: Occurrences | None = None
 
     def batches(self, sessions: Sessions) -> Iterator[Batch]:
         """Give all sessions once, in an order drawn anew, those of a batch of about the same length."""
@@ -224,18 +247,33 @@ class Trainer:
             kept = random.integers(2, lengths + 1)
             later = random.integers(0, lengths - kept + 1)
             ends, lengths = np.where(cut, ends - later, ends), np.where(cut, kept, lengths)
-        places = np.arange(int(lengths.max()))
-        there = places < lengths[:, None]
-        at = np.where(there, ends[:, None] - 1 - places, 0)
+        wholes, before = lengths, np.zeros_like(ends)
+        if section.joined:
+            before, more = self._joined(sessions, ends - lengths, section.last + 1 - lengths)
+            wholes = lengths + more
+        places = np.arange(int(wholes.max()))
+        own, there = places < lengths[:, None], places < wholes[:, None]
+        at = np.where(own, ends[:, None] - 1 - places, np.where(there, (before + lengths)[:, None] - 1 - places, 0))
         if section.reversed:
             turned = random.random(len(chosen)) < section.reversed
-            at = np.where(turned[:, None] & there, (ends - lengths)[:, None] + places, at)
+            opposite = np.where(there, wholes[:, None] - 1 - places, 0)
+            at = np.where(turned[:, None] & there, np.take_along_axis(at, opposite, 1), at)
         items = np.where(there, sessions.items[at], -1)
         inputs, targets = items[:, 1:].copy(), items[:, :-1]
         known = inputs >= 0
         if section.masked:
             inputs[known & (random.random(inputs.shape) < section.masked)] = self.items.count
-        return Batch(inputs, lengths - 1, targets[known])
+        return Batch(inputs, wholes - 1, targets[known])
+
+    def _joined(self, sessions: Sessions, begins: Items, most: Items) -> tuple[Items, Items]:
+        """Return for each session where another one's part ends that comes before it, and of how many events it is."""
+        if self._occurrences is None:
+            self._occurrences = Occurrences(sessions.users, sessions.items)
+        places, firsts = self._occurrences.drawn(sessions.items[begins], self._random)
+        wanted = self._random.random(len(begins)) < self._section.joined
+        # At the session's own place there is nothing new: what stands before it was cut off, or is the beginning.
+        more = np.where(wanted & (places != begins), np.minimum(places - firsts, most), 0)
+        return places, more
 
 
 def _positives(section: SequenceSource, given: FitData) -> tuple[Items, Items]:

@@ -90,6 +90,9 @@ class SequenceSource(SourceKind):
     """Share of sessions of which a part is read, drawn anew each time."""
     masked: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of events whose item is hidden."""
+    joined: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of sessions that begin with a part of another user's: with the events that led there to the item with which
+    the session begins. Short sessions, of new users, get a past from similar ones; an epoch takes longer."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
     """Days whose positive rows are learnt, up to the newest; null: all."""
 

@@ -197,6 +197,37 @@ def test_a_batch_is_cut_turned_and_masked_as_declared() -> None:
         assert (np.diff(line[:length]) == -1).all() and (line[length:] == -1).all()
 
 
+def test_a_session_begins_with_what_led_another_user_to_its_oldest_item() -> None:
+    items = pl.DataFrame({"item_id": range(20)})
+    users, events = np.repeat([0, 1, 2], [3, 4, 2]), np.array([5, 6, 7, 1, 2, 5, 8, 9, 9])
+    found = set()
+    for seed in range(20):
+        for last in (8, 3):
+            sessions = Sessions.of(users, events, last)
+            trainer = Trainer(section(batch_events=1_000, joined=1.0, last=last), items, np.ones(20, np.int64), seed)
+            (batch,) = trainer.batches(sessions)
+            ends = np.cumsum(batch.lengths_B)
+            targets = np.split(batch.targets_T, ends[:-1])
+            lines = zip(batch.inputs_BL, batch.lengths_B, targets, strict=True)
+            found |= {(last, *line[:length].tolist(), *after.tolist()[:1]) for line, length, after in lines}
+            for line, length, after in zip(batch.inputs_BL, batch.lengths_B, targets, strict=True):
+                assert after.tolist()[1:] == line[: length - 1].tolist()  # what follows an event is the next one
+                assert (line[length:] == -1).all()
+    assert found == {
+        (8, 6, 5, 7), (8, 6, 5, 2, 1, 7),  # alone; behind 1, 2 of the second user, who came to 5 by them
+        (3, 6, 5, 7), (3, 6, 5, 2, 7),  # no longer than what is encoded
+        (8, 5, 2, 1, 8), (3, 5, 2, 1, 8),  # nobody else took 1
+        (8, 9, 9), (3, 9, 9), (8, 9, 9, 9), (3, 9, 9, 9),  # one's own past is as good as any
+    }  # fmt: skip
+    turned = Trainer(section(batch_events=1_000, joined=1.0, reversed=1.0), items, np.ones(20, np.int64), 1)
+    whole = {tuple(line[line >= 0].tolist()) for _ in range(20) for line in turned_inputs(turned, users, events)}
+    assert (2, 5, 6, 7) in whole and (6, 7) in whole
+
+
+def turned_inputs(trainer: Trainer, users: np.ndarray, events: np.ndarray) -> np.ndarray:
+    return next(trainer.batches(Sessions.of(users, events, 8))).inputs_BL
+
+
 def test_the_sampled_softmax_estimates_the_whole_one() -> None:
     """The mean loss over draws of columns is that of all items, up to the bias of a logarithm."""
     items = pl.DataFrame({"item_id": range(50)})
