@@ -336,6 +336,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
 
 
 @pytest.mark.full_size
+@pytest.mark.timeout(1_800)  # five models, on 190 000 rows
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
 def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:
     spec = yaml.safe_load((ROOT / "pipelines/specs/kuairand.yaml").read_text())

@@ -72,7 +72,7 @@ SERVING = {
     "overload": {"max_wait_ms": 60_000, "max_waiting": 10_000},
     "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},
     "canary": {
-        "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 90,
+        "steps": [10, 50, 100], "interval_seconds": 2, "min_requests": 25, "min_users": 25, "deadline_seconds": 240,
         "drain_seconds": 1, "kpi": {"max_drop": 0.2, "scale": 0.1},
         # Far from what a busy machine does to good models; who tests latencies asks for less.
         "guardrails": {"latency_floor_ms": 2_000, "max_p99_ms": 2_000},

@@ -46,6 +46,8 @@ from shortlist.storage.artefacts import read_json
 USERS_RATE = 15
 """Requests per second of the users that are there whatever happens to a rollout's own replay."""
 ENVOYS = ("envoy-a", "envoy-b")
+PATIENCE_SECONDS = 180.0
+"""Longest wait for what happens within seconds on an idle machine: how busy this one is says nothing of the code."""
 _UNKNOWN_SECONDS = 0.25
 """Who sends on a connection whose other end was gone for less than this, on a busy machine, cannot know of it yet."""
 _LINES_LATER_SECONDS = 1.0
@@ -153,7 +155,7 @@ class Live:
 
     def end(self, rollout: Future[RolloutRecord]) -> RolloutRecord:
         """Return a rollout when it is over; its own traffic goes to the books."""
-        record = rollout.result(200)
+        record = rollout.result(2 * PATIENCE_SECONDS)
         self.keep_replay()
         return record
 
@@ -206,7 +208,7 @@ class Live:
         assert latest is not None
         return latest
 
-    def reaches(self, phase: Phase, percent: int | None = None, seconds: float = 60) -> None:
+    def reaches(self, phase: Phase, percent: int | None = None, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the newest rollout is in a phase."""
 
         def there() -> bool:
@@ -216,7 +218,9 @@ class Live:
 
         self.until(there, f"phase {phase}", seconds)
 
-    def until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 60, every: float = 0.1) -> None:
+    def until(
+        self, holds: Callable[[], bool], otherwise: str, seconds: float = PATIENCE_SECONDS, every: float = 0.1
+    ) -> None:
         """Wait until something holds; looking costs the servers time, so look seldom."""
         deadline = time.monotonic() + seconds
         while not holds():
@@ -307,7 +311,7 @@ class Live:
         if self.deployer.rollouts.unfinished() is not None:
             self.deployer.rollback()
         # A rollout's own traffic ends with the call that began it.
-        wait(self._under_way, 60)
+        wait(self._under_way, PATIENCE_SECONDS)
         self._under_way.clear()
 
     def is_ready_for_more(self) -> None:

@@ -26,7 +26,7 @@ def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(li
     killed_in(live, live.command("deploy-canary"), Phase.DRAINING)
     assert live.deployer.rollouts.unfinished().id == rollout
     last = live.command("deploy-canary")
-    said, error = last.communicate(timeout=60)
+    said, error = last.communicate(timeout=180)
     assert last.returncode == 0, said + error
 
     record = live.record()

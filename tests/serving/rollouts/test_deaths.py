@@ -96,7 +96,7 @@ def test_without_the_online_store_answers_are_made_without_users_features_until_
 def test_a_rollback_from_another_process_ends_the_rollout_at_once(half_way: Any) -> None:
     before = half_way.champion
     command = half_way.command("rollback")
-    said, error = command.communicate(timeout=60)
+    said, error = command.communicate(timeout=180)
     assert (command.returncode, error) == (0, "")
     assert "Aborted" in said and "rolled back by hand" in said
     route = half_way.stack.record.route

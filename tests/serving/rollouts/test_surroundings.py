@@ -51,7 +51,7 @@ def test_a_taken_port_is_an_error_and_nothing_is_half_started(stack_up: Any, tmp
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = stack_up.command("serve", "--port", str(port), runs=tmp_path)
-        said, error = command.communicate(timeout=60)
+        said, error = command.communicate(timeout=180)
     assert command.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken" in error and "nothing was started" in error
     assert said == ""
