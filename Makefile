@@ -31,7 +31,7 @@ AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
 # Processes of make test: one more than there are cores, because tests of servers wait more than they compute.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -78,7 +78,7 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=3]
+test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=2]
 	@$(BIN)/pytest -m "not gpu and not full_size and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)

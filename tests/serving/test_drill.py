@@ -38,6 +38,7 @@ def patient(spec: dict[str, Any]) -> Spec:
     spec["gates"]["infra"] |= {"max_p50_ms": 5_000, "max_p99_ms": 10_000}
     spec["gates"]["infra"] |= {"max_slate_p50_ms": 5_000, "max_slate_p99_ms": 10_000}
     spec["serving"]["canary"]["guardrails"] |= {"max_p99_ms": 10_000, "latency_floor_ms": 10_000}
+    spec["serving"]["overload"] = {"max_wait_ms": 60_000, "max_waiting": 10_000}  # nothing is refused
     return parse_spec(yaml.safe_dump(spec))
 
 

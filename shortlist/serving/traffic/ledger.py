@@ -118,9 +118,10 @@ class Ledger:
 
     def frame(self) -> pl.DataFrame:
         """Return the ledger as a table, one row per request."""
+        entries = self.entries.copy()  # a load that is under way adds more
         kinds = {"due": pl.Float64, "sent": pl.Float64, "answered": pl.Float64, "user": pl.String, "id": pl.String}
         columns = (
-            pl.Series(name, [getattr(entry, name) for entry in self.entries], dtype=kinds.get(name))
+            pl.Series(name, [getattr(entry, name) for entry in entries], dtype=kinds.get(name))
             for name in Entry.__slots__
         )
         return pl.DataFrame(list(columns))

@@ -20,7 +20,7 @@ def test_the_first_model_serves_everybody_once_its_servers_are_load_tested(stack
 def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_written_twice(live: Any) -> None:
     before, after = live.champion, live.other
     command = live.command("deploy-canary", "--version", str(after))
-    said, error = command.communicate(timeout=120)
+    said, error = command.communicate(timeout=300)
     assert command.returncode == 0, said + error
     assert "Promoted" in said
     live.keep_replay()

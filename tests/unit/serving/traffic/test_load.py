@@ -197,3 +197,15 @@ def test_percentiles_are_values_that_were_measured(values: list[float], expected
 
 def endless_rows() -> Iterator[DueRequest]:
     return endless([ONE_ROW], "r")
+
+
+class Growing(list[Entry]):
+    """Entries of a load that is under way: whoever looks at them finds one more the next time."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        self.append(Entry("later", None, 1, 0.0))
+        return super().__iter__()
+
+
+def test_a_ledger_is_a_table_while_its_load_is_under_way() -> None:
+    assert Ledger(Growing([Entry("a", "ann", 3, 0.0)])).frame()["id"].to_list() == ["a"]
