@@ -112,6 +112,8 @@ def _preference(
         further = further + world.chapters.effect * (world.chapters.of_item[item] == chapter)
     if world.content is not None:
         further = further + world.content.appeal(user, item)
+    if world.lifetimes is not None:
+        further = further + world.lifetimes.quality[item]
     # Users and items differ less than contexts do: 200 000 rows are few for thousands of them, most rarely seen.
     appeal: Floats = context + weight * taste + _OF_ITS_OWN * (users.propensity[user] + items.quality[item]) + further
     return appeal

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shortlist.data.content_world import Content
+from shortlist.data.lifetimes import Lifetimes
 from shortlist.data.random_streams import Floats, Ints, random_stream
 from shortlist.spec.data import Drift, GeneratedSource
 
@@ -128,6 +129,7 @@ class SyntheticWorld:
     """Items that a drift brings, by the drift's place in the spec."""
     chapters: Chapters | None = None
     content: Content | None = None
+    lifetimes: Lifetimes | None = None
 
     def tastes_on(self, day: int) -> Tastes:
         """Return the tastes that hold on a day."""
@@ -139,7 +141,10 @@ def build_world(source: GeneratedSource) -> SyntheticWorld:
     changes = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "changed_tastes"]
     arrivals = [(place, drift) for place, drift in enumerate(source.drifts) if drift.kind == "new_items"]
     users = _users(source)
-    items = _items(source)
+    items, lifetimes = _items(source), None
+    if source.lifetime is not None:
+        lifetimes = Lifetimes.of(source.lifetime, source.items, source.days, source.seed)
+        items = replace(items, published=lifetimes.appears_on, quality=np.zeros(source.items))
     tastes = [_first_tastes(source, users)]
     for number, (place, drift) in enumerate(sorted(changes, key=lambda change: change[1].from_day), start=1):
         tastes.append(_changed(tastes[-1], drift, number, random_stream(source.seed, "changed tastes", place)))
@@ -151,7 +156,9 @@ def build_world(source: GeneratedSource) -> SyntheticWorld:
     items = _with_appeal(items, source, tables=1 + len(changes))
     count = items.creator.size
     content = Content.of(source.content, source.users, count, source.seed) if source.content is not None else None
-    return SyntheticWorld(users, items, tuple(tastes), source.items, new_items, _chapters(source, count), content)
+    return SyntheticWorld(
+        users, items, tuple(tastes), source.items, new_items, _chapters(source, count), content, lifetimes
+    )
 
 
 def _chapters(source: GeneratedSource, items: int) -> Chapters | None:

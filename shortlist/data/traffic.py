@@ -78,7 +78,10 @@ def draw_impressions(source: GeneratedSource, world: SyntheticWorld, part: Part)
     time_us = _times(random, _hours(source, part.day), part.share, visit, place)
     order = np.argsort(time_us, kind="stable")
     visit, place = visit[order], place[order]
-    item = _shown(source, world, part, random)
+    if world.lifetimes is None:
+        item = _shown(source, world, part, random)
+    else:
+        item = world.lifetimes.draw(world.items.popularity, time_us[order] + part.day * _DAY_US, random)
     if world.chapters is not None:
         item = _of_chapters(source, world, part, visitor[visit], visit, place, item)
     if source.position_bias is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
+from math import ceil
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
@@ -11,7 +12,12 @@ from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 from shortlist.contracts import LIVE_COLUMNS, RESERVED, did_you_mean, label_column, score_column
 from shortlist.spec.base import Section, expand_names
 from shortlist.spec.durations import Duration
-from shortlist.spec.generated_options import GeneratedContent, GeneratedLikes, GeneratedPositionBias
+from shortlist.spec.generated_options import (
+    GeneratedContent,
+    GeneratedLifetime,
+    GeneratedLikes,
+    GeneratedPositionBias,
+)
 from shortlist.spec.log_shape import Explode, FurtherLabel, Positive
 from shortlist.spec.time_format import TimeFormat
 
@@ -117,6 +123,29 @@ class GeneratedSource(Section):
     """A second outcome; null: none."""
     position_bias: GeneratedPositionBias | None = None
     """An earlier ranker that chose the positions; null: positions say nothing about items."""
+    lifetime: GeneratedLifetime | None = None
+    """Items that are shown for some hours only; null: an item is shown from its publication on, for good."""
+
+    @model_validator(mode="after")
+    def _short_lives_fill_the_log(self) -> Self:
+        if self.lifetime is None:
+            return self
+        others = {
+            "chapters": self.chapters is not None,
+            "position_bias": self.position_bias is not None,
+            "drifts of kind new_items": any(drift.kind == "new_items" for drift in self.drifts),
+        }
+        for name, declared in others.items():
+            if declared:
+                raise ValueError(f"{name} would show items outside their lives, which lifetime limits; leave one out")
+        hours = self.lifetime.hours
+        needed = ceil(2 * (24 * self.days + hours) / hours)
+        if self.items < needed:
+            raise ValueError(
+                f"items: {self.items} that live for {hours:g} hours leave moments of {self.days} days without any;"
+                f" declare at least {needed}, or a longer lifetime.hours"
+            )
+        return self
 
 
 Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""What a generated world may have beyond clicks: contents, a second outcome, a ranker that chose the positions."""
+"""What a generated world may have beyond clicks: contents, a second outcome, an earlier ranker, short lives."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ class GeneratedPositionBias(Section):
 
     strength: float = Field(default=2.0, ge=0.0, le=100.0)
     """How strictly the ranker follows its preferences, in units of the chance in its order; 0: by chance alone."""
+
+
+class GeneratedLifetime(Section):
+    """Items that live for hours: each appears at a random moment of the log and is shown only for some time after it.
+
+    How good an item is says none of its columns: its quality is drawn for it alone, so that only what happened to the
+    item in its short life tells it. `published_date` is the day on which it appears.
+    """
+
+    hours: float = Field(default=6.0, gt=0.0, le=8_760.0)
+    """How long an item is shown."""
+    effect: float = Field(default=1.0, ge=0.0, le=10.0)
+    """Deviation of the items' quality, against when and where an item is shown."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import did_you_mean
 from shortlist.spec.base import Names, OneOf, Section
-from shortlist.spec.data import Column, Data, RowClock, SideTable
+from shortlist.spec.data import Column, Data, GeneratedSource, RowClock, SideTable
 
 SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 """What a user calls a source: in answers, reports and metrics."""
@@ -115,6 +115,11 @@ class Retrieval(Section):
                 )
         if data.item in SLATE_OUTPUTS:
             raise ValueError(f"retrieval: answers have an output '{data.item}' of their own; rename data.item")
+        if isinstance(data.source, GeneratedSource) and data.source.lifetime is not None:
+            raise ValueError(
+                "retrieval: data.source.lifetime ends the items' lives within hours, and candidates are judged by lists"
+                " that hold for the test days; leave one out"
+            )
         if self.catalogue == "listed" and not item_tables(data):
             raise ValueError(
                 f"retrieval.catalogue: listed, but no side table has the key '{data.item}'; declare the items' table in"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from sklearn.metrics import roc_auc_score
 from shortlist.contracts import Columns, best_column
 from shortlist.data.best_candidates import best_candidates
 from shortlist.data.generate import FIRST_ITEM, FIRST_USER, generate
+from shortlist.data.lifetimes import Lifetimes
 from shortlist.data.synthetic_world import build_world
 from shortlist.spec.data import GeneratedSource
+from shortlist.storage.artefacts import folder_digest
 
 PLAIN: dict[str, Any] = {"kind": "generated", "rows": 30_000, "users": 1_000, "items": 500, "days": 6}
 LIKED = best_column("is_like")
@@ -24,6 +27,16 @@ LIKED = best_column("is_like")
 
 def world(**options: Any) -> GeneratedSource:
     return GeneratedSource.model_validate({**PLAIN, **options})
+
+
+SHORT_LIVED = world(lifetime={"hours": 4, "effect": 2.0})
+DIGEST_OF_PLAIN = "f32e96abace1a3d379caf139bc5cfb1ef5043e6a7f57db81852f55da4cff1d02"
+"""Of the log as it was generated before items could be short-lived."""
+
+
+def value_digest(rows: pl.DataFrame) -> str:
+    """Return a digest of all values, whatever the version of the Parquet writer."""
+    return sha256(rows.write_csv().encode()).hexdigest()
 
 
 def written(source: GeneratedSource, folder: Path) -> pl.DataFrame:
@@ -50,6 +63,12 @@ def liked(folder: Path) -> pl.DataFrame:
 def contents(folder: Path) -> pl.DataFrame:
     """The log of a world with contents; its items' table lies in `folder/contents`."""
     return written(world(content={"effect": 2.0}), folder / "contents")
+
+
+@pytest.fixture(scope="module")
+def shortlived(folder: Path) -> pl.DataFrame:
+    """The log of a world of short-lived items; its items' table lies in `folder/shortlived`."""
+    return written(SHORT_LIVED, folder / "shortlived")
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +171,87 @@ def test_a_click_is_likelier_at_the_first_position_and_preferred_items_profit(bi
     assert often["position"].to_numpy().std() > 0.5
 
 
+def test_short_lived_items_are_shown_within_their_lives_alone(shortlived: pl.DataFrame) -> None:
+    lives = build_world(SHORT_LIVED).lifetimes
+    assert lives is not None
+    midnight = datetime.combine(SHORT_LIVED.start, datetime.min.time(), UTC)
+    shown_us = (shortlived["event_time"] - midnight).dt.total_microseconds().to_numpy()
+    age_us = shown_us - lives.appears_us[shortlived["item_id"].to_numpy() - FIRST_ITEM]
+    assert age_us.min() >= 0
+    assert age_us.max() < 4 * 3_600_000_000
+    assert age_us.max() > 3.9 * 3_600_000_000  # and for all of them
+
+
+def test_short_lived_items_appear_all_over_the_log(folder: Path, shortlived: pl.DataFrame) -> None:
+    lives = build_world(SHORT_LIVED).lifetimes
+    assert lives is not None
+    hours = lives.appears_us / 3_600_000_000
+    of_each = np.histogram(hours, bins=4, range=(-4, 6 * 24))[0]
+    np.testing.assert_allclose(of_each, 500 / 4, atol=1)
+    assert abs(np.corrcoef(np.arange(500), hours)[0, 1]) < 0.15  # ids do not tell when
+    items = pl.read_parquet(folder / "shortlived" / "items.parquet")
+    first_shown = shortlived.group_by("item_id").agg(pl.col("event_time").min().dt.date()).join(items, "item_id")
+    assert (first_shown["event_time"] >= first_shown["published_date"]).all()
+    assert (first_shown["event_time"] <= first_shown["published_date"] + timedelta(days=1)).all()
+
+
+def test_popular_ones_of_the_items_alive_are_shown_more_often() -> None:
+    lives = Lifetimes(np.array([0, 10, 20]), 15, np.zeros(3))
+    moments = np.repeat([5, 12, 22, 30], 4_000)
+    drawn = lives.draw(np.array([3.0, 1.0, 4.0]), moments, np.random.default_rng(1)).reshape(4, -1)
+    shares = [np.bincount(row, minlength=3) / 4_000 for row in drawn]
+    np.testing.assert_allclose(shares, [[1, 0, 0], [0.75, 0.25, 0], [0, 0.2, 0.8], [0, 0, 1]], atol=0.03)
+
+
+def test_short_lives_leave_users_and_the_times_of_their_visits(plain: pl.DataFrame, shortlived: pl.DataFrame) -> None:
+    same = ["impression_id", "event_time", "user_id", "surface", "device", "position"]
+    assert shortlived.columns == plain.columns
+    assert shortlived.select(same).equals(plain.select(same))
+
+
+def test_clicks_on_short_lived_items_happen_as_often_as_planted(shortlived: pl.DataFrame) -> None:
+    tenths = shortlived.with_columns(pl.col(Columns.BEST).qcut(10, labels=[str(n) for n in range(10)]).alias("tenth"))
+    rates = tenths.group_by("tenth").agg(pl.col("is_click").mean(), pl.col(Columns.BEST).mean())
+    np.testing.assert_allclose(rates["is_click"], rates[Columns.BEST], atol=0.03)
+
+
+def test_only_its_clicks_tell_how_good_a_short_lived_item_is(folder: Path, shortlived: pl.DataFrame) -> None:
+    lives = build_world(SHORT_LIVED).lifetimes
+    assert lives is not None
+    often = shortlived.group_by("item_id").agg(pl.len(), pl.col("is_click", "duration").mean())
+    often = often.filter(pl.col("len") > 60).drop_nulls().join(
+        pl.read_parquet(folder / "shortlived" / "items.parquet"), "item_id"
+    )  # fmt: skip
+    assert often.height > 80
+    quality = lives.quality[often["item_id"].to_numpy() - FIRST_ITEM]
+    assert np.corrcoef(quality, often["is_click"])[0, 1] > 0.7
+    of_creator = (
+        pl.DataFrame({"creator": build_world(SHORT_LIVED).items.creator, "quality": lives.quality})
+        .with_columns((pl.sum("quality").over("creator") - pl.col("quality")) / (pl.len().over("creator") - 1))
+        .get_column("quality").fill_nan(0.0)
+    )  # fmt: skip
+    for told in (often["len"], often["duration"], of_creator[often["item_id"].to_numpy() - FIRST_ITEM]):
+        assert abs(np.corrcoef(quality, told)[0, 1]) < 0.35
+
+
+def test_without_lifetime_the_log_is_that_of_before(folder: Path, plain: pl.DataFrame) -> None:
+    written(world(lifetime=None), folder / "null")
+    assert folder_digest(folder / "null") == folder_digest(folder / "plain")
+    assert value_digest(plain) == DIGEST_OF_PLAIN
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"lifetime": {"hours": 0}}, "greater than 0"),
+        (
+            {"lifetime": {"hours": 0.5}},
+            "items: 500 that live for 0.5 hours leave moments of 6 days without any; declare"
+            " at least 578, or a longer lifetime.hours",
+        ),
+        ({"lifetime": {}, "chapters": {}}, "chapters would show items outside their lives"),
+        ({"lifetime": {}, "position_bias": {}}, "position_bias would show items outside their lives"),
+        ({"lifetime": {}, "drifts": [{"kind": "new_items", "from_day": 3}]}, "drifts of kind new_items would show"),
         ({"content": {"text_width": 2}}, "greater than or equal to 4"),
         ({"likes": {"rate": 1.0}}, "less than 1"),
         ({"position_bias": {"strenght": 1}}, "Extra inputs"),
