@@ -141,8 +141,17 @@ def _commands(
     serve = f"make serve SPEC={spec}", f"serve it here; prints a curl that {'recommends' if stages else 'ranks'}"
     tune = _TUNE.format(spec=spec, model=best), "no candidate beats the best baseline: search for better settings"
     funnel = [(f"{page}#candidates", "how many relevant items each stage of a request keeps")]
-    behind = [*_baseline_as_candidate(summary, given, again), tune] if summary.get("notice") else []
+    behind = [*_baseline_as_candidate(summary, given, again), tune] if _is_behind(summary, best) else []
     return [serve, *(funnel if stages else []), *behind, ui, (again, _AGAIN)]
+
+
+def _is_behind(summary: Mapping[str, Any], best: str) -> bool:
+    """Whether the best candidate is among those that do not beat the best baseline."""
+    baseline, metric = _best_of(summary, "baseline"), _metric(summary)
+    ours, theirs = (summary["models"].get(name, {}).get(metric) for name in (best, baseline))
+    if not summary.get("notice") or ours is None or theirs is None:
+        return False
+    return bool(ours > theirs if metric in LOW_IS_GOOD else ours < theirs)
 
 
 def _baseline_as_candidate(

@@ -104,6 +104,8 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"]}'"
     command, _, what = behind.partition(f"  make run SPEC=specs/mine.yaml DATA=/logs {change}\n")
     assert command and what.strip().startswith("let 'logistic' be a candidate itself")  # below: it is long
+    ahead = MODELS | {"trees": {"auc": 0.75, "gauc": 0.62, "role": "candidate"}}  # of another one speaks the notice
+    assert "make tune" not in "\n".join(ending(blessed=BLESSED, notice="'network' is behind.", models=ahead))
     worse = MODELS | {"popularity": {"auc": 0.9, "gauc": 0.9, "role": "baseline"}}  # of a kind that is never served
     assert "role: candidate" not in "\n".join(ending(blessed=BLESSED, notice="None is better.", models=worse))
 
