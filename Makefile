@@ -30,7 +30,7 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
-# Processes of make test: one more than there are cores, because tests of servers wait more than they compute.
+# Processes of make test: as many as there are cores; the servers of some tests run beside them.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # YES=1: make init asks nothing.
 YES ?=

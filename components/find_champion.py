@@ -61,8 +61,8 @@ def find_champion(
 
     began = datetime.now(UTC)
     with step("find_champion") as this:
-        told = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
-        context = RunContext(**told, cause=TrainingTrigger.parse(cause))
+        run = {"name": name, "stores": stores, "input_digest": log["digest"], "code": code}
+        context = RunContext(**run, cause=TrainingTrigger.parse(cause))
         found = find_run_baseline(context, [DeclaredModel.read(model) for model in models], began)
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
         collected, now = CollectedRows.newest(rows, stores, name), freshness_moment(rows, began)

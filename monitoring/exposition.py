@@ -37,7 +37,7 @@ class MonitoringCollector(Collector):
         self._store = monitoring_store
 
     def collect(self) -> Iterator[Metric]:
-        """Return every number; what cannot be read is left out, and `book_broken` says so."""
+        """Return every number; what cannot be read is left out, and `store_broken` says so."""
         is_broken = False
         for part in (self._last_run, self._window, self._served, self._decisions, self._retrainings, self._outbox):
             try:

@@ -101,7 +101,7 @@ class _Loop:
         stack, first = self.deployer.serve()
         if first is not None and first.state.phase is not Phase.PROMOTED:
             raise ShortlistError(f"version {first.state.candidate} does not serve: {first.state.reason}")
-        self.console.print(f"\nServing at {stack.url}. From now on every day is replayed, and looked at.\n")
+        self.console.print(f"\nServing at {stack.url}. From now on every day is replayed and monitored.\n")
 
     def live(self) -> None:
         """Let users ask for the next day, look at it, and do what the look decides.

@@ -38,15 +38,16 @@ class Contrast:
     canary: float
     """Level over the steps at which both tracks have users, each step with the weight that it has in the difference."""
     stable: float
-    drawn: tuple[float, float, float]
-    """Variance from drawing again who is on the canary: of the canary's part, twice the covariance, of the other's."""
+    randomization: tuple[float, float, float]
+    """Randomization variance, from drawing again who is on the canary: of the canary's part, twice the covariance, of
+    the other's."""
     robust: tuple[float, float, float]
-    """Variance that is robust to tracks of unequal spread, likewise."""
+    """Variance that is robust to tracks of unequal variance, likewise."""
 
     def at(self, multiple: float) -> tuple[float, float]:
         """Return estimate and variance of the canary's level minus this multiple of the stable track's."""
         powers = np.array([1.0, multiple, multiple**2])
-        variance = max(float(powers @ self.drawn), float(powers @ self.robust))
+        variance = max(float(powers @ self.randomization), float(powers @ self.robust))
         return self.canary - multiple * self.stable, variance
 
 
@@ -115,14 +116,14 @@ def _least_squares(value: Floats, stable: Bools, canary: Bools) -> Contrast:
     canary_only, both, stable_only = (residuals[one].T @ residuals[other] for one, other in ((0, 0), (0, 1), (1, 1)))
     # A user is on the canary at steps whose share passes the user's hash: Cov = smaller share * (1 - larger share).
     redraws = np.minimum.outer(share, share) * (1 - np.maximum.outer(share, share))
-    drawn = [(redraws * products).sum() for products in (canary_only, both, stable_only)]
+    randomization = [(redraws * products).sum() for products in (canary_only, both, stable_only)]
     own, other = 1 - share, -share
     robust = [own @ canary_only @ own, own @ both @ other, other @ stable_only @ other]
     half = np.trace(redraws) / 2
     return Contrast(
         canary=float((weights * levels[0]).sum()) / information,
         stable=float((weights * levels[1]).sum()) / information,
-        drawn=_variance(drawn, half, half, information),
+        randomization=_variance(randomization, half, half, information),
         robust=_variance(robust, own @ own, other @ other, information),
     )
 

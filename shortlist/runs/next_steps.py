@@ -98,10 +98,10 @@ def _metric(summary: Mapping[str, Any]) -> Metric:
 
 
 def _quality(summary: Mapping[str, Any], best: str) -> str:
-    baseline, metric = _best_of(summary, "baseline"), _metric(summary)
-    if not best or not baseline or summary["models"][best].get(metric) is None:
+    compared = _beside_baseline(summary, best)
+    if compared is None:
         return ""
-    ours, theirs = summary["models"][best][metric], summary["models"][baseline][metric]
+    baseline, metric, ours, theirs = compared
     state = f"blessed as version {summary['blessed']['version']}" if summary["blessed"] else "held"
     return (
         f"Quality: {best} ({state}) has a test {TITLES[metric]} of {ours:.4f}, against {theirs:.4f} of '{baseline}',"
@@ -147,23 +147,32 @@ def _commands(
 
 def _is_behind(summary: Mapping[str, Any], best: str) -> bool:
     """Whether the best candidate is among those that do not beat the best baseline."""
+    compared = _beside_baseline(summary, best)
+    if compared is None or not summary.get("notice"):
+        return False
+    _, metric, ours, theirs = compared
+    return ours > theirs if metric in LOW_IS_GOOD else ours < theirs
+
+
+def _beside_baseline(summary: Mapping[str, Any], best: str) -> tuple[str, Metric, float, float] | None:
+    """Return the best baseline, the deciding metric, and its values of the best candidate and of that baseline."""
     baseline, metric = _best_of(summary, "baseline"), _metric(summary)
     ours, theirs = (summary["models"].get(name, {}).get(metric) for name in (best, baseline))
-    if not summary.get("notice") or ours is None or theirs is None:
-        return False
-    return bool(ours > theirs if metric in LOW_IS_GOOD else ours < theirs)
+    return None if ours is None or theirs is None else (baseline, metric, ours, theirs)
 
 
 def _baseline_as_candidate(
     summary: Mapping[str, Any], given: Mapping[str, Any], again: str
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Give the command that lets the best baseline be served, where its kind can be."""
+    """Give the command that lets the best baseline be served, with its own settings, where its kind can be."""
     name = _best_of(summary, "baseline")
-    declared = (DeclaredModel.read(text) for text in given.get("models", ()))
-    for model in declared:
-        if model.name == name and kind_of(model.kind).export:
-            features = json.dumps(model.section["features"])
-            change = f"models.{name}={{kind: {model.kind}, role: candidate, features: {features}}}"
+    for model in map(DeclaredModel.read, given.get("models", ())):
+        kind = kind_of(model.kind)
+        if model.name == name and kind.export:
+            section = kind.section.model_validate(model.section)
+            own = section.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "role"})
+            settings = ", ".join(f"{key}: {json.dumps(value)}" for key, value in own.items())
+            change = f"models.{name}={{kind: {model.kind}, role: candidate, {settings}}}"
             yield f"{again} SET='{change}'", f"let '{name}' be a candidate itself, which may be served"
 
 

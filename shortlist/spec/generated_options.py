@@ -54,11 +54,11 @@ class GeneratedPositionBias(Section):
 class GeneratedLifetime(Section):
     """Items that live for hours: each appears at a random moment of the log and is shown only for some time after it.
 
-    How good an item is says none of its columns: its quality is drawn for it alone, so that only what happened to the
-    item in its short life tells it. `published_date` is the day on which it appears.
+    None of an item's columns says how good it is: its quality is drawn independently of them, so that only its own
+    clicks show it. `published_date` is the day on which it appears.
     """
 
     hours: float = Field(default=6.0, gt=0.0, le=8_760.0)
     """How long an item is shown."""
     effect: float = Field(default=1.0, ge=0.0, le=10.0)
-    """Deviation of the items' quality, against when and where an item is shown."""
+    """Standard deviation of the items' quality, as a multiple of what time and place of an impression count."""

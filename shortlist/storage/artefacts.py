@@ -141,8 +141,8 @@ def is_disk_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, or a user's share of it, is full."""
     codes = (errno.ENOSPC, errno.EDQUOT)
     # Polars, SQLite and `shutil.copytree` put the system's error into one of their own, as text.
-    told = (form.format(code) for code in codes for form in ("(os error {})", "[Errno {}]"))
-    texts = *told, "database or disk is full"
+    of_system = (form.format(code) for code in codes for form in ("(os error {})", "[Errno {}]"))
+    texts = *of_system, "database or disk is full"
     return getattr(error, "errno", None) in codes or any(text in str(error) for text in texts)
 
 

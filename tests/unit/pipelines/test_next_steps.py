@@ -42,7 +42,8 @@ def ending(tmp_path: Path) -> Any:
         } | facts
         given: dict[str, Any] = {"log": {"location": "/logs"}, "retrieval": json.dumps({"candidates": 300})}
         features = {"role": "baseline", "features": ["*"]}
-        baselines = (DeclaredModel(name=one, section={"kind": one, **features}) for one in ("logistic", "popularity"))
+        sections = {"logistic": {**features, "bins": [24]}, "popularity": {"role": "baseline"}}
+        baselines = (DeclaredModel(name=name, section={"kind": name, **own}) for name, own in sections.items())
         given["models"] = [one.text for one in baselines]
         (tmp_path / "summary.json").write_text(json.dumps(summary))
         (tmp_path / "arguments.json").write_text(json.dumps(given))
@@ -101,7 +102,7 @@ def test_a_blessed_model_is_served_and_tuned_only_where_a_baseline_is_not_beaten
     behind = "\n".join(ending(blessed=BLESSED, notice="No candidate beats 'logistic'.", stages=STAGES))
     assert "make tune SPEC=specs/mine.yaml MODEL=trees MINUTES=10 " in behind
     assert "prints a curl that recommends" in behind and "runs/latest/report.html#candidates" in behind
-    change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"]}'"
+    change = "SET='models.logistic={kind: logistic, role: candidate, features: [\"*\"], bins: [24]}'"
     command, _, what = behind.partition(f"  make run SPEC=specs/mine.yaml DATA=/logs {change}\n")
     assert command and what.strip().startswith("let 'logistic' be a candidate itself")  # below: it is long
     ahead = MODELS | {"trees": {"auc": 0.75, "gauc": 0.62, "role": "candidate"}}  # of another one speaks the notice
