@@ -131,3 +131,27 @@ def test_the_declared_split_has_no_evidence_against_it() -> None:
         assert split_evidence(total // 20, total, 0.05) < 1
     assert split_evidence(0, 0, 0.05) == pytest.approx(1)
     assert split_evidence(0, 1_000_000, 0.5) > 1e300  # and no overflow
+
+
+@pytest.mark.parametrize("multiple", [0.7, 1.0, 1.6])
+def test_what_a_user_did_on_both_tracks_belongs_together(monkeypatch: pytest.MonkeyPatch, multiple: float) -> None:
+    """The variance is that of each user's residuals, summed over steps before they are squared."""
+    monkeypatch.setattr("shortlist.rollout.sequential_difference.PRETEND", 0.0)
+    random = np.random.default_rng(5)
+    value = (random.random((400, 2)) < 0.1 + 0.8 * random.random((400, 1))).astype(float)  # of the same user alike
+    canary = random.random((400, 1)) < np.array([0.2, 0.6])
+    seen = difference(UserValues(np.ones_like(value), value, canary))
+    assert seen.contrast is not None
+    estimate, variance = seen.contrast.at(multiple)
+
+    on = np.stack([canary, ~canary])
+    levels = (value * on).sum(axis=1) / on.sum(axis=1)
+    residual = on * (value - levels[:, None]) * np.array([1.0, multiple])[:, None, None]
+    share = canary.mean(axis=0)
+    information = (share * (1 - share) * len(value)).sum()
+    robust = (((1 - share) * residual[0] - share * residual[1]).sum(axis=1) ** 2).sum()
+    redraws = np.minimum.outer(share, share) * (1 - np.maximum.outer(share, share))
+    drawn_again = np.einsum("us,st,ut->", residual.sum(axis=0), redraws, residual.sum(axis=0))
+    assert variance == pytest.approx(max(robust, drawn_again) / information**2)
+    weights = share * (1 - share)
+    assert estimate == pytest.approx((weights * (levels[0] - multiple * levels[1])).sum() / weights.sum())
