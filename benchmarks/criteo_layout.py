@@ -18,6 +18,7 @@ import polars as pl
 from rich.table import Table
 
 from benchmarks.bench import console
+from models.ranker import MemberFiles
 from monitoring.windows.known_columns import with_side_columns
 from shortlist.contracts import Columns
 from shortlist.data.ingest import ingest
@@ -117,10 +118,11 @@ def compared(log: Path, folder: Path, note: Callable[[str], None]) -> ModelCompa
     fit(*declared, spec.runtime, valid.folder, folder / "fitted", None)
     table = build_table(*declared, spec.runtime, valid.folder, folder / "fitted", folder / "table")
     files = {}
-    for name, section in spec.models.items():
+    for name, section in sorted(spec.models.items(), key=lambda one: bool(one[1].members)):  # members come first
         note(f"{log.parent.name}: {name}")
         model, scores = folder / name, folder / f"{name}-scores"
-        train(section.kind, section, table, spec.runtime, model, scores, name=name)
+        members = {one: MemberFiles(files[one].folder, files[one].scores) for one in section.members}
+        train(section.kind, section, table, spec.runtime, model, scores, name=name, members=members)
         files[name] = TrainedFiles(section.role, model, scores)
     return compare_models(log.parent.name, files, spec.gates, spec.runtime.seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ from hypothesis import HealthCheck, settings
 from shortlist.system.project import use_project
 
 use_project()  # for processes that tests start in other folders
+
+# Idle OpenMP threads of several test processes, and of servers, otherwise spin on the cores that others need: half of
+# the processor time of tests that train networks. Read when torch, XGBoost and others are first imported.
+os.environ |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 # How long an example takes says something about the machine, not about the code.
 _EXAMPLES: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -27,6 +27,9 @@ from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import RECORD_STORES, open_record_store
 from shortlist.storage.records.store import LockedError, RecordStore
 from shortlist.storage.storage_config import StorageConfig
+
+if TYPE_CHECKING:
+    import psycopg
 
 STORES = ("files", "postgres")
 BEGIN = """
@@ -317,11 +320,19 @@ def test_an_address_without_a_record_store_is_refused_unseen(address: str, monke
     assert "hush" not in str(told.value)
 
 
+def connected(postgres: str) -> psycopg.Connection[Any]:
+    """Return a connection, as soon as a server that is being started takes one."""
+    import psycopg
+
+    away = retry_if_exception_type(psycopg.OperationalError)
+    return Retrying(retry=away, wait=wait_fixed(0.02), stop=stop_after_delay(30))(psycopg.connect, postgres)
+
+
 def kill_server(postgres: str) -> None:
     """Make the server throw everybody out and start anew: it does so when one of its processes is killed."""
     import psycopg
 
-    with psycopg.connect(postgres) as connection:
+    with connected(postgres) as connection:
         pid = connection.info.backend_pid
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(psycopg.OperationalError):
@@ -332,13 +343,12 @@ def restart_server(postgres: str) -> None:
     """Kill the server, and return when nobody's connection to the one before is left: then it answers again."""
     import psycopg
 
-    with psycopg.connect(postgres) as other:
+    with connected(postgres) as other:
         kill_server(postgres)
         # Somebody's own process was killed; that it throws everybody else out is what is waited for.
         with pytest.raises(psycopg.OperationalError):
             other.execute("SELECT pg_sleep(10)")
-    away = retry_if_exception_type(psycopg.OperationalError)
-    Retrying(retry=away, wait=wait_fixed(0.02), stop=stop_after_delay(30))(lambda: psycopg.connect(postgres).close())
+    connected(postgres).close()
 
 
 def test_a_store_goes_on_after_the_server_restarted(server: StorageConfig, postgres: str) -> None:
