@@ -68,7 +68,7 @@ def small_demo() -> dict[str, Any]:
     spec["data"]["rules"] = {**spec["data"].get("rules", {}), "min_rows": 1_000}
     spec["models"]["xgboost"] |= {"rounds": 60, "learning_rate": 0.2}
     spec["models"]["dlrm"] |= {"epochs": 1}
-    spec["models"]["logistic"] = LINE | {"role": "candidate"}
+    spec["models"]["logistic"] = LINE
     spec["models"]["dlrm"] |= {"learning_rate": 0.002}
     loose = {"max_calibration_error": 0.1, "max_rate_error": 0.3}  # a small model on few rows is poorly calibrated
     spec["gates"] = {"min_auc": 0.52, "min_test_rows": 500, "bootstrap_rounds": 60, "skew_rows": 100, **loose}
