@@ -53,6 +53,10 @@ class BaseRows:
         self.tail = _newest_days(both)
         return rows
 
+    def from_since_on(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return collected rows without those before `data.live.since`, whenever it was declared."""
+        return rows if self._live.since is None else rows.filter(pl.col(Columns.TIME) >= self._live.since)
+
     def without_wrong_clocks(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return collected rows without those of `clock_failures`, and these as quarantine rows."""
         return split_failures(rows, clock_failures(rows, self._data))
@@ -104,7 +108,7 @@ def append_collected(
     """
     good = bad = 0
     for every, lost in collected.frames():
-        rows, refused = base.without_wrong_clocks(every)
+        rows, refused = base.without_wrong_clocks(base.from_since_on(every))
         for each in (lost, refused):
             rejected.append(each)
             bad += each.height
@@ -118,7 +122,10 @@ def append_collected(
 
 
 def clock_failures(rows: pl.DataFrame, data: Data) -> list[Failure]:
-    """Return the rows that are later than their own answer by more than clocks may differ.
+    """Return the rows that are later than their own answer by more than clocks may differ, or too long before it.
+
+    Clients name the time of a row, and each day of theirs would be a day of the log. A generated log, whose days are
+    all in the past, is replayed: its rows may be of any time before their answers.
 
     Args:
         rows: Collected rows; in batches of earlier versions without `ANSWERED`, they were judged before.
@@ -126,9 +133,14 @@ def clock_failures(rows: pl.DataFrame, data: Data) -> list[Failure]:
     """
     if ANSWERED not in rows.columns:
         return []
-    wanted = f"a time at most {data.live.max_clock_skew} after the answer (live.max_clock_skew)"
-    late = rows[Columns.TIME] > rows[ANSWERED] + length_of(data.live.max_clock_skew)
-    return failure("clock", late, Columns.TIME, rows[Columns.TIME], wanted)
+    skew, max_age = data.live.max_clock_skew, data.live.max_age
+    times, answered = rows[Columns.TIME], rows[ANSWERED]
+    wanted = f"a time at most {skew} after the answer (live.max_clock_skew)"
+    found = failure("clock", times > answered + length_of(skew), Columns.TIME, times, wanted)
+    if max_age is not None and not isinstance(data.source, GeneratedSource):
+        wanted = f"a time at most {max_age} before the answer (live.max_age)"
+        found += failure("clock", times < answered - length_of(max_age), Columns.TIME, times, wanted)
+    return found
 
 
 def _newest_days(rows: pl.DataFrame) -> pl.DataFrame:

@@ -336,6 +336,10 @@ class Live(Section):
     """A row without an outcome after `data.outcome_delay`: label 0, or no row (where not every candidate is shown)."""
     max_clock_skew: Duration = "5m"
     """By how much clocks may differ: a row may be so much later than its answer, an outcome so much earlier."""
+    max_age: Duration | None = "1d"
+    """How long before its answer a row's time may be; an older one is quarantined, so that clients, who name the time,
+    cannot add days to the log. null: any time. A generated log, whose days are all in the past, is replayed as if null
+    were declared."""
     since: AwareDatetime | None = None
     """The moment from which on rows are collected. The log in `data.source` must end before it; a generated log does
     so by itself. null: from the first answer on, which must be later than the newest row of that log."""

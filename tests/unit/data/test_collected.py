@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from shortlist.contracts import Columns, DataError, Files, ShortlistError
+from shortlist.data.base_rows import clock_failures
 from shortlist.data.collected import ANSWERED, REQUESTS, ROWS, Batch, BatchCounts, CollectedLog, CollectedRows
 from shortlist.data.ingest import ingest
 from shortlist.data.quarantine import QUARANTINE_SCHEMA
@@ -161,6 +162,60 @@ def test_a_row_later_than_its_own_answer_waits_for_a_larger_skew(log: Path, decl
     assert quarantine[Columns.DETAIL][0].endswith("a time at most 5m after the answer (live.max_clock_skew)")
     wider: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_clock_skew": "6m"}}
     assert read(declare(**wider), log, collected)[0].notes["collected_rows"] == 3
+
+
+def of_two_days_before(stores: str) -> str:
+    """Publish two rows of good time, and two of 3 January whose clients sent times two days and 20 years before."""
+    publish(stores, *TWO_DAYS)
+    old = [NOON + timedelta(minutes=4), NOON - timedelta(days=7_300)]
+    for time in old:
+        collected = publish(stores, time, behind=(time - TWO_DAYS[1]) / timedelta(minutes=1))
+    return collected
+
+
+def test_a_row_long_before_its_answer_stops_no_run_and_opens_no_day(log: Path, declare: Declare) -> None:
+    """A client names the time of a row; the server names that of its answer."""
+    collected = of_two_days_before(f"{log.parent}/stores#1")
+    table, quarantine = read(declare(**LIVE), log, collected)
+    assert [part.rows for part in table.days] == [6, 1, 1]  # of 1, 2 and 3 January, as without these rows
+    assert (table.notes["collected_rows"], table.notes["by_rule"]) == (2, {"clock": 2})
+    assert all(one.endswith("a time at most 1d before the answer (live.max_age)") for one in quarantine[Columns.DETAIL])
+    for max_age in ("3d", None):
+        longer: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": max_age}}
+        with pytest.raises(DataError, match="overlap: 1 collected rows"):
+            read(declare(**longer), log, collected)
+
+
+def test_a_row_as_long_before_its_answer_as_declared_counts(log: Path, declare: Declare) -> None:
+    stores = f"{log.parent}/stores#1"
+    publish(stores, *TWO_DAYS)
+    collected = publish(stores, NOON + timedelta(hours=1), behind=-24 * 60)
+    assert read(declare(**LIVE), log, collected)[0].notes["collected_rows"] == 3
+    shorter: dict[str, Any] = {**LIVE, "live": {"collect": True, "max_age": "86399s"}}
+    assert read(declare(**shorter), log, collected)[0].notes["by_rule"] == {"clock": 1}
+
+
+def test_declaring_since_heals_a_log_that_published_rows_overlap(log: Path, declare: Declare) -> None:
+    """Batches never change, so what was published before the declaration is left out when it is read."""
+    stores = f"{log.parent}/stores#1"
+    publish(stores, NOON + timedelta(minutes=4), NOON + timedelta(hours=1))
+    collected = publish(stores, *TWO_DAYS)
+    with pytest.raises(DataError, match=r"overlap: 1 collected rows.* or declare data\.live\.since"):
+        read(declare(**LIVE), log, collected)
+    live: dict[str, Any] = {**LIVE, "live": {"collect": True, "since": (NOON + timedelta(minutes=6)).isoformat()}}
+    table, quarantine = read(declare(**live), log, collected)
+    assert [part.rows for part in table.days] == [7, 1, 1]
+    assert (table.notes["collected_rows"], table.notes["raw_rows"]) == (3, 9)
+    assert quarantine.is_empty()
+
+
+def test_the_rows_of_a_generated_log_are_replayed_whatever_their_days(declare: Declare) -> None:
+    """Its days are all in the past."""
+    clock = {"kind": "column", "column": "event_time", "unit": "us"}
+    source, columns = {"kind": "generated", "days": 8}, [{"name": "is_click", "type": "integer"}]
+    generated = declare(columns, label="is_click", clock=clock, source=source, outcome_delay="1h", live=LIVE["live"])
+    rows = pl.DataFrame({Columns.TIME: [NOON], ANSWERED: [NOON + timedelta(days=900)]})
+    assert clock_failures(rows, generated) == []
 
 
 def test_a_row_that_breaks_a_rule_does_not_overlap_the_log(log: Path, declare: Declare) -> None:
