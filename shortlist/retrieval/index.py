@@ -1,4 +1,4 @@
-"""The nearest of many vectors by inner product: exactly, by a scan of 8-bit numbers, or in clusters."""
+"""The nearest of many vectors by inner product: exactly, by a scan of small numbers, or in clusters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ _BLOCK_BYTES: Final = 64 << 20
 """Scores that an exact search holds at once."""
 _ROWS_PER_LIST: Final = 64
 """Vectors per cluster that the clusters are made from."""
+_BITS: Final = {4: (2, 3, 4, 6, 8), 8: (2, 4, 8, 16, 32)}
+"""Bits of the numbers that a scan compares, and times the wanted rows that it finds before these are compared exactly:
+the first of all that finds enough. Fewer bits are read faster, and hide more."""
 _LARGEST: Final = 127
-"""Largest of the whole numbers that a scan compares."""
+"""Largest of the whole numbers of 8 bits."""
 _AT_ONCE: Final = 100_000
 """Vectors that are rounded at once."""
-_DEPTHS: Final = (2, 4, 8, 16, 32)
-"""Times the wanted rows that a scan finds before they are compared exactly: the first that finds enough."""
+_SAMPLE: Final = 20_000
+"""Vectors that the 16 levels of each number are chosen from."""
 
 
 class VectorIndex(Protocol):
@@ -67,7 +70,7 @@ def build_index(
     if len(there) > section.scan_up_to:
         facts |= _build_clusters(vectors[there], queries, section, most, folder, seed)
     elif len(there) > section.exact_up_to:
-        facts |= _build_scan(vectors, there, queries, section, most, folder)
+        facts |= _build_scan(vectors, there, queries, section, most, folder, seed)
     write_json(folder / INDEX, facts)
 
 
@@ -82,7 +85,7 @@ def open_index(folder: Path) -> VectorIndex:
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":
-        return ScannedIndex(folder / _APPROXIMATE, vectors, rows, facts["depth"])
+        return ScannedIndex(folder / _APPROXIMATE, vectors, rows, facts.get("bits", 8), facts["depth"])
     return ClusteredIndex(folder / _APPROXIMATE, rows, facts["probes"])
 
 
@@ -110,40 +113,44 @@ class ExactIndex:
 
 
 class ScannedIndex:
-    """Every vector is compared as whole numbers of 8 bits (faiss); those found are put in order by the vectors."""
+    """Every vector is compared as numbers of 4 or 8 bits (faiss); those found are put in order by the vectors."""
 
     approximate = True
 
-    def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], depth: int) -> None:
-        """Map an index of faiss into memory.
+    def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], bits: int, depth: int) -> None:
+        """Take an index of faiss: of 8 bits it is mapped into memory, of 4 it is read.
 
         Args:
             path: Its file.
             vectors: By row number, shape (items, D).
             rows: Row number of every vector in the file.
+            bits: Of a number: 4 or 8.
             depth: Times the wanted rows that are compared exactly.
         """
         import faiss
 
         self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        self._vectors, self._rows, self._depth = vectors, rows, depth
+        self._vectors, self._rows, self._bits, self._depth = vectors, rows, bits, depth
 
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products among those whose rounded vectors have."""
-        largest = np.abs(queries).max(axis=1, keepdims=True)
-        rounded = _rounded(queries, _LARGEST / np.where(largest > 0, largest, 1))
-        items = self._rows[self._places(rounded, min(self._depth * most, len(self._rows)))]
+        largest = np.abs(queries).max(axis=1, keepdims=True, initial=0)
+        # For a query of zeros any rows are as near as others, and faiss would give none.
+        sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
+        if self._bits == 8:
+            sent = _rounded(sent, _LARGEST)
+        items = self._rows[self._places(sent, min(self._depth * most, len(self._rows)))]
         scores = [self._vectors[own] @ query for own, query in zip(items, queries, strict=True)]
         return best(items, np.stack(scores) if scores else np.empty(items.shape, np.float32), most)
 
-    def _places(self, rounded: Matrix, wanted: int) -> NDArray[np.int64]:
+    def _places(self, queries: Matrix, wanted: int) -> NDArray[np.int64]:
         import faiss
 
         threads = faiss.omp_get_max_threads()
         # A query is searched by one thread, and another one would only wait for it, busily.
-        faiss.omp_set_num_threads(min(threads, max(1, len(rounded))))
+        faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
         try:
-            places: NDArray[np.int64] = self._index.search(rounded, wanted)[1]
+            places: NDArray[np.int64] = self._index.search(queries, wanted)[1]
         finally:
             faiss.omp_set_num_threads(threads)
         return places
@@ -229,8 +236,36 @@ def _rounded(vectors: Matrix, scale: NDArray[Any] | float) -> Matrix:
 
 
 def _build_scan(
-    vectors: Matrix, there: NDArray[np.int32], queries: Matrix, section: ItemIndex, most: int, folder: Path
+    vectors: Matrix, there: NDArray[np.int32], queries: Matrix, section: ItemIndex, most: int, folder: Path, seed: int
 ) -> dict[str, Any]:
+    import faiss
+
+    exact = ExactIndex(vectors).search(queries, most).items
+    for bits, depths in _BITS.items():
+        index = _four_bits(vectors, there, seed) if bits == 4 else _eight_bits(vectors, there)
+        faiss.write_index(index, str(folder / _APPROXIMATE))
+        for depth in depths:
+            found = ScannedIndex(folder / _APPROXIMATE, vectors, there, bits, depth).search(queries, most).items
+            if (recall := found_share(found, exact)) >= section.min_recall:
+                return {"kind": "scan", "bits": bits, "depth": depth, "tuned_recall": recall}
+    return {"kind": "scan", "bits": bits, "depth": depth, "tuned_recall": recall}
+
+
+def _four_bits(vectors: Matrix, there: NDArray[np.int32], seed: int) -> Any:
+    """Return vectors each of whose numbers is the nearest of 16 levels; registers hold what a query scores them."""
+    import faiss
+
+    width = vectors.shape[1]
+    index = faiss.IndexPQFastScan(width, width, 4, faiss.METRIC_INNER_PRODUCT)
+    index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
+    # With repetitions: there may be fewer vectors than levels.
+    index.train(vectors[np.random.default_rng(seed).choice(there, _SAMPLE)])
+    for first in range(0, len(there), _AT_ONCE):
+        index.add(vectors[there[first : first + _AT_ONCE]])
+    return index
+
+
+def _eight_bits(vectors: Matrix, there: NDArray[np.int32]) -> Any:
     import faiss
 
     width = vectors.shape[1]
@@ -238,13 +273,7 @@ def _build_scan(
     scale = _LARGEST / float(np.abs(vectors).max())
     for first in range(0, len(there), _AT_ONCE):
         index.add(_rounded(vectors[there[first : first + _AT_ONCE]], scale))
-    faiss.write_index(index, str(folder / _APPROXIMATE))
-    exact = ExactIndex(vectors).search(queries, most).items
-    for depth in _DEPTHS:
-        found = ScannedIndex(folder / _APPROXIMATE, vectors, there, depth).search(queries, most).items
-        if (recall := found_share(found, exact)) >= section.min_recall:
-            break
-    return {"kind": "scan", "depth": depth, "tuned_recall": recall}
+    return index
 
 
 def _build_clusters(

@@ -52,23 +52,37 @@ def test_above_the_declared_size_clusters_are_searched_until_the_recall_is_reach
 def test_a_scan_gives_the_exact_order_and_no_item_without_a_vector(tmp_path: Path) -> None:
     made, queries = vectors(3_000), vectors(50, seed=6)
     made[11] = 0
-    build_index(made, queries, ItemIndex(exact_up_to=1_000), 50, tmp_path, 1)
+    build_index(made, queries, ItemIndex(exact_up_to=1_000, min_recall=1.0), 50, tmp_path, 1)
     index, facts = open_index(tmp_path), read_json(tmp_path / "index.json")
     assert index.approximate
-    assert (facts["kind"], facts["depth"]) == ("scan", 2)
-    assert (tmp_path / "index.faiss").stat().st_size < made.nbytes / 4 + 1_000  # 8 bits of 32
+    assert (facts["kind"], facts["bits"], facts["depth"]) == ("scan", 4, 4)
+    assert (tmp_path / "index.faiss").stat().st_size < made.nbytes / 8 + 5_000  # 4 bits of 32, and 16 levels of each
     found, wanted = index.search(queries, 50), ExactIndex(made).search(queries, 50)
     assert found.items.tolist() == wanted.items.tolist()
     np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-5)
     assert 11 not in found.items
 
 
-def test_a_scan_compares_more_rows_where_one_number_hides_the_others(tmp_path: Path) -> None:
-    # The last number, such as popularity, is 50 times the others: few of the 8 bits are left for them.
+def test_what_all_vectors_have_alike_hides_nothing_in_a_scan(tmp_path: Path) -> None:
     made, queries = vectors(3_000), vectors(50, seed=6)
     made[:, -1], queries[:, -1] = -25 - np.random.default_rng(7).random(3_000), 1
     build_index(made, queries, ItemIndex(exact_up_to=0), 50, tmp_path, 1)
-    assert read_json(tmp_path / "index.json")["depth"] > 2
+    facts = read_json(tmp_path / "index.json")
+    assert (facts["bits"], facts["depth"]) == (4, 2)
+    assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) >= 0.99
+
+
+@pytest.mark.parametrize(("size", "bits", "depth"), [(1, 4, 3), (3, 4, 8), (5, 8, 4), (10, 8, 16)])
+def test_a_scan_compares_more_rows_then_more_bits_where_some_numbers_hide_the_others(
+    tmp_path: Path, size: float, bits: int, depth: int
+) -> None:
+    # Two numbers that cancel each other in every product, so that a few bits of them are mostly their error.
+    made, queries = vectors(3_000), vectors(50, seed=6)
+    made[:, -1] = size * np.random.default_rng(7).standard_normal(3_000)
+    made[:, -2], queries[:, -2:] = -made[:, -1], 1
+    build_index(made, queries, ItemIndex(exact_up_to=0), 50, tmp_path, 1)
+    facts = read_json(tmp_path / "index.json")
+    assert (facts["bits"], facts["depth"]) == (bits, depth)
     assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) >= 0.99
 
 
