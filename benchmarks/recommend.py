@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -28,9 +29,10 @@ from benchmarks.serve_world import Question, World, demo_world
 from shortlist.contracts import Files
 from shortlist.data.side_tables import side_path
 from shortlist.ordering.order import order
-from shortlist.recommending.recommender import SlateRequest
+from shortlist.recommending.recommender import Recommender, SlateRequest
 from shortlist.recommending.release import open_release, write_release
 from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.retrieval.source import ROW
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.traffic.requests import prepare
 from shortlist.spec.data import Column, Data
@@ -71,8 +73,10 @@ def main() -> None:
         release = release_of(world, items, Path(scratch))
         status.update("asking")
         with served(world, "xgboost", release) as stack:
-            lines = lines_of(*asked(world, stack), items)
-        lines += [*stage_lines(world, release), diversity_line()]
+            stages = open_release(release, with_vectors(world.spec.data))
+            users = users_with_recent_items(stages)
+            lines = lines_of(*asked(world, stack, users[0]), items)
+        lines += [*stage_lines(stages, users), diversity_line()]
     show(f"{PLACES} of {items:,} items through Envoy and Triton", lines)
     record(lines)
 
@@ -112,9 +116,17 @@ def many_items(path: Path, key: str, items: int) -> None:
     every.with_columns(made).write_parquet(path)
 
 
-def asked(world: World, stack: Stack) -> tuple[list[float], list[float]]:
-    """Return the milliseconds of ranking and of recommending, asked in turn."""
+def users_with_recent_items(stages: Recommender) -> list[int]:
+    """Return the users with most recent items that sources start from; for others two of three find nothing."""
+    recent = stages.retriever.recent
+    most = recent.select(length=pl.col(ROW).list.len(), user="user").sort("length", "user", descending=[True, False])
+    return most["user"].head(CALLS * ROUNDS).to_list()
+
+
+def asked(world: World, stack: Stack, user: int) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of ranking and of recommending for a user, asked in turn."""
     question, name = Question(world, world.models["xgboost"], CANDIDATES), world.spec.name
+    question.inputs["user_id"] = np.array([user])
     ranked = prepare(question.inputs, "http", name)
     one = {key: question.inputs[key] for key in ("user_id", "surface", "device")}
     inputs = [{"name": "k", "datatype": "INT64", "shape": [1], "data": [PLACES]}] + [
@@ -153,15 +165,16 @@ def lines_of(ranked: list[float], recommended: list[float], items: int) -> list[
     return lines
 
 
-def stage_lines(world: World, release: Path) -> list[Line]:
-    """Return the processor time of finding candidates and of ordering them, in this process."""
-    stages, random = open_release(release, with_vectors(world.spec.data)), np.random.default_rng(3)
+def stage_lines(stages: Recommender, users: Sequence[int]) -> list[Line]:
+    """Return the processor time of finding users' candidates and of ordering them, in this process."""
+    random = np.random.default_rng(3)
     spent: dict[str, list[float]] = {"finding candidates": [], "ordering": []}
-    for user in range(1, CALLS * ROUNDS + 1):
+    for user in users:
         request = SlateRequest(f"request {user}", user, PLACES, datetime.now(UTC))
         begun = time.thread_time()
         found = stages.find(request)
         between = time.thread_time()
+        assert found.rows.height == CANDIDATES and {*found.source_counts} == {*RETRIEVAL["sources"]}, found
         scores = random.random(found.rows.height)
         scored = time.thread_time()
         stages.slate(request, found, scores)

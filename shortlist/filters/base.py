@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from shortlist.spec.base import Section
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,24 @@ class UserHistory:
     """Datetime("us", "UTC"), ascending."""
     positive: pl.Series
     """Boolean: whether the outcome was positive."""
+
+    # In numpy, here and below: a series' own methods are expressions, which wait for Polars' threads.
+
+    @property
+    def moments(self) -> NDArray[np.int64]:
+        """The times in microseconds since 1970-01-01 UTC."""
+        moments: NDArray[np.int64] = self.times.to_physical().to_numpy()
+        return moments
+
+    @property
+    def taken(self) -> pl.Series:
+        """Items with a positive outcome, newest first."""
+        return self.items[np.flatnonzero(self.positive.to_numpy())[::-1]]
+
+    def since(self, moment: datetime) -> UserHistory:
+        """Return what is not older than a moment."""
+        first = int(np.searchsorted(self.moments, (moment - _EPOCH) // timedelta(microseconds=1)))
+        return UserHistory(self.items[first:], self.times[first:], self.positive[first:])
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,8 @@ class Seen(Filter):
         """Return where an item is not among the remembered ones; everything, for a user without a history."""
         if request.history is None:
             return np.ones(len(candidates), np.bool_)
-        past = request.history
-        first = past.times.search_sorted(request.now - length_of(self.window), side="left")
-        items = past.items[first:]
-        if self.of == "positive":
-            items = items.filter(past.positive[first:])
-        return ~_among(candidates[Columns.ITEM], items)
+        past = request.history.since(request.now - length_of(self.window))
+        return ~_among(candidates[Columns.ITEM], past.taken if self.of == "positive" else past.items)
 
     def broken(self, shown: pl.DataFrame, request: FilterRequest) -> int:
         """Count event by event."""

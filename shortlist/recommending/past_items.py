@@ -101,5 +101,5 @@ def together(past: UserHistory | None, newer: UserHistory | None) -> UserHistory
         return newer if past is None else past
     parts = ((past.items, newer.items), (past.times, newer.times), (past.positive, newer.positive))
     items, times, positive = (pl.concat([old, new.cast(old.dtype)]) for old, new in parts)
-    order = times.arg_sort()
+    order = np.argsort(times.to_physical().to_numpy(), kind="stable")
     return UserHistory(items[order], times[order], positive[order])

@@ -363,7 +363,7 @@ class Recommender:
         else:
             fitted = self._retriever.recent_of(users)[0]
             past = request.history
-            newest = catalogue.ids[:0] if past is None else past.items.filter(past.positive).reverse()
+            newest = catalogue.ids[:0] if past is None else past.taken
         rows = catalogue.rows_of(newest)
         rows = rows[rows != _NO_ITEM]
         # What was fitted may have been live before: an item of both lists counts once, where it is newest.

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shortlist.retrieval.catalogue import mapped_array
 from shortlist.retrieval.source import Ranked, best, padded
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json, write_json
@@ -81,7 +82,7 @@ def open_index(folder: Path) -> VectorIndex:
         IntegrityError: There is none.
     """
     facts = read_json(folder / INDEX)
-    vectors, rows = (np.load(folder / name, mmap_mode="r") for name in (VECTORS, _ROWS))
+    vectors, rows = (mapped_array(folder / name) for name in (VECTORS, _ROWS))
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":

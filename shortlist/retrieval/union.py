@@ -62,7 +62,7 @@ def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
     ranks = np.zeros((len(unique), len(names)), np.int32)
     ranks[place, source[column]] = rank[column]
     of_line, item = unique >> 32, (unique & 0xFFFFFFFF).astype(np.int32)
-    order = np.lexsort((item, -fused, of_line))
+    order = np.lexsort((-fused, of_line))  # stable: equal sums stay by row number
     counts = np.bincount(of_line, minlength=queries)
     position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = order[position < most]

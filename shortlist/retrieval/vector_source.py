@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shortlist.retrieval.catalogue import mapped_array
 from shortlist.retrieval.index import VECTORS, ExactIndex, VectorIndex, index_recall, open_index
-from shortlist.retrieval.source import IndexFacts, Queries, Ranked, Source
+from shortlist.retrieval.source import IndexFacts, Queries, Ranked, Source, padded
 
 Matrix = NDArray[np.float32]
 
@@ -26,7 +27,7 @@ class VectorSource(Source):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.vectors: Matrix = np.load(folder / VECTORS, mmap_mode="r")
+        self.vectors: Matrix = mapped_array(folder / VECTORS)
         self.index: VectorIndex = open_index(folder)
 
     @abstractmethod
@@ -36,10 +37,14 @@ class VectorSource(Source):
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return the nearest items; none for a query without a vector."""
         vectors = self.query_vectors(queries)
-        found = self.index.search(vectors, most)
-        known = np.any(vectors != 0, axis=1)[:, None]
-        items = np.where(known, found.items, -1).astype(np.int32)
-        return Ranked(items, np.where(known, found.scores, -np.inf).astype(np.float32))
+        known = np.flatnonzero((vectors != 0).any(axis=1))
+        if len(known) == len(vectors):
+            return self.index.search(vectors, most)
+        every = padded(np.empty((len(vectors), 0), np.int32), np.empty((len(vectors), 0), np.float32), most)
+        if len(known):
+            found = self.index.search(vectors[known], most)
+            every.items[known], every.scores[known] = found
+        return every
 
     def index_facts(self, queries: Queries, most: int) -> IndexFacts:
         """Return which index there is, and how much of the exact answers an approximate one finds."""

@@ -49,8 +49,8 @@ class ItemIndex(Section):
     exact_up_to: int = Field(default=100_000, ge=0)
     """Up to so many items, every vector is compared with the query."""
     scan_up_to: int = Field(default=2_000_000, ge=0)
-    """Up to so many, every vector is compared as whole numbers of 8 bits, and the nearest of these by the vectors
-    themselves; above it, vectors are divided into clusters, of which a query searches the nearest."""
+    """Up to so many, every vector is compared as numbers of 4 bits, or of 8 where these hide too much, and the nearest
+    by the vectors themselves; above it, vectors are divided into clusters, of which a query searches the nearest."""
     precision: Literal["float32", "int8"] = "float32"
     """How clusters keep vectors. `int8`: a quarter of the memory; a scalar quantiser per dimension."""
     lists: int | None = Field(default=None, ge=1, le=1_000_000)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
-from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.catalogue import Rows, mapped_array
 from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
@@ -65,7 +65,7 @@ class CoVisitation(SourceKind):
 
     def load(self, folder: Path) -> Neighbours:
         """Return the neighbours in a folder."""
-        starts, items, scores = (np.load(folder / name, mmap_mode="r") for name in (_STARTS, _ITEMS, _SCORES))
+        starts, items, scores = (mapped_array(folder / name) for name in (_STARTS, _ITEMS, _SCORES))
         return Neighbours(starts, items, scores, self.decay)
 
     def _counted(self, given: FitData) -> tuple[pl.DataFrame, np.ndarray]:
@@ -137,8 +137,8 @@ def recent_weights(recent: Rows, decay: float) -> Scores:
 
 
 def _best_of_lines(lines: NDArray[np.int64], items: Rows, sums: np.ndarray, count: int, most: int) -> Ranked:
-    """Return the items with the highest sums of every line; equal sums by row number."""
-    order = np.lexsort((items, -sums, lines))
+    """Return the items with the highest sums of every line, which come by line and row number; equal sums stay so."""
+    order = np.lexsort((-sums, lines))
     lengths = np.bincount(lines, minlength=count)
     place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     kept = order[place < most]

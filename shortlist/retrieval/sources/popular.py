@@ -10,7 +10,7 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import Rows
+from shortlist.retrieval.catalogue import Rows, mapped_array
 from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, padded
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data
@@ -84,7 +84,7 @@ class Popular(SourceKind):
 
     def load(self, folder: Path) -> PopularItems:
         """Return the lists in a folder."""
-        items, scores = (np.load(folder / name, mmap_mode="r") for name in (_ITEMS, _SCORES))
+        items, scores = (mapped_array(folder / name) for name in (_ITEMS, _SCORES))
         return PopularItems(pl.read_parquet(folder / _GROUPS), items, scores)
 
     def _counted(self, given: FitData) -> pl.DataFrame:

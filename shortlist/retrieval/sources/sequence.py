@@ -13,7 +13,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from shortlist.contracts import DataError
-from shortlist.retrieval.catalogue import moved
+from shortlist.retrieval.catalogue import mapped_array, moved
 from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
 from shortlist.retrieval.source import FitData, Queries, SourceKind
@@ -132,7 +132,7 @@ class SequenceSource(SourceKind):
     def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
         """Keep what was learnt; new items are placed by their columns."""
         content = ItemContent.read(before)
-        vectors, is_new = moved(np.load(before / VECTORS, mmap_mode="r"), known, given.catalogue)
+        vectors, is_new = moved(mapped_array(before / VECTORS), known, given.catalogue)
         vectors[is_new.to_numpy()] = content.vectors(given.catalogue.items.filter(is_new))
         shutil.copyfile(before / ENCODER, folder / ENCODER)
         self._write(vectors, content, given, folder)

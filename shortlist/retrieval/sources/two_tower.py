@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from shortlist.features.vectors import normalised
-from shortlist.retrieval.catalogue import moved
+from shortlist.retrieval.catalogue import mapped_array, moved
 from shortlist.retrieval.index import VECTORS, build_index
 from shortlist.retrieval.item_content import ItemContent
 from shortlist.retrieval.source import FitData, SourceKind
@@ -96,7 +96,7 @@ class TwoTower(SourceKind):
     def refresh(self, given: FitData, before: Path, known: pl.Series, folder: Path) -> None:
         """Keep what was learnt; new items are placed by their columns, and popularity is counted again."""
         content = ItemContent.read(before)
-        vectors, is_new = moved(np.load(before / VECTORS, mmap_mode="r")[:, :-1], known, given.catalogue)
+        vectors, is_new = moved(mapped_array(before / VECTORS)[:, :-1], known, given.catalogue)
         vectors[is_new.to_numpy()] = normalised(content.vectors(given.catalogue.items.filter(is_new)))
         counts = given.item_counts(given.last_days(self.window_days))
         if self.item_vectors is not None:  # as in training
@@ -126,4 +126,4 @@ class TwoTower(SourceKind):
     def load(self, folder: Path) -> NearestItems:
         """Return the vectors in a folder; a user without one is the mean of the recent items' vectors."""
         users = pl.read_parquet(folder / USERS)["user"]
-        return NearestItems(folder, 0.9, 20, (users, np.load(folder / USER_VECTORS, mmap_mode="r")))
+        return NearestItems(folder, 0.9, 20, (users, mapped_array(folder / USER_VECTORS)))

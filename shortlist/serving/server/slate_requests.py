@@ -51,6 +51,9 @@ class SlateRequestReader:
         self._reader, self._data, self._read = reader, data, read
         assert data.item and data.user
         self._item, self._user = data.by_name[data.item], data.user
+        is_text = self._item.type == "string"
+        # One item that is none.
+        self._nothing = pl.Series([None if is_text else NO_CODE], dtype=pl.String() if is_text else pl.Int64())
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -106,14 +109,9 @@ class SlateRequestReader:
     def with_items(self, context: Sequence[Tensor], items: pl.Series, now: int) -> Inputs:
         """Return the rows of some items in a request's context, as the model's requests have them."""
         is_text = self._item.type == "string"
-        values: Any = items.to_list() if is_text else items.cast(pl.Int64).fill_null(NO_CODE).to_numpy()
+        values: Any = items.to_list() if is_text else _codes(items)
         datatype = BYTES if is_text else "INT64"
         return self._reader.read([*context, Tensor(self._item.name, datatype, (len(items),), values)], now)
-
-    @property
-    def _nothing(self) -> pl.Series:
-        """One item that is none."""
-        return pl.Series([None], dtype=pl.String() if self._item.type == "string" else pl.Int64())
 
     def _checked(self, tensor: Tensor) -> Tensor:
         if tensor.name == self._item.name:
@@ -156,6 +154,12 @@ class SlateRequestReader:
                 f"input '{RECENT_ITEMS}': got {len(tensor.data)} items; wanted at most {_MOST_RECENT}"
             )
         return self._reader.values(self._item, tensor)
+
+
+def _codes(items: pl.Series) -> np.ndarray:
+    if items.dtype == pl.Int64() and not items.null_count():  # as they are: an expression waits for Polars' threads
+        return items.to_numpy()
+    return items.cast(pl.Int64).fill_null(NO_CODE).to_numpy()
 
 
 def _k_of(tensor: Tensor | None) -> int:

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ MOST_ITEMS: Final = 1_000
 """Of a user; the oldest are forgotten."""
 MOST_REQUESTS: Final = 200_000
 """Whose outcomes can still be told; the oldest are forgotten."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _USERS_AT_ONCE: Final = 1_000
 """Users that are looked through while a request may wait for its user's items."""
 
@@ -36,7 +38,8 @@ class _Shown:
     """An item that a user was shown."""
 
     item: Any
-    time: datetime
+    time: int
+    """Microseconds since 1970-01-01 UTC: a column of them is made for every request of the user."""
     positive: bool = False
 
 
@@ -88,10 +91,10 @@ class UserItems(Refresher):
             shown = list(self._users.get(user, ())) if user is not None else []
         if not shown:
             return None
-        shown.sort(key=lambda one: one.time)
+        shown.sort(key=attrgetter("time"))
         return UserHistory(
             pl.Series("item", [one.item for one in shown], self._item_type),
-            pl.Series("time", [one.time for one in shown], pl.Datetime("us", "UTC")),
+            pl.Series("time", [one.time for one in shown], pl.Int64()).cast(pl.Datetime("us", "UTC")),
             pl.Series("positive", [one.positive for one in shown], pl.Boolean()),
         )
 
@@ -103,7 +106,8 @@ class UserItems(Refresher):
             if request_id in self._requests:
                 return
             early = self._early.pop(request_id, {})
-            new = [_Shown(item, moment, early.get(row, False)) for row, item in enumerate(items)]
+            at = _microseconds(moment)
+            new = [_Shown(item, at, early.get(row, False)) for row, item in enumerate(items)]
             self._requests[request_id] = new
             shown = self._users.setdefault(user, deque(maxlen=MOST_ITEMS))
             before = len(shown)
@@ -132,13 +136,14 @@ class UserItems(Refresher):
             self._forget(oldest)
 
     def _forget(self, oldest: datetime) -> None:
+        first_kept = _microseconds(oldest)
         with self._lock:
             users = list(self._users)
         for first in range(0, len(users), _USERS_AT_ONCE):
             with self._lock:
                 for user in users[first : first + _USERS_AT_ONCE]:
                     shown = self._users.get(user)
-                    while shown and shown[0].time < oldest:
+                    while shown and shown[0].time < first_kept:
                         shown.popleft()
                         self.items -= 1
                     if shown is not None and not shown:
@@ -168,3 +173,7 @@ class UserItems(Refresher):
     def _refresh(self) -> None:
         self.look()
         self.problem, self.has_looked = None, True
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)

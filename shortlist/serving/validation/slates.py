@@ -113,13 +113,13 @@ def evaluate_candidates(
 
 
 def read_requests(stages: Recommender, data: Data, log: DayTable, test: frozenset[date], seed: int) -> TestRequests:
-    """Return the requests of a sample of the test days' users, with what they took and the lists to compare with.
+    """Return the requests of a sample of some days' users, with what they took and the lists to compare with.
 
     Args:
         stages: Of a release.
         data: The spec's section.
         log: The validated log.
-        test: The test days.
+        test: Those days: later than what the stages were fitted on.
         seed: Of the draw of users.
     """
     retriever = stages.retriever
@@ -160,7 +160,7 @@ def evaluate_slates(
         out: Where to write, all or nothing.
         simulated: What random requests to the stages came to.
     """
-    scorer = _PairScorer(model, views)
+    scorer = PairScorer(model, views)
     slates: list[Slate] = []
     scored: list[Mapping[str, np.ndarray]] = []
     for request, candidates in zip(asked.requests, found, strict=True):
@@ -211,7 +211,7 @@ def _made(
         lists={
             FILTERING: _matrix(kept),
             SCORING: _matrix(by_score),
-            ORDERING: _matrix([rows_of(slate.items) for slate in slates]),
+            ORDERING: lists_of(stages, slates),
         },
         short=sum(len(slate.items) < one.k for one, slate in zip(asked.requests, slates, strict=True)),
         fallbacks=sum(bool(one.fallback) for one in found),
@@ -221,7 +221,12 @@ def _made(
     )
 
 
-class _PairScorer:
+def lists_of(stages: Recommender, slates: Sequence[Slate]) -> Rows:
+    """Return the items of slates by row number, a line each; -1 where one is shorter."""
+    return _matrix([stages.retriever.catalogue.rows_of(slate.items) for slate in slates])
+
+
+class PairScorer:
     """Scores the candidates of a request in this process, by the exported file, from what a request says of them."""
 
     def __init__(self, model: Path, views: ViewIndex) -> None:

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +100,13 @@ def test_a_filter_is_added_by_a_class_and_a_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(FILTERS, "odd", OddItems)
     declared = TypeAdapter(FILTERS["odd"]).validate_python({"kind": "odd"})
     assert apply_filters(CANDIDATES, [declared], FilterRequest(NOW)).rows.tolist() == [0, 2]
+
+
+def test_a_history_tells_what_was_taken_newest_first_and_what_is_not_older_than_a_moment() -> None:
+    times = [NOW - timedelta(days=3), NOW - timedelta(days=2), NOW - timedelta(days=1)]
+    moments = pl.Series(times, dtype=pl.Datetime("us", "UTC"))
+    past = UserHistory(pl.Series(["a", "b", "c"]), moments, pl.Series([True, False, True]))
+    assert past.taken.to_list() == ["c", "a"]
+    assert past.since(times[1]).items.to_list() == ["b", "c"]
+    assert past.since(times[1] + timedelta(microseconds=1)).taken.to_list() == ["c"]
+    assert past.since(NOW).taken.to_list() == []

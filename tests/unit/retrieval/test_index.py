@@ -3,9 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from shortlist.retrieval.index import ExactIndex, build_index, found_share, index_recall, open_index
+from shortlist.retrieval.source import Queries, Ranked
+from shortlist.retrieval.sources.nearest import NearestItems
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import IntegrityError, read_json
 
@@ -124,3 +127,28 @@ def test_found_share_counts_items_and_not_places() -> None:
 def test_more_probes_than_lists_are_refused() -> None:
     with pytest.raises(ValueError, match="probes 9 is above lists 3"):
         ItemIndex(lists=3, probes=9)
+
+
+def test_a_user_of_whom_nothing_is_known_is_not_searched_for(tmp_path: Path) -> None:
+    made = vectors(300)
+    build_index(made, made[:5], ItemIndex(), 4, tmp_path, 1)
+    asked: list[int] = []
+
+    class Counted:
+        approximate = False
+
+        def search(self, queries: np.ndarray, most: int) -> Ranked:
+            asked.append(len(queries))
+            return ExactIndex(made).search(queries, most)
+
+    source = NearestItems(tmp_path, 1.0, 2)
+    source.index = Counted()
+    recent = np.array([[-1, -1], [7, -1], [-1, -1]], np.int32)
+    queries = Queries(pl.Series([1, 2, 3]), recent, pl.DataFrame())
+    found = source.retrieve(queries, 4)
+    alone = NearestItems(tmp_path, 1.0, 2).retrieve(queries.slice(1, 2), 4)
+    assert asked == [1]
+    assert found.items.tolist() == [[-1] * 4, alone.items[0].tolist(), [-1] * 4]
+    assert found.scores[1].tolist() == alone.scores[0].tolist() and np.isneginf(found.scores[[0, 2]]).all()
+    assert source.retrieve(queries.slice(0, 1), 4).items.tolist() == [[-1] * 4]
+    assert asked == [1]
