@@ -10,6 +10,7 @@ import typer
 
 from shortlist.cli.cluster import commands as cluster
 from shortlist.cli.compare import commands as comparing
+from shortlist.cli.compare_orders import commands as ordering
 from shortlist.cli.diagnose import commands as diagnosing
 from shortlist.cli.init import commands as initialising
 from shortlist.cli.monitoring import commands as watching
@@ -130,6 +131,7 @@ app.registered_commands += (
     comparing.registered_commands
     + diagnosing.registered_commands
     + initialising.registered_commands
+    + ordering.registered_commands
     + planning.registered_commands
     + serving.registered_commands
     + text_vectors.registered_commands

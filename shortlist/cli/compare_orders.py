@@ -1,0 +1,127 @@
+"""The command that compares formulas of `ordering.value` on the validation days: `shortlist compare-orders`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shortlist.cli.options import RunsOption, SetOption, SpecArgument, find_spec
+from shortlist.cli.tune import table_of
+from shortlist.contracts import Files, ShortlistError, did_you_mean
+
+if TYPE_CHECKING:
+    from shortlist.spec.spec import Spec
+    from shortlist.training.tuning.orders import ComparedOrders, RunFolders
+
+commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@commands.command("compare-orders")
+def compare_orders(
+    spec: SpecArgument,
+    values: Annotated[Path, typer.Argument(help="Text file with one formula a line; # begins a comment.")],
+    model: Annotated[str | None, typer.Option(help="Model that scores; the first candidate by default.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The log, where filters read lists beside it.")] = None,
+    runs: RunsOption = Path("runs"),
+    change: SetOption = None,
+) -> None:
+    """Compare formulas of ordering.value by their slates on the validation days, on what the last run made."""
+    from shortlist.spec.load import load_spec
+    from shortlist.spec.ordering import Ordering
+    from shortlist.training.tuning.orders import compare_orders
+
+    loaded = load_spec(find_spec(spec), change or ())
+    declared = (loaded.ordering or Ordering()).value
+    formulas = (declared, *formulas_of(values))
+    folders = run_folders(loaded, runs, spec, data)
+    with TemporaryDirectory(prefix="shortlist-orders-") as scratch:
+        found = compare_orders(loaded, scoring(loaded, model), formulas, folders, Path(scratch), typer.echo)
+    for line in lines_of(found):
+        typer.echo(line)
+
+
+def formulas_of(path: Path) -> list[str]:
+    """Return the formulas of a file.
+
+    Raises:
+        ShortlistError: It cannot be read, or has none.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShortlistError(f"{path}: cannot be read: {error}; wanted a text file with one formula a line") from error
+    formulas = [text for line in lines if (text := line.partition("#")[0].strip())]
+    if not formulas:
+        raise ShortlistError(f"{path}: has no formula; wanted one a line, such as score * price")
+    return formulas
+
+
+def scoring(spec: Spec, name: str | None) -> str:
+    """Return the model that scores.
+
+    Args:
+        spec: The declaration.
+        name: Its name; None: the first candidate.
+
+    Raises:
+        ShortlistError: There is no such model.
+    """
+    if name is not None and name not in spec.models:
+        raise ShortlistError(f"--model: no model is called '{name}'{did_you_mean(name, spec.models)}")
+    return name or next(one for one, section in spec.models.items() if section.role == "candidate")
+
+
+def run_folders(spec: Spec, runs: Path, named: str, data: Path | None) -> RunFolders:
+    """Return what the newest run left that was made from this very declaration of data and features.
+
+    Args:
+        spec: The declaration.
+        runs: Folder of runs.
+        named: As the user named the spec.
+        data: The log as the user has it.
+
+    Raises:
+        ShortlistError: There is no such run, or filters read lists and nobody says where they are.
+    """
+    from shortlist.training.tuning.orders import RunFolders
+
+    if data is None and spec.filters is not None and (lists := [one.name for one in spec.filters.rules if one.file]):
+        raise ShortlistError(f"filter '{lists[0]}' reads a list beside the log; say where that is: --data path/to/log")
+    table = table_of(spec, runs, named)
+    # As `table_of` found it: the steps of one run lie side by side.
+    fitted = next(path for path in table.parents[1].rglob(Files.FEATURES) if Files.PREPROCESSING not in path.parts)
+    files = None if data is None else data if data.is_dir() else data.parent
+    return RunFolders(_log_of(table, runs, named), fitted.parent, table, files)
+
+
+def _log_of(table: Path, runs: Path, named: str) -> Path:
+    """Return the newest validated log with the rows of a table; a cached step's lies in an earlier run's folder."""
+    from shortlist.storage.tables import DayTable
+
+    wanted = {part.day: part.rows for part in DayTable.open(table, Files.TABLE).days}
+    for path in sorted((runs / "cache").rglob(Files.LOG), key=lambda path: path.stat().st_mtime, reverse=True):
+        rows = {part.day: part.rows for part in DayTable.open(path.parent, Files.LOG).days}
+        if wanted.items() <= rows.items():
+            return path.parent
+    raise ShortlistError(
+        f"{runs}: no run of '{named}' left the validated log of its feature table here."
+        f" Run it first: make run SPEC={named} RUNS={runs}"
+    )
+
+
+def lines_of(found: ComparedOrders) -> list[str]:
+    """Return the comparison for a terminal: the best first, a line each, formulas at the end for their length."""
+    best = "" if found.best_possible is None else f"; the best possible nDCG@10 is {found.best_possible:.4f}"
+    lines = [
+        f"{found.users:,} users of {', '.join(found.days)}{best}",
+        "nDCG@10  recall@10  nDCG@10 minus the declared   ordering.value",
+    ]
+    for one in sorted(found.orders, key=lambda one: -one.ndcg_at_10):
+        lead = one.lead
+        gap = "declared" if one is found.orders[0] else ""
+        gap = gap if lead is None else f"{lead.value:+.4f} [{lead.low:+.4f}, {lead.high:+.4f}]"
+        lines.append(f"{one.ndcg_at_10:7.4f}  {one.recall:9.4f}  {gap:<26}   {one.value}")
+    return lines

@@ -1,0 +1,155 @@
+"""Formulas of `ordering.value` compared by the slates they give on the validation days, before any test day is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shortlist.contracts import Files, ShortlistError
+from shortlist.evaluation.intervals import FEWEST_CLUSTERS, bootstrap_mean
+from shortlist.evaluation.list_metrics import list_metrics
+from shortlist.evaluation.records import Interval
+from shortlist.evaluation.retrieval import BEST
+from shortlist.features.split import split_days
+from shortlist.features.view_index import ViewIndex
+from shortlist.recommending.candidate_columns import check_slates
+from shortlist.recommending.release import open_release, write_release
+from shortlist.retrieval.evaluate import popularity_of
+from shortlist.retrieval.retriever import fit_retrieval
+from shortlist.serving.validation.slates import PairScorer, lists_of, read_requests
+from shortlist.spec.filters import Filters
+from shortlist.spec.ordering import Ordering
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+from shortlist.training.export import export, pack
+from shortlist.training.train import train
+
+_SOURCES, _MODEL, _SCORES = "sources", "model", "scores"
+
+
+class RunFolders(NamedTuple):
+    """What a run left that was made from the declared data and features."""
+
+    log: Path
+    """The validated log."""
+    fitted: Path
+    """What features were fitted to."""
+    table: Path
+    """The feature table."""
+    files: Path | None
+    """The user's files, for lists of items; None where there are none."""
+
+
+class ComparedOrder(NamedTuple):
+    """One formula."""
+
+    value: str
+    ndcg_at_10: float
+    recall: float
+    """Of the ten items shown."""
+    lead: Interval | None
+    """nDCG@10 minus that of the first formula, paired by user; None for the first, and with too few users."""
+
+
+class ComparedOrders(NamedTuple):
+    """All formulas, in the order in which they were given."""
+
+    days: tuple[str, ...]
+    """The validation days."""
+    users: int
+    best_possible: float | None
+    """nDCG@10 of the best possible list; None where it is not known."""
+    orders: tuple[ComparedOrder, ...]
+
+
+def compare_orders(
+    spec: Spec, model: str, values: Sequence[str], run: RunFolders, scratch: Path,
+    tell: Callable[[str], object] = lambda _: None,
+) -> ComparedOrders:  # fmt: skip
+    """Return how good the slates of formulas are on the validation days.
+
+    Sources and the model learn from the days before, and the model is not refit: no row of a test day is read. Slates
+    do not explore, so that formulas differ in nothing else.
+
+    Args:
+        spec: Declares retrieval, filters and ordering; the first formula is compared with the others.
+        model: Name of the model that scores.
+        values: Formulas.
+        run: What a run left.
+        scratch: Empty folder for what is fitted here.
+        tell: Is told what begins.
+
+    Raises:
+        ShortlistError: A formula does not fit the columns, or the spec declares no sources.
+    """
+    if spec.retrieval is None:
+        raise ShortlistError(f"spec '{spec.name}' declares no retrieval, so that there are no slates to order")
+    declared = spec.ordering or Ordering()
+    orderings = {value: _ordering(spec, declared, value) for value in dict.fromkeys(values)}
+    log = DayTable.open(run.log, Files.LOG)
+    split = split_days([part.day for part in log.days], spec.data.split)
+    days = frozenset(split.validation)
+    seed = spec.runtime.seed
+    tell(f"fitting {len(spec.retrieval.sources)} sources on the days before {min(days)}")
+    sources = scratch / _SOURCES
+    fit_retrieval(spec.retrieval, spec.data, log, frozenset(split.fitted_on), sources, seed)
+    tell(f"training '{model}' on the days before {min(days)}")
+    trained = _trained(spec, model, run, scratch)
+    scorer = PairScorer(trained, ViewIndex.read(run.fitted / "views"))
+    scored: list[tuple[np.ndarray, Mapping[str, np.ndarray]]] = []
+    measured: list[Any] = []
+    best = None
+    for number, (value, ordering) in enumerate(orderings.items()):
+        tell(f"slates by {value}")
+        folder = scratch / f"release-{number}"
+        write_release(sources, spec.data, spec.filters or Filters(), ordering, run.log, run.files, folder)
+        stages = open_release(folder, spec.data)
+        asked = read_requests(stages, spec.data, log, days, seed)
+        found = [stages.find(one) for one in asked.requests]
+        # A formula changes neither who is a candidate nor a score.
+        scored = scored or [scorer.score(*each) for each in zip(asked.requests, found, strict=True)]
+        slates = [
+            stages.slate(request, candidates, scores, further)
+            for request, candidates, (scores, further) in zip(asked.requests, found, scored, strict=True)
+        ]
+        popularity = popularity_of(stages.retriever)
+        measured.append(list_metrics(lists_of(stages, slates), asked.relevant, popularity))
+        if BEST in asked.lists:
+            best = float(np.mean(list_metrics(asked.lists[BEST], asked.relevant, popularity).ndcg_at_10))
+    first = measured[0].ndcg_at_10
+    orders = tuple(
+        ComparedOrder(
+            value,
+            float(np.mean(found.ndcg_at_10)),
+            float(np.mean(found.recall)),
+            _lead(spec, found.ndcg_at_10 - first) if number else None,
+        )
+        for number, (value, found) in enumerate(zip(orderings, measured, strict=True))
+    )
+    return ComparedOrders(tuple(day.isoformat() for day in sorted(days)), len(first), best, orders)
+
+
+def _ordering(spec: Spec, declared: Ordering, value: str) -> Ordering:
+    assert spec.retrieval is not None
+    ordering = declared.model_copy(update={"value": value, "explore": None})
+    check_slates(spec.data, spec.retrieval, spec.filters or Filters(), ordering)
+    return ordering
+
+
+def _trained(spec: Spec, model: str, run: RunFolders, scratch: Path) -> Path:
+    section: Any = spec.models[model].without_refit
+    table, folder = DayTable.open(run.table, Files.TABLE), scratch / _MODEL
+    train(section.kind, section, table, spec.runtime, folder, scratch / _SCORES, name=model)
+    pack(folder, run.fitted)
+    export(folder, spec.name)
+    return folder
+
+
+def _lead(spec: Spec, gaps: np.ndarray) -> Interval | None:
+    limits = spec.gates
+    if len(gaps) < FEWEST_CLUSTERS:
+        return None
+    return bootstrap_mean(gaps, limits.confidence, limits.bootstrap_rounds, spec.runtime.seed)

@@ -1,0 +1,91 @@
+"""`shortlist compare-orders` on what a finished run left: formulas are measured on the validation days alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from shortlist.cli.commands import app
+from shortlist.cli.compare_orders import formulas_of, run_folders, scoring
+from shortlist.contracts import Files, ShortlistError
+from shortlist.features.split import split_days
+from shortlist.spec.load import parse_spec
+from shortlist.spec.spec import Spec
+from shortlist.storage.tables import DayTable
+from shortlist.training.tuning.orders import RunFolders, compare_orders
+
+POPULAR, UNPOPULAR = "0 - rank_of_popular", "rank_of_popular"
+STAGES: dict[str, Any] = {
+    "retrieval": {"candidates": 100, "sources": {"popular": {"kind": "popular", "window_days": None}}},
+    "ordering": {"value": POPULAR, "explore": {"kind": "epsilon", "epsilon": 1.0}},
+}
+
+
+@pytest.fixture
+def declared(finished: Any) -> Spec:
+    return parse_spec(yaml.safe_dump({**finished.spec, **STAGES}))
+
+
+def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolders:
+    """The same log, the files of whose test days are gone."""
+    shutil.copytree(folders.log, folder)
+    log = DayTable.open(folder, Files.LOG)
+    test = split_days([part.day for part in log.days], spec.data.split).test
+    for path in log.paths(frozenset(test)):
+        path.unlink()
+    return folders._replace(log=folder)
+
+
+def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finished: Any, tmp_path: Path) -> None:
+    folders = without_test_days(run_folders(declared, finished.runs, "demo", None), declared, tmp_path / "log")
+    (tmp_path / "scratch").mkdir()
+    found = compare_orders(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
+    log = DayTable.open(folders.log, Files.LOG)
+    split = split_days([part.day for part in log.days], declared.data.split)
+    assert found.days == tuple(day.isoformat() for day in split.validation)
+    popular, unpopular, _ = found.orders
+    # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.
+    assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10
+    assert unpopular.lead is not None and unpopular.lead.high < 0
+    assert found.best_possible == pytest.approx(popular.ndcg_at_10, abs=0.03)  # this world shows what is popular
+
+
+def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_fit(
+    finished: Any, tmp_path: Path
+) -> None:
+    written, formulas = tmp_path / "small.yaml", tmp_path / "formulas.txt"
+    written.write_text(yaml.safe_dump({**finished.spec, **STAGES}))
+    command = ["compare-orders", str(written), str(formulas), "--runs", str(finished.runs)]
+    formulas.write_text(f"# worse\n{UNPOPULAR}\n")
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    assert [line.split()[-1] for line in said.output.splitlines()[-2:]] == ["rank_of_popular", "rank_of_popular"]
+    assert "declared" in said.output.splitlines()[-2]
+    formulas.write_text("score * prize\n")
+    refused = CliRunner().invoke(app, command)
+    assert isinstance(refused.exception, ShortlistError)
+    wrong = "ordering: 'score * prize' reads 'prize', which is no column of candidates"
+    assert str(refused.exception).startswith(wrong)
+
+
+def test_a_file_without_a_formula_and_an_unknown_model_are_refused(declared: Spec, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("# nothing yet\n\n")
+    with pytest.raises(ShortlistError, match=r"empty\.txt: has no formula; wanted one a line"):
+        formulas_of(tmp_path / "empty.txt")
+    with pytest.raises(ShortlistError, match=r"none\.txt: cannot be read"):
+        formulas_of(tmp_path / "none.txt")
+    with pytest.raises(ShortlistError, match="no model is called 'xgbost'; did you mean 'xgboost'"):
+        scoring(declared, "xgbost")
+
+
+def test_what_cannot_be_ordered_is_refused(finished: Any, declared: Spec, tmp_path: Path) -> None:
+    bare = parse_spec(yaml.safe_dump(finished.spec))
+    with pytest.raises(ShortlistError, match="declares no retrieval"):
+        compare_orders(bare, "xgboost", ["score"], run_folders(bare, finished.runs, "demo", None), tmp_path)
+    with pytest.raises(ShortlistError, match="left a feature table here"):
+        run_folders(declared, tmp_path, "demo", None)
