@@ -28,13 +28,15 @@ class Scorer:
         Args:
             model: Its perceptrons are turned into the precision; nothing is trained with it any more.
             like: A batch of the size, on the device, with one id per feature and row.
-            options: The precision, and whether to compile and to record; there is nothing else to choose.
+            options: The precision, and whether to compile, to record and to look up by a kernel of our own; there is
+                nothing else to choose.
         """
         assert like.lookups.shares_L is None
         self._dense_BF, self._rows_L = like.dense_BF.clone(), like.lookups.rows_L.clone()
         self._lookups = Lookups(self._rows_L, like.lookups.starts, None)
         self._precision, self._dtype = options.precision, DTYPES[options.precision]
         self._model = model.eval()
+        model.table.fused = options.fused
         for network in (model.network.bottom, model.network.top):
             network.to(self._dtype)
         self._network = torch.compile(model.network, dynamic=False) if options.compiled else model.network

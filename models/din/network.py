@@ -57,7 +57,7 @@ class InterestNetwork(InteractionNetwork):
         ids_BSD, past_BLD = torch.split(every_BSD, [self._ids, every_BSD.shape[1] - self._ids], dim=1)
         found_BD = self.attention(ids_BSD[:, self._target], past_BLD, dense_BF[:, -1])
         vectors = (bottom_BD.unsqueeze(1), ids_BSD, *lists, found_BD.unsqueeze(1))
-        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1))
+        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1), self.fused)
         return self._through(self.top, bottom_BD, pairs_BP).squeeze(1)
 
 

@@ -70,7 +70,7 @@ class Buffers:
             _copy(self.shares_L, batch.lookups.shares_L)
             starts = with_empty_slots(batch.lookups.starts, rows, len(self.labels_B), self._singles)
             self.starts[: self.slots + 1] = starts
-            self.starts[-1] = len(self.rows_L)
+            self.starts[-1:].fill_(len(self.rows_L))  # `starts[-1] = ` copies a number from the host, and waits for it
         return Padded(
             self.labels_B, self.dense_BF, Lookups(self.rows_L, self.starts, self.shares_L), self.slots, self.rows,
             self.admitted_L,

@@ -37,6 +37,8 @@ class EmbeddingNetwork(nn.Module):
     multiple: int = 1
     """What the widths of the perceptrons' inputs are filled up to a multiple of, with zeros, while training. Whoever
     trains sets it; the weights keep their shapes."""
+    fused: bool = False
+    """Whether our kernels of Triton take the place of torch's operations while training. Whoever trains sets it."""
 
     def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
         super().__init__()

@@ -66,9 +66,9 @@ class EmbeddingSection(ObjectiveSection):
     processor or GPU multiplies it natively, else fp32. `tf32` and `fp16` (with a scaled loss) are for GPUs alone."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether `torch.compile` makes machine code for the network. It needs a C++ compiler and some 20 s of processor
-    time before the first step; `auto` spends them on the CPU where rows times epochs are 100 million or more, so
-    that they come back. Several workers train without, and so does a network that learns an order: the number of its
-    pairs differs from batch to batch."""
+    time before the first step; `auto` spends them where they come back: where rows times epochs are 100 million or more
+    on the CPU, 1 000 million on a GPU. Several workers train without, and so does a network that learns an order: the
+    number of its pairs differs from batch to batch."""
     cuda_graphs: bool = True
     """On a GPU: record the whole training step once and replay it, which spares the launch of every kernel. Only with
     objective: pointwise."""

@@ -25,6 +25,8 @@ class FusedTable(nn.Module):
     weight_RD: Tensor
     squares_R: Tensor
     """Accumulators of the optimizer; kept with the rows so that a warm start goes on with the same step sizes."""
+    fused: bool = False
+    """Whether a kernel of Triton looks rows up while they are on a GPU. Whoever trains sets it."""
 
     def __init__(self, layout: Layout, width: int) -> None:
         super().__init__()
@@ -51,6 +53,12 @@ class FusedTable(nn.Module):
     @torch.no_grad()
     def forward(self, lookups: Lookups) -> Tensor:
         """Return the weighted sum of every slot's rows, shape (slots, D); an empty slot gives zeros."""
+        if lookups.shares_L is None and len(lookups.rows_L) == len(lookups.starts) - 1:  # a row each: nothing to sum
+            if self.fused and self.weight_RD.is_cuda:
+                from models.dlrm.fused_look_up import looked_up  # needs Triton
+
+                return looked_up(self.weight_RD, lookups.rows_L)
+            return self.weight_RD.index_select(0, lookups.rows_L)
         return functional.embedding_bag(
             lookups.rows_L, self.weight_RD, lookups.starts, mode="sum",
             per_sample_weights=lookups.shares_L, include_last_offset=True,

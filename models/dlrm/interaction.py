@@ -29,9 +29,19 @@ class Interaction(nn.Module):
         self.register_buffer("pairs_P", i_P * vectors + j_P, persistent=False)
         self.register_buffer("sides_NN", sides_NN.flatten(), persistent=False)
 
-    def forward(self, vectors_BND: Tensor) -> Tensor:
-        """Return the products, shape (B, P), float32; they are computed in the type of the vectors."""
+    def forward(self, vectors_BND: Tensor, fused: bool = False) -> Tensor:
+        """Return the products, shape (B, P), float32.
+
+        Args:
+            vectors_BND: In the type that products are computed in.
+            fused: Whether kernels of Triton multiply narrow ones, on a GPU.
+        """
         # torch does not annotate `apply`
+        if fused and vectors_BND.dtype is not torch.float32:
+            from models.dlrm.fused_interaction import FusedDots  # needs Triton
+
+            fused_BP: Tensor = FusedDots.apply(vectors_BND)  # type: ignore[no-untyped-call]
+            return fused_BP
         pairs_BP: Tensor = _Dots.apply(vectors_BND, self.pairs_P, self.sides_NN)  # type: ignore[no-untyped-call]
         return pairs_BP
 

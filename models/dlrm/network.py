@@ -32,7 +32,7 @@ class InteractionNetwork(EmbeddingNetwork):
         bottom_BD = self._through(self.bottom, self._standard(dense_BF))
         vectors = (bottom_BD.unsqueeze(1), *self._by_row(pooled, len(dense_BF)))
         # Narrow before they are joined, not after: half of what is copied, here and in the derivative.
-        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1))
+        pairs_BP = self.interaction(torch.cat([one.to(self._dtype) for one in vectors], dim=1), self.fused)
         return self._through(self.top, bottom_BD, pairs_BP).squeeze(1)
 
     @property

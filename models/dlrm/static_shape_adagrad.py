@@ -38,7 +38,7 @@ class StaticShapeAdagrad(RowWiseAdagrad):
         rows_L = lookups.rows_L if admitted_L is None else lookups.rows_L.masked_fill(~admitted_L, nobody)
         sorted_L, order_L = torch.sort(rows_L, stable=True)
         starts, gradient_LD = _segment_sums(
-            sorted_L, *_sources(lookups, order_L, len(gradient_slots_D)), gradient_slots_D
+            sorted_L, *gradient_sources(lookups, order_L, len(gradient_slots_D)), gradient_slots_D
         )
         row_L = sorted_L.index_select(0, starts.clamp(max=len(sorted_L) - 1))
         moves_L = (starts < len(sorted_L)) & (row_L < nobody)
@@ -59,7 +59,7 @@ class StaticShapeAdagrad(RowWiseAdagrad):
         self._weight_RD.index_add_(0, row_L, moved_LD)
 
 
-def _sources(lookups: Lookups, order_L: Tensor, slots: int) -> tuple[Tensor, Tensor | None]:
+def gradient_sources(lookups: Lookups, order_L: Tensor, slots: int) -> tuple[Tensor, Tensor | None]:
     """Return the slot that each lookup's gradient comes from, and its share of it; in the order given."""
     if lookups.shares_L is None:
         return order_L, None

@@ -41,8 +41,9 @@ def batches(count: int) -> list[Batch]:
     return made
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("cuda_graphs", [False, True])
-def test_weights_are_bit_by_bit_those_of_the_whole_table_on_the_gpu(cuda_graphs: bool) -> None:
+def test_weights_are_bit_by_bit_those_of_the_whole_table_on_the_gpu(cuda_graphs: bool, fused: bool) -> None:
     section = DLRMModel(
         features=("*",), embedding_dim=WIDTH, batch_size=ROWS, precision="fp32", compile="off", cuda_graphs=cuda_graphs
     )
@@ -51,7 +52,7 @@ def test_weights_are_bit_by_bit_those_of_the_whole_table_on_the_gpu(cuda_graphs:
         torch.manual_seed(0)
         table = FusedTable(LAYOUT, WIDTH) if slots is None else CachedTable(LAYOUT, WIDTH, slots)
         model = DLRM(LAYOUT, section, table).to("cuda").train()
-        step = make_step(model, section, step_options(section, "cuda"), "cuda")
+        step = make_step(model, section, step_options(section, "cuda")._replace(fused=fused), "cuda")
         admission = Admission(LAYOUT, 100 * ROWS, date(2026, 1, 1))
         for batch in batches(100):
             admitted = admission.admitted(batch.lookups)

@@ -1,24 +1,38 @@
-"""Both models, trained on the GPU as a run trains them, rank as well as those of the CPU."""
+"""Both models, trained on the GPU as a run trains them: as good as those of the CPU, and resumed where they stopped."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 
+from models.checkpoints import CheckpointLocation, checkpoint_to
+from models.dlrm import train as training_module
+from models.dlrm.batches import BatchLoader
+from models.dlrm.chunks import Batch
+from models.dlrm.ranker import DLRMRanker
 from shortlist.contracts import Columns
 from shortlist.features.fit import fit
 from shortlist.features.table import build_table
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.spec import Spec
+from shortlist.storage.objects_folder import FolderObjectStore
 from shortlist.storage.tables import DayTable
 from shortlist.system.execution import EXECUTION
 from shortlist.system.query_engine import Engine
 from shortlist.training.train import ranker_class
+
+ENGINE: Engine = "gpu" if find_spec("cudf") else "auto"
+"""Of the DLRM: without cuDF the host decodes its rows, which only `auto` allows."""
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +62,63 @@ def auc(kind: str, section: Any, table: DayTable, engine: Engine) -> float:
 def test_a_model_ranks_as_well_on_both(
     kind: str, changes: dict[str, Any], within: float, demo: Spec, table: DayTable
 ) -> None:
+    if kind == "xgboost" and not pytest.importorskip("xgboost").build_info()["USE_CUDA"]:
+        pytest.skip("this XGBoost is built without CUDA")
     section = demo.models[kind].model_copy(update=changes)
     on_cpu = auc(kind, section.model_copy(update={"precision": "fp32"} if kind == "dlrm" else {}), table, "cpu")
     EXECUTION.clear()
-    assert auc(kind, section, table, "gpu") == pytest.approx(on_cpu, abs=within)
+    assert auc(kind, section, table, ENGINE if kind == "dlrm" else "gpu") == pytest.approx(on_cpu, abs=within)
     record = EXECUTION.record()
     assert record is not None and record["name"] == "gpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_resumed_training_gives_the_same_weights_bit_by_bit(
+    precision: str, demo: Spec, table: DayTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"epochs": 3, "patience": 3, "dropout": 0.2, "precision": precision, "batch_size": 1_024}
+    section = demo.models["dlrm"].model_copy(update=changes)
+    place = CheckpointLocation(FolderObjectStore(tmp_path / "objects"), "checkpoints/demo/abc.safetensors")
+    monkeypatch.setattr(training_module, "WORTH_S", 0.0)
+
+    def fitted() -> DLRMRanker:
+        ranker = DLRMRanker(section)
+        ranker.fit(table, Runtime(engine=ENGINE))
+        return ranker
+
+    whole = fitted()
+    shuffled = BatchLoader.shuffled
+
+    def stopping(self: BatchLoader, epoch: int) -> Iterator[Batch]:
+        for number, batch in enumerate(shuffled(self, epoch)):
+            if (epoch, number) == (2, 4):
+                raise KeyboardInterrupt
+            yield batch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchLoader, "shuffled", stopping)
+        with pytest.raises(KeyboardInterrupt), checkpoint_to(place):
+            fitted()
+    with checkpoint_to(place):
+        resumed = fitted()
+    for name, tensor in whole._model.state_dict().items():
+        assert torch.equal(tensor, resumed._model.state_dict()[name]), name
+
+
+LOSING = """
+import torch
+from models.dlrm.train import gpu_failure
+from models.dlrm.training_progress import TrainingProgress
+try:
+    torch.zeros(3, device="cuda")[torch.tensor([7], device="cuda")]
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print(gpu_failure(error, "cuda", 7, TrainingProgress(3)))
+"""
+
+
+@pytest.mark.gpu
+def test_what_torch_raises_of_a_broken_device_is_a_lost_gpu() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOSING], capture_output=True, text=True, timeout=120, check=False)
+    assert "cuda was lost at or shortly before step 7 of epoch 1 (CUDA error: device-side assert" in ran.stdout

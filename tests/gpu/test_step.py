@@ -11,8 +11,9 @@ from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.cuda_graphs import make_step
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
+from models.dlrm.precision import precision_of
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import LossScale, Step, StepOptions
+from models.dlrm.step import LossScale, Step, StepOptions, step_options
 from models.inputs import FeatureColumn
 
 pytestmark = pytest.mark.gpu
@@ -27,11 +28,13 @@ FLOATS = [FeatureColumn(name=name, kind="dense") for name in "abcde"]
 LAYOUTS = {"singles": Layout.of([*SINGLES, *FLOATS]), "lists": Layout.of([*SINGLES, *LISTS, *FLOATS])}
 TOLERANCE = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 1e-2, "fp16": 5e-3}
 """How far the log loss of a step may be from float32's on the CPU, over twenty steps."""
+_FIXED = StepOptions(fixed_shapes=True, fused=True, multiple=8)
 WAYS = {
-    "eager": StepOptions(fixed_shapes=True, multiple=8),
-    "compiled": StepOptions(compiled=True, fixed_shapes=True, multiple=8),
-    "graphs": StepOptions(graphs=True, fixed_shapes=True, multiple=8),
-    "compiled graphs": StepOptions(compiled=True, graphs=True, fixed_shapes=True, multiple=8),
+    "eager": _FIXED,
+    "compiled": _FIXED._replace(compiled=True),
+    "graphs": _FIXED._replace(graphs=True),
+    "graphs, not fused": _FIXED._replace(graphs=True, fused=False),
+    "compiled graphs": _FIXED._replace(compiled=True, graphs=True),
 }
 
 
@@ -53,10 +56,10 @@ def a_batch(layout: Layout, rows: int, seed: int) -> Batch:
     return Batch(labels, dense, Lookups(torch.cat([singles, tags]).int(), starts, shares))
 
 
-def a_step(layout: Layout, options: StepOptions, device: str) -> tuple[DLRM, Step]:
+def a_step(layout: Layout, options: StepOptions, device: str, section: DLRMModel = SECTION) -> tuple[DLRM, Step]:
     torch.manual_seed(0)
-    model = DLRM(layout, SECTION).to(device).train()
-    return model, make_step(model, SECTION, options, device)
+    model = DLRM(layout, section).to(device).train()
+    return model, make_step(model, section, options, device)
 
 
 def batches(layout: Layout) -> list[Batch]:
@@ -76,21 +79,27 @@ def test_every_way_has_the_losses_of_the_cpu(kind: str, way: str, precision: Any
         assert on_gpu == pytest.approx(on_cpu, abs=TOLERANCE[precision])
 
 
+def test_a_gpu_gets_every_switch() -> None:
+    assert step_options(SECTION, "cuda") == WAYS["graphs"]._replace(precision=precision_of(SECTION, "cuda"))
+
+
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_the_weights_are_those_of_the_cpu(kind: str) -> None:
+@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
+def test_the_weights_are_those_of_the_cpu(kind: str, way: str) -> None:
     layout = LAYOUTS[kind]
-    (plain, reference), (model, taken) = a_step(layout, StepOptions(), "cpu"), a_step(layout, WAYS["graphs"], "cuda")
+    (plain, reference), (model, taken) = a_step(layout, StepOptions(), "cpu"), a_step(layout, WAYS[way], "cuda")
     for batch in batches(layout):
         reference(batch), taken(batch.to("cuda"))
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name].cpu(), tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_the_same_batches_move_the_embedding_rows_to_the_same_bits() -> None:
+@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
+def test_the_same_batches_move_the_embedding_rows_to_the_same_bits(way: str) -> None:
     layout = LAYOUTS["lists"]
     tables = []
     for _ in range(2):
-        model, taken = a_step(layout, WAYS["graphs"], "cuda")
+        model, taken = a_step(layout, WAYS[way], "cuda")
         for batch in batches(layout):
             taken(batch.to("cuda"))
         tables.append(model.table.weight_RD.cpu())
@@ -114,7 +123,15 @@ def _without_tags(batch: Batch) -> Batch:
     return batch._replace(lookups=Lookups(batch.lookups.rows_L[:ids], starts, batch.lookups.shares_L[:ids]))
 
 
-@pytest.mark.parametrize("way", ["eager", "graphs"])
+def test_a_replayed_step_drops_other_units_every_time() -> None:
+    section = SECTION.model_copy(update={"dropout": 0.5, "learning_rate": 1e-12, "embedding_learning_rate": 1e-12})
+    _, taken = a_step(LAYOUTS["singles"], WAYS["graphs"], "cuda", section)
+    batch = a_batch(LAYOUTS["singles"], ROWS, 0).to("cuda")
+    losses = {float(taken(batch)) for _ in range(10)}  # the fifth and later ones are replayed
+    assert len(losses) == 10
+
+
+@pytest.mark.parametrize("way", ["eager", "graphs", "graphs, not fused"])
 def test_a_step_does_not_wait_for_the_gpu(way: str) -> None:
     layout = LAYOUTS["lists"]
     _, taken = a_step(layout, WAYS[way], "cuda")
@@ -129,9 +146,10 @@ def test_a_step_does_not_wait_for_the_gpu(way: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_rows_that_may_not_move_do_not_when_replayed() -> None:
+@pytest.mark.parametrize("way", ["graphs", "graphs, not fused"])
+def test_rows_that_may_not_move_do_not_when_replayed(way: str) -> None:
     layout = LAYOUTS["lists"]
-    model, taken = a_step(layout, WAYS["graphs"], "cuda")
+    model, taken = a_step(layout, WAYS[way], "cuda")
     before = model.table.weight_RD.clone()
     learns = torch.arange(layout.rows, device="cuda") % 2 == 0
     for batch in batches(layout):
@@ -141,7 +159,7 @@ def test_rows_that_may_not_move_do_not_when_replayed() -> None:
     assert moved.any() and not moved[~learns].any()
 
 
-@pytest.mark.parametrize("way", ["eager", "graphs"])
+@pytest.mark.parametrize("way", ["eager", "graphs", "graphs, not fused"])
 def test_an_overflow_in_fp16_skips_the_whole_step(way: str) -> None:
     layout = LAYOUTS["singles"]
     model, taken = a_step(layout, WAYS[way]._replace(precision="fp16"), "cuda")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from models.dlrm.chunks import Lookups
+from models.dlrm.fused_table import FusedTable
 from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.perceptron import perceptron
@@ -146,3 +147,16 @@ def test_more_rows_than_int32_can_count_are_refused() -> None:
     features = [FeatureColumn(name=name, kind="id", size=2**30) for name in "ab"]
     with pytest.raises(ShortlistError, match="2,147,483,648 ids in all; the fused table holds at most 2,147,483,647"):
         Layout.of(features)
+
+
+@pytest.mark.parametrize(
+    ("rows", "starts", "wanted"),
+    [([4, 0, 4], [0, 1, 2, 3], [4, 0, 4]), ([4, 2], [0, 1, 1, 2], [4, None, 2])],
+)
+def test_a_slot_of_one_row_is_that_row_and_an_empty_one_is_zero(
+    rows: list[int], starts: list[int], wanted: list[int | None]
+) -> None:
+    weight = torch.arange(1.0, 11).view(5, 2)
+    table = FusedTable.of(weight, torch.zeros(5))
+    found = table(Lookups(torch.tensor(rows).int(), torch.tensor(starts).int(), None))
+    assert torch.equal(found, torch.stack([torch.zeros(2) if row is None else weight[row] for row in wanted]))

@@ -122,7 +122,12 @@ WAITS = {
 
 
 class NothingWaits(TorchDispatchMode):
-    """Refuses what makes the host wait for a device: values that it asks for, and shapes that depend on them."""
+    """Refuses what makes the host wait for a device: values that it asks for, shapes that depend on them, and numbers
+    that it copies there (filling is no copy)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -131,7 +136,12 @@ class NothingWaits(TorchDispatchMode):
         )
         if (name in WAITS and "output_size" not in (kwargs or {})) or by_mask:
             raise AssertionError(f"{name} waits for the device")
-        return func(*args, **(kwargs or {}))
+        if name == "copy_" and any(args[1] is number for number in self._numbers):
+            raise AssertionError("a copy of a number waits for the device")
+        got = func(*args, **(kwargs or {}))
+        if name == "lift_fresh":  # what torch makes of a number of Python
+            self._numbers.append(got)
+        return got
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -144,6 +154,12 @@ def test_nothing_in_a_fixed_step_waits(kind: str, precision: Any) -> None:
         take(batch, torch.ones(len(batch.lookups.rows_L), dtype=torch.bool))
         loss = fixed(batch)
     assert torch.isfinite(loss)
+
+
+def test_a_copied_number_is_seen_to_wait() -> None:
+    starts = torch.zeros(3)
+    with NothingWaits(), pytest.raises(AssertionError, match="a copy of a number waits for the device"):
+        starts[-1] = 7
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -229,9 +245,13 @@ def test_what_only_a_gpu_computes_is_refused_on_the_cpu(precision: str) -> None:
     assert precision_of(section, "cuda") == precision
 
 
-def test_a_gpu_gets_every_switch_and_the_cpu_none() -> None:
+def test_a_gpu_gets_every_switch_and_the_cpu_none(monkeypatch: pytest.MonkeyPatch) -> None:
     section = SECTION.model_copy(update={"precision": "bf16"})
-    assert step_options(section, "cuda") == StepOptions("bf16", False, graphs=True, fixed_shapes=True, multiple=8)
+    monkeypatch.setattr(step, "missing", lambda device: "")
+    all_of_them = StepOptions("bf16", graphs=True, fixed_shapes=True, fused=True, multiple=8)
+    assert step_options(section, "cuda") == all_of_them
+    monkeypatch.setattr(step, "missing", lambda device: "there is no C++ compiler")
+    assert step_options(section, "cuda") == all_of_them._replace(fused=False)
     assert not step_options(section.model_copy(update={"cuda_graphs": False}), "cuda").graphs
     assert step_options(section, "cpu") == StepOptions("bf16")
 
@@ -248,10 +268,10 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         pays(on, "cpu", 0)
 
 
-def test_auto_compiles_long_trainings_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", PAYS_FROM)
+def test_auto_compiles_long_trainings(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "missing", lambda device: "")
-    assert [pays(SECTION, "cpu", PAYS_FROM + more) for more in (-1, 1)] == [False, True]
-    assert not pays(SECTION, "cuda", 10**20)  # CUDA graphs spare what it would
+    assert [pays(SECTION, device, PAYS_FROM[device] + more) for more in (-1, 0)] == [False, True]
     assert pays(SECTION.model_copy(update={"compile": "on"}), "cpu", 0)
     assert not pays(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
 

@@ -1,0 +1,41 @@
+"""The interaction in one kernel, and its derivative, against torch's operations in float64, on a GPU.
+
+Without one, Triton's interpreter runs the same kernels where `TRITON_INTERPRET=1` is set.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from models.dlrm.interaction import Interaction
+
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Of the norm: what rounding a gradient to the type of the vectors costs. The products themselves are exact to 1e-6."""
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("rows", "vectors", "width"), [(5, 2, 4), (3, 9, 16), (7, 27, 128), (2, 33, 100), (4, 1, 8)])
+def test_pairs_and_gradients_are_those_of_torch(dtype: torch.dtype, rows: int, vectors: int, width: int) -> None:
+    if DEVICE == "cpu" and dtype is torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies no bf16")
+    random = torch.Generator().manual_seed(vectors)
+    drawn = torch.randn(rows, vectors, width, generator=random).to(dtype)
+    exact, fused = drawn.double().requires_grad_(), drawn.to(DEVICE).requires_grad_()
+    interaction = Interaction(vectors)
+    wanted = interaction(exact)
+    found = interaction.to(DEVICE)(fused, True)
+    assert found.dtype is torch.float32 and found.shape == (rows, vectors * (vectors - 1) // 2)
+    torch.testing.assert_close(found.cpu().double(), wanted.detach().double(), rtol=1e-5, atol=1e-4)
+    weights = torch.randn(found.shape, generator=random)
+    (wanted * weights).sum().backward()
+    (found * weights.to(DEVICE)).sum().backward()
+    assert exact.grad is not None and fused.grad is not None and fused.grad.dtype is dtype
+    off = float((fused.grad.cpu().double() - exact.grad).norm())
+    assert off <= TOLERANCE[dtype] * float(exact.grad.norm())

@@ -1,0 +1,28 @@
+"""The look-up in one kernel against torch's, bit by bit, on a GPU.
+
+Without one, Triton's interpreter runs the same kernel where `TRITON_INTERPRET=1` is set.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from models.dlrm.fused_look_up import looked_up
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+
+
+@pytest.mark.parametrize("width", [1, 4, 13, 100, 128, 1_500])
+@pytest.mark.parametrize("lookups", [0, 1, 700])
+def test_rows_are_those_of_torch(width: int, lookups: int) -> None:
+    random = torch.Generator().manual_seed(width)
+    weight = torch.randn(50, width, generator=random).to(DEVICE)
+    rows = torch.randint(0, 50, (lookups,), generator=random).int().to(DEVICE)
+    found = looked_up(weight, rows)
+    assert found.shape == (lookups, width) and torch.equal(found, weight.index_select(0, rows))
