@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from shortlist.features.open_counts import open_positives, open_rows
 from shortlist.features.open_events import Impressions
 from shortlist.serving.export.signature import FOLDER, NUMBERS, Signature
 from shortlist.serving.log.event_log import EventReader
+from shortlist.serving.log.log_reader import parts as parts_of
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.headers import RequestContext
 from shortlist.serving.server.predictor import Predictor
@@ -147,13 +148,15 @@ async def answered(parts: ServerComponents, user: int, items: Sequence[int], req
 
 
 def answer_until_killed(folder: Path, logs: Path, name: int, told: int) -> None:
-    """Answer requests, and tell the id of each that was answered."""
+    """Answer requests, tell the id of each that was answered, and write its outcome, as its client would."""
 
     async def one_after_another(parts: ServerComponents, client: int) -> None:
         number = 0
         while True:
-            await answered(parts, 1, [2, 3], f"{name}-{client}-{number}")
-            os.write(told, f"{name}-{client}-{number} ".encode())
+            request = f"{name}-{client}-{number}"
+            await answered(parts, 1, [2, 3], request)
+            os.write(told, f"{request} ".encode())
+            write_outcomes(logs, [request], number, f"client-{name}-{client}")
             number += 1
 
     async def serve() -> None:
@@ -164,13 +167,23 @@ def answer_until_killed(folder: Path, logs: Path, name: int, told: int) -> None:
     asyncio.run(serve())
 
 
-def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> tuple[int, int, int]:
-    """Kill servers at random moments.
+class Killed(NamedTuple):
+    """What servers that were killed at random moments leave behind."""
 
-    Returns:
-        Requests that were acknowledged; those of them that are lost; rows that the next server counts too many or too
-        few of what the event log holds.
-    """
+    acknowledged: int
+    """Requests."""
+    lost: int
+    """Of them."""
+    outcomes: int
+    """That clients wrote."""
+    rows_difference: int
+    """Rows that the next server counts more than the event log holds; negative: fewer."""
+    positives_difference: int
+    """Positive rows that it counts more than there are outcomes; negative: fewer."""
+
+
+def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
+    """Kill servers at random moments; return what the next one finds."""
     moments, acknowledged = random.Random(seed), set[str]()
     for number in range(kills):
         ours, theirs = os.pipe()
@@ -188,19 +201,22 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> tuple[int
             os.waitpid(process, 0)
             *whole, _ = (first + told.read()).split(b" ")  # the last id may be torn
             acknowledged |= {one.decode() for one in whole}
-    kept = [event.request for event in EventReader(logs / "events").new()]
-    return len(acknowledged), len(acknowledged - set(kept)), asyncio.run(_difference(folder, logs, len(set(kept))))
+    kept = {event.request for event in EventReader(logs / "events").new()}
+    outcomes = len(parts_of(logs / "outcomes"))  # a part each; the killed left others half written
+    rows, positives = asyncio.run(_counts_of_a_start(folder, logs))
+    lost = len(acknowledged - kept)
+    return Killed(len(acknowledged), lost, outcomes, rows - 2 * len(kept), positives - outcomes)
 
 
-async def _difference(folder: Path, logs: Path, requests: int) -> int:
-    """Return by how many rows the counts of a server that starts now differ from those of some requests."""
+async def _counts_of_a_start(folder: Path, logs: Path) -> tuple[int, int]:
+    """Return the rows, and the positive ones, of the user that a server which starts now counts."""
     parts = server(folder, logs)
     counts_of(parts).look()
     later = int((time.time() + 60) * 1e6)
     inputs = parts.service.inputs.read([*tensors(1, [2]), Tensor(Columns.TIME, "INT64", (1,), np.array([later]))], 0)
-    found = counts_of(parts).columns(inputs)[open_rows("user_id")][0]
+    found = counts_of(parts).columns(inputs)
     await parts.close()
-    return abs(int(found) - 2 * requests)
+    return int(found[open_rows("user_id")][0]), int(found[open_positives("user_id")][0])
 
 
 async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes: bool) -> list[float]:
@@ -235,7 +251,7 @@ async def _probed(parts: ServerComponents, probes: int, logs: Path, *, outcomes:
     return [seconds for found in await asyncio.gather(*map(several, range(AT_ONCE))) for seconds in found]
 
 
-def write_outcomes(logs: Path, requests: Sequence[str], number: int) -> None:
+def write_outcomes(logs: Path, requests: Sequence[str], number: int, client: str = "client") -> None:
     """Write a part of the outcome log, as clients do: the first row of every request was clicked."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -244,7 +260,7 @@ def write_outcomes(logs: Path, requests: Sequence[str], number: int) -> None:
 
     now = datetime.now(UTC)
     rows = [{"time": now, "request_id": request, "row": 0, "label": 1} for request in requests]
-    path = logs / "outcomes" / "client" / f"part-{number:06d}.parquet"
+    path = logs / "outcomes" / client / f"part-{number:06d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, outcome_schema(pa.int64())), path.with_suffix(".partial"))
     path.with_suffix(".partial").rename(path)
@@ -330,13 +346,17 @@ def events_per_cpu_second(folder: Path, logs: Path, events: int, candidates: int
 def measured(folder: Path, kills: int, probes: int, events: int) -> list[Line]:
     """Measure everything; return the lines."""
     subprocess.run([sys.executable, "-m", "benchmarks.freshness", str(folder)], check=True)  # noqa: S603 - our own
-    acknowledged, lost, difference = killed_servers(folder, folder / "killed", kills, seed=1)
-    if lost or difference:
-        sys.exit(f"{lost} of {acknowledged} acknowledged requests are lost; the next server is wrong by {difference}")
+    killed = killed_servers(folder, folder / "killed", kills, seed=1)
+    if killed.lost or killed.rows_difference or killed.positives_difference:
+        sys.exit(
+            f"{killed.lost} of {killed.acknowledged} acknowledged requests are lost; the next server is wrong by"
+            f" {killed.rows_difference} rows, and by {killed.positives_difference} of {killed.outcomes} outcomes"
+        )
     requests, outcomes = seconds_to_scores(folder, folder / "probed", probes)
     lines = [
         Line("freshness", "kills survived", kills, "kills"),
-        Line("freshness", "acknowledged requests lost by kills", lost, f"of {acknowledged}"),
+        Line("freshness", "acknowledged requests lost by kills", killed.lost, f"of {killed.acknowledged}"),
+        Line("freshness", "outcomes lost by kills", abs(killed.positives_difference), f"of {killed.outcomes}"),
     ]
     for name, seconds in (("request", requests), ("outcome", outcomes)):
         at = ((share, float(np.percentile(seconds, share))) for share in (50, 99))

@@ -170,8 +170,9 @@ class MonitoringJob:
             write_page(self._loop(now, found.waiting), self.page)
             publish(self._stores, self.name, self.folder)
         return MonitoringRun(
-            tuple(new), decision, claimed, found.waiting, delivery.problems, self.address or str(self.page)
-        )
+            tuple(new), decision, claimed, found.waiting, delivery.problems, self.address or str(self.page),
+            self.served_features,
+        )  # fmt: skip
 
     def begin(self, monitoring_run: MonitoringRun, run: str) -> bool:
         """Record that the training of a monitoring run begins now; return whether the caller is the one to run it.

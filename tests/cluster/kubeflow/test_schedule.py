@@ -16,6 +16,8 @@ from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError
 from shortlist.kubeflow.schedule import Clock, apply, change_lines, plan, six_fields, wanted
 from shortlist.kubeflow.server import Kubeflow
+from shortlist.kubeflow.training_runs import remote_location, storage_config
+from shortlist.runs.refresh_runs import refresh_arguments
 from shortlist.spec.spec import Spec
 
 BOTH = {"retrain": "0 3 * * *", "watch": "*/15 * * * *"}
@@ -90,6 +92,24 @@ def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> N
     parameters = made["demo-scheduled-retraining"]["runtime_config"]["parameters"]
     assert parameters["cron"] == "0 3 * * *"
     assert "cause" not in parameters
+
+
+def test_a_declared_refresh_is_a_recurring_run_of_its_own(
+    server: KubeflowServer, schedule: Apply, make_spec: Callable[..., Spec]
+) -> None:
+    declared = {"refresh": "20 * * * *"}
+    assert schedule(declared) == ["new: refresh at '20 * * * *' UTC"]
+    made = there(server)
+    assert set(made) == {"demo-refresh"}
+    assert made["demo-refresh"]["trigger"] == {"cron_schedule": {"cron": "0 20 * * * *"}}
+    spec = make_spec(schedule=declared)
+    stores = str(storage_config(spec.runtime))
+    parameters = made["demo-refresh"]["runtime_config"]["parameters"]
+    # Data and settings as declared; each run reads the log when its time has come. Nothing of a training is in it.
+    assert parameters == refresh_arguments(spec, remote_location(spec, ""), stores, read_later=True)
+    assert not {"models", "gates", "cause", "cron"} & set(parameters)
+    assert schedule({})[0] == "no longer declared: refresh at '0 20 * * * *'"
+    assert there(server) == {}
 
 
 def test_nothing_that_the_clock_starts_is_answered_from_a_cache(server: KubeflowServer, schedule: Apply) -> None:

@@ -1,12 +1,14 @@
-"""`runs/latest/served_features.json`: how served feature values compare with the table's, for programs."""
+"""How served feature values compare with the table's: in `runs/latest/served_features.json`, and as what holds."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from monitoring.monitoring_job import MonitoringJob
+from monitoring.records import Finding, WindowReport
+from monitoring.retraining.moments import begin_moment
 from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.contracts import Files
 from shortlist.runs.monitoring_runs import keep_served_features
@@ -16,6 +18,14 @@ from shortlist.storage.artefacts import write_json
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SPEC = load_spec(Path(__file__).parents[3] / "pipelines/specs/demo.yaml")
+
+
+def compared(max_unequal: float | None = None) -> ServedFeatures:
+    """Return a comparison in which 1 of 10 rows was scored with another price than the table has."""
+    column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.5, cause="default", reason="it differs")
+    return ServedFeatures(
+        spec="demo", made=NOON, first=NOON, last=NOON, rows=10, max_unequal=max_unequal, columns={"price": column}
+    )
 
 
 @pytest.mark.parametrize(("newest", "written"), [("demo", True), ("drill", False)])
@@ -28,14 +38,44 @@ def test_it_is_beside_the_newest_run_of_its_spec_and_beside_no_other(
     state.point_latest_at(run)
     keep_served_features(SPEC, state)
     assert not (run / Files.SERVED_FEATURES).exists()  # nothing was compared yet
-    column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.5, cause="default", reason="it differs")
     job = MonitoringJob("demo", state.storage_parameter(SPEC.runtime), SPEC.monitoring, ())
-    job.monitoring_store.set_served_features(
-        ServedFeatures(spec="demo", made=NOON, first=NOON, last=NOON, rows=10, columns={"price": column})
-    )
+    job.monitoring_store.set_served_features(compared())
     keep_served_features(SPEC, state)
     path = tmp_path / "runs/latest/served_features.json"
     assert path.exists() == written
     if written:
         found = json.loads(path.read_text())["columns"]["price"]
         assert (found["compared"], found["equal"], found["largest_difference"]) == (10, 9, 1.5)
+
+
+def drifted(day: int) -> WindowReport:
+    """Return the report of a day on which users' prices moved."""
+    start = NOON.replace(hour=0) + timedelta(days=day)
+    moved = Finding(
+        column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0.0, drifted=True, reason="it moved by 0.50"
+    )
+    return WindowReport(
+        spec="demo", start=start, end=start + timedelta(days=1), made=start + timedelta(days=1), champion=1,
+        versions={1: 5_000}, requests=1_000, rows=5_000, coverage=0.9, findings=(moved,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "action"), [(0.05, "hold"), (0.1, "retrain")])  # 1 of 10 rows differs
+def test_no_training_starts_while_served_values_differ_by_more_than_the_limit(
+    limit: float, action: str, tmp_path: Path
+) -> None:
+    """Neither drift nor the schedule starts one: both read the comparison that the store keeps."""
+    job = MonitoringJob("demo", RunsFolder.open(tmp_path / "runs").storage_parameter(SPEC.runtime), SPEC.monitoring, ())
+    for day in (0, 1):
+        job.monitoring_store.add_report(drifted(day))
+    found = compared(limit)
+    job.monitoring_store.set_served_features(found)
+    now = NOON + timedelta(days=3)
+    decision = job._decide(now)
+    begun, moment = begin_moment(job.monitoring_store, "0 3 * * *", SPEC.monitoring.retrain, now)
+    assert decision is not None
+    assert (decision.action, moment.action, begun) == (action, action, action == "retrain")
+    if action == "hold":
+        assert "(served_features.max_unequal): it differs. A model trained on the table would not" in found.blocker
+        assert found.blocker in decision.reasons and found.blocker in moment.reasons
+        assert job.monitoring_store.retrainings() == ()

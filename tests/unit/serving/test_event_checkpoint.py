@@ -2,13 +2,17 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shortlist.features.open_events import Impressions, StreamingPlan
@@ -16,6 +20,8 @@ from shortlist.features.tiles import Tiles
 from shortlist.serving.log import event_checkpoint
 from shortlist.serving.log.event_checkpoint import checkpoint_path, read_checkpoint
 from shortlist.serving.log.event_log import EventReader, EventWriter
+from shortlist.serving.log.log_reader import parts
+from shortlist.serving.log.logs import PART, outcome_schema
 from shortlist.serving.server import event_counts
 from shortlist.serving.server.event_counts import EventCounts
 from shortlist.serving.server.inputs import Inputs
@@ -45,10 +51,16 @@ def counts(folder: Path) -> EventCounts:
 
 def rows_by_user(counted: EventCounts) -> list[int]:
     """Return the impressions of each of the users that a request of a minute later sees."""
+    return rows_and_positives(counted, timedelta(minutes=1))[0]
+
+
+def rows_and_positives(counted: EventCounts, after: timedelta) -> tuple[list[int], list[int]]:
+    """Return the impressions of each of the users, and the positive ones, that a request of some time later sees."""
     counted.look()
     tiles = counted._tiles
-    tiles.advance(time.time_ns() // 1000 + 60_000_000)
-    return tiles.counts("user_id", range(7))[0].tolist()
+    tiles.advance((time.time_ns() + int(after.total_seconds() * 1e9)) // 1000)
+    rows, positives = tiles.counts("user_id", range(7))
+    return rows.tolist(), positives.tolist()
 
 
 def append(folder: Path, *numbers: int) -> None:
@@ -114,40 +126,68 @@ def test_a_full_disk_leaves_the_checkpoint_that_was_there(
     again.stop()
 
 
+def write_outcome(folder: Path, number: int) -> None:
+    """Write a part of the outcome log: an event was clicked."""
+    clicked = {"time": datetime.now(UTC), "request_id": f"request-{number}", "row": 0, "label": 1}
+    path = folder / "outcomes" / "client" / PART.format(number=number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([clicked], outcome_schema(pa.int64())), path.with_suffix(".partial"))
+    path.with_suffix(".partial").rename(path)
+
+
 def count_until_killed(folder: Path, first: int, told: int) -> None:
-    """Append events and keep a checkpoint after every look; tell the number of each event that was acknowledged."""
-    event_counts._TIDY_SECONDS = 0.0
+    """Append events and keep a checkpoint after every look; tell the number of each event that was acknowledged.
+
+    The outcome of each is written after it; outcomes are looked for with every look.
+    """
+    event_counts._TIDY_SECONDS = event_counts._LOOK_FOR_OUTCOMES_SECONDS = 0.0
     server = counts(folder)
     server.start()
     for number in range(first, first + 1_000_000):
         server.append(event(number)).result(30)
-        os.write(told, b"%d " % number)
+        os.write(told, b"%d\n" % number)
+        write_outcome(folder, number)
 
 
-def test_kills_around_checkpoints_lose_no_acknowledged_event(tmp_path: Path) -> None:
+def kill_servers(folder: Path, kills: int) -> set[int]:
+    """Kill servers at random moments; return the numbers of the events that were acknowledged."""
     random, acknowledged = Random(3), set[int]()
-    for kill in range(20):
+    for kill in range(kills):
         ours, theirs = os.pipe()
         process = os.fork()
         if not process:
             try:
-                count_until_killed(tmp_path, kill * 1_000_000, theirs)
+                count_until_killed(folder, kill * 1_000_000, theirs)
             finally:
                 os._exit(1)
         os.close(theirs)
         with os.fdopen(ours, "rb") as told:
-            first = told.read(1)
-            time.sleep(random.uniform(0.01, 0.08))
+            first = [told.readline() for _ in range(3)]  # it answers, and outcomes are written
+            time.sleep(random.uniform(0.01, 0.3))  # a look takes about 0.1 s
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            *whole, _ = (first + told.read()).split(b" ")  # the last number may be torn
+            *whole, _ = (b"".join(first) + told.read()).split(b"\n")  # the last number may be torn
             acknowledged |= {int(one) for one in whole}
+    return acknowledged
+
+
+def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_path: Path) -> None:
+    # In a process of its own: Polars, which reads outcomes, has threads here, and no fork has them.
+    told = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=True)
+    acknowledged = {int(number) for number in told.stdout.split()}
     kept = [int(one.request.removeprefix("request-")) for one in EventReader(tmp_path / "events").new()]
     assert len(acknowledged) > 20
     assert acknowledged <= set(kept)
+    clicked = [int(path.stem.removeprefix("part-")) for path in parts(tmp_path / "outcomes")]
+    assert len(clicked) > 20
     server = counts(tmp_path)
-    assert rows_by_user(server) == [sum(number % 7 == user for number in kept) for user in range(7)]
-    assert server.counted < len(kept)  # the rest is in the checkpoint
+    rows, positives = rows_and_positives(server, PLAN.tiles.delay + timedelta(minutes=1))
+    assert rows == [sum(number % 7 == user for number in kept) for user in range(7)]
+    assert positives == [sum(number % 7 == user for number in clicked) for user in range(7)]
+    # The rest is in the checkpoint.
+    assert server.counted < len(kept) + len(clicked)
+    checkpoint = read_checkpoint(checkpoint_path(tmp_path / "events", PLAN), PLAN)
+    assert checkpoint is not None and checkpoint.outcomes
     server.stop()
 
 
@@ -196,3 +236,7 @@ def test_what_the_counts_lack_is_in_the_checkpoint(tmp_path: Path) -> None:
     again.look()
     assert (again.uncounted, "1 rows were not counted" in str(again.problem)) == (1, True)
     again.stop()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(" ".join(map(str, kill_servers(Path(sys.argv[1]), 20))))
