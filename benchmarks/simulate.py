@@ -27,7 +27,7 @@ def main() -> int:
         seed += 1
     lines = lines_of(seed - chosen.seed, time.process_time() - spent, is_broken=bool(test))
     show(f"Histories from seed {chosen.seed}", lines)
-    record(lines, RESULTS.with_name("simulation.json"))
+    record(lines, RESULTS)
     sys.stdout.write(test)
     return int(bool(test))
 

@@ -153,6 +153,16 @@ ASKED: Final = (
     Target(
         "broken slates of 100 000 simulated requests", "simulate_slates", "simulation", "*, broken", "value", "<=", 0.0
     ),
+    Target("simulated rollouts a minute", "simulate", "simulate", "rate of one processor", "value", ">=", 10_000.0),
+    Target(
+        "simulated rollouts that break a rule",
+        "simulate",
+        "simulate",
+        "histories that break a rule",
+        "value",
+        "<=",
+        0.0,
+    ),
     Target(
         "sources, times popularity's recall",
         "candidates",

@@ -41,16 +41,25 @@ class PrometheusServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def tell(self, track: str, answered: int, failed: int = 0, slow: int = 0) -> None:
-        """Count requests of a track, those of the canary at two places."""
+    def tell(self, track: str, answered: int, failed: int = 0, slow: int = 0, refused: int = 0) -> None:
+        """Count requests of a track, those of the canary at two places.
+
+        Args:
+            track: stable or canary.
+            answered: With 2xx.
+            failed: With 5xx.
+            slow: Those of the answered ones that took longer than a second.
+            refused: With 4xx.
+        """
         for place, part in ((0, 4), (2, 4)) if track == "canary" else ((1, 4), (3, 4)):
             first = place in (0, 1)
-            numbers = [value // part if first else value - value // part for value in (answered, failed, slow)]
+            numbers = [value // part if first else value - value // part for value in (answered, failed, slow, refused)]
             self._tell(f"httproute/ml/shortlist-demo/rule/0/backend/{place}", *numbers)
 
-    def _tell(self, cluster: str, answered: int, failed: int, slow: int) -> None:
+    def _tell(self, cluster: str, answered: int, failed: int, slow: int, refused: int) -> None:
         buckets = {"50": answered - slow, "250": answered - slow, "1000": answered - slow, "+Inf": answered}
-        self.clusters[cluster] = Counted({"2": answered, **({"5": failed} if failed else {})}, buckets)
+        others = {name: count for name, count in (("4", refused), ("5", failed)) if count}
+        self.clusters[cluster] = Counted({"2": answered, **others}, buckets)
 
     def answer(self, query: str) -> dict[str, Any]:
         self.queries.append(query)

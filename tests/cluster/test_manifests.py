@@ -27,6 +27,7 @@ from shortlist.serving.server.headers import ROLLOUT_HEADER, STEP_HEADER, TRACK_
 from shortlist.spec.cluster import Autoscaling, Cluster, Images
 from shortlist.spec.serving import Limits, Overload
 from shortlist.spec.spec import Spec
+from shortlist.training.train_job import API_VERSION, RUNTIME
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "k8s"
@@ -436,11 +437,8 @@ def released(objects: list[Object]) -> Object:
 
 
 def test_the_policy_for_inference_services_is_valid_and_for_what_a_rollout_writes(objects: list[Object]) -> None:
-    """Its expressions are run by make test-cluster; here: what they name is what is written."""
-    policy, binding = yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text())
-    for found in (policy, binding):
-        kubernetes_validate.validate(found, KUBERNETES, strict=True)
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    """Its expressions are evaluated in test_admission_policies.py; here: what they name is what is written."""
+    policy = admission_policies()["shortlist-inference-services"]
     said = " ".join(one["expression"] for one in policy["spec"]["validations"])
     assert f"== '{SERVICE_ACCOUNT}'" in said
     service = released(objects)
@@ -451,6 +449,29 @@ def test_the_policy_for_inference_services_is_valid_and_for_what_a_rollout_write
         for kind in ("containers", "initContainers"):
             assert all(re.search("@sha256:[0-9a-f]{64}$", one["image"]) for one in part[kind])
             assert all(f"object.spec.{name}.{kind}.all(" in said for name in service["spec"])
+
+
+def test_the_policy_for_train_jobs_names_the_accounts_of_the_manifests(objects: list[Object]) -> None:
+    policy = admission_policies()["shortlist-train-jobs"]
+    said = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert [f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}"] == [API_VERSION]
+    cluster, names = Cluster(), {(found["kind"], found["metadata"]["name"]) for found in objects}
+    assert {("ServiceAccount", cluster.service_account), ("Secret", cluster.rollout_token)} <= names
+    for named in (cluster.service_account, cluster.rollout_token, RUNTIME):
+        assert f"= '{named}'" in said
+
+
+def admission_policies() -> dict[str, Object]:
+    """Return the policies by name; each is valid, and has a binding that denies."""
+    found = list(yaml.safe_load_all((DEPLOY / "admission-policy.yaml").read_text()))
+    for one in found:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+    policies = {one["metadata"]["name"]: one for one in found if one["kind"] == "ValidatingAdmissionPolicy"}
+    bindings = [one["spec"] for one in found if one["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert [one["policyName"] for one in bindings] == list(policies)
+    assert all(one["validationActions"] == ["Deny"] for one in bindings)
+    return policies
 
 
 def test_what_is_applied_once_per_cluster_is_valid() -> None:

@@ -50,6 +50,7 @@ class Traffic:
         self.ms_of_canary = 5.0
         self.scores_of_canary = 0.0
         self.views_of_canary = 30.0
+        self.refused_of_canary = 0
         self.bad_at_gateway: Callable[[], None] = lambda: None
         world.on_change = self.on_change
 
@@ -63,7 +64,7 @@ class Traffic:
             self.write(record, range(split), "canary", 2)
             self.write(record, range(split, USERS), "stable", 1)
         for track, count in (("stable", USERS - split), ("canary", split)):
-            self.prometheus.tell(track, count)
+            self.prometheus.tell(track, count, refused=self.refused_of_canary if track == "canary" else 0)
         self.bad_at_gateway()
 
     def write(self, record: RolloutRecord, users: range, track: str, version: int) -> None:
@@ -148,6 +149,15 @@ def test_errors_that_reached_no_server_roll_back(world: World, traffic: Traffic)
     assert "40 of 240 answers failed at this step" in record.state.reason
     assert record.requests is not None
     assert record.requests.failed_canary == 40
+
+
+def test_requests_that_the_gateway_refuses_are_no_failures_of_the_canary(world: World, traffic: Traffic) -> None:
+    """One user who sends nonsense to the canary cannot roll it back."""
+    traffic.refused_of_canary = 20  # at each of the two steps
+    record = world.roll_out(POLICY).canary()
+    assert record.state.phase is Phase.PROMOTED, record.state.reason
+    assert record.requests is not None
+    assert (record.requests.failed_canary, record.requests.client_errors) == (0, 2 * 20)
 
 
 def test_answers_that_are_slow_on_the_way_roll_back(world: World, traffic: Traffic) -> None:

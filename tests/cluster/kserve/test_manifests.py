@@ -64,6 +64,15 @@ def test_the_inference_service_fits_kserves_schema(cluster: Cluster) -> None:
     assert problems(inference_service(version(), cluster)) == []
 
 
+def test_a_pod_that_fills_its_disk_is_evicted_before_its_node_is_full() -> None:
+    """The prediction log grows with traffic; scratch space with whatever a program writes there."""
+    cluster = CLUSTER.model_copy(update={"log_volume": "3Gi"})
+    for part in inference_service(version(), cluster)["spec"].values():
+        limits = {one["name"]: one["emptyDir"].get("sizeLimit") for one in part["volumes"]}
+        assert limits["log"] == "3Gi"
+        assert re.fullmatch(r"\d+[MG]i", limits["tmp"])
+
+
 @pytest.mark.parametrize("asked", ROUTES)
 def test_the_route_fits_the_gateway_apis_schema(asked: Route) -> None:
     assert problems(route(asked)) == []

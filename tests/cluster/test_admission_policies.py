@@ -1,0 +1,142 @@
+"""The admission policies take what rollouts and trainings write, and refuse what would get other rights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import celpy
+import pytest
+import yaml
+from kserve_world import CLUSTER
+
+from shortlist.rollout.kserve.manifests import Version, inference_service
+from shortlist.rollout.kserve.owner import ObjectOwner
+from shortlist.spec.cluster import Secret, Task, Workers
+from shortlist.training.train_job import train_job
+
+Object = dict[str, Any]
+FILE = Path(__file__).parents[2] / "deploy" / "k8s" / "admission-policy.yaml"
+TOKEN = {"name": "T", "valueFrom": {"secretKeyRef": {"name": "shortlist-rollout-token", "key": "token"}}}
+OTHER = "registry.example/other:latest"
+
+
+def refused(found: Object) -> list[str]:
+    """Return the messages of the expressions that an object breaks; one that cannot be evaluated is broken, too."""
+    said = []
+    for policy in yaml.safe_load_all(FILE.read_text()):
+        if policy["kind"] != "ValidatingAdmissionPolicy":
+            continue
+        (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+        if (f"{rule['apiGroups'][0]}/{rule['apiVersions'][0]}", rule["resources"][0]) != (
+            found["apiVersion"], f"{found['kind'].lower()}s",
+        ):  # fmt: skip
+            continue
+        assert (policy["spec"]["failurePolicy"], rule["operations"]) == ("Fail", ["CREATE", "UPDATE"])
+        environment = celpy.Environment()
+        for one in policy["spec"]["validations"]:
+            program = environment.program(environment.compile(one["expression"]))
+            try:
+                kept = bool(program.evaluate({"object": celpy.json_to_cel(found)}))
+            except celpy.CELEvalError:
+                kept = False
+            said += [] if kept else [one["message"]]
+    return said
+
+
+def training() -> Object:
+    """Return the TrainJob of a training with everything that a spec can declare for it."""
+    images = CLUSTER.images.model_copy(update={"gpu": CLUSTER.images.pipeline})
+    secrets = (Secret(name="stores", variables={"SHORTLIST_DATABASE": "database"}),)
+    workers = Workers(nodes=2, processes=1, pod=Task(cpu="4", memory="8Gi", gpus=1, node_selector={"pool": "gpu"}))
+    cluster = CLUSTER.model_copy(update={"images": images, "secrets": secrets})
+    return train_job("train-dlrm-1", cluster, workers, "s3://bucket/prefix", "trainings/1")
+
+
+def service() -> Object:
+    """Return the InferenceService of a version."""
+    owner = ObjectOwner(cluster="eu-1", namespace="shortlist", spec="demo")
+    version = Version(
+        owner=owner, version=1, digest="0" * 16, repository="1" * 16, source="s3://bucket/prefix", settings={}
+    )
+    return inference_service(version, CLUSTER)
+
+
+def pod(job: Object) -> Object:
+    (patch,) = job["spec"]["runtimePatches"]
+    (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    found: Object = replicated["template"]["spec"]["template"]["spec"]
+    return found
+
+
+def test_what_is_written_is_admitted() -> None:
+    assert refused(training()) == []
+    assert refused(service()) == []
+
+
+ACCOUNT = "workers run as shortlist-pipeline"
+VOLUMES = "workers have scratch space (emptyDir) and no other volumes"
+VARIABLES = "variables of workers are in spec.trainer.env"
+RUNTIME = "a training is of the runtime torch-distributed, and has no initializer"
+
+
+def add(*volumes: Object) -> Callable[[Object], None]:
+    return lambda job: pod(job)["volumes"].extend(volumes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda job: pod(job).update(serviceAccountName="shortlist-rollout"), ACCOUNT),
+        (lambda job: pod(job).update(serviceAccountName="default"), ACCOUNT),
+        (lambda job: job["spec"]["runtimePatches"].append(
+            {"manager": "other", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [
+                {"name": "node", "template": {"spec": {"template": {"spec": {
+                    "serviceAccountName": "shortlist-rollout"}}}}}]}}}}), ACCOUNT),
+        (add({"name": "token", "secret": {"secretName": "shortlist-rollout-token"}}), VOLUMES),
+        (add({"name": "token", "projected": {"sources": [{"secret": {"name": "shortlist-rollout-token"}}]}}), VOLUMES),
+        (add({"name": "node", "hostPath": {"path": "/var/lib/kubelet"}}), VOLUMES),
+        (lambda job: job["spec"]["trainer"]["env"].append(TOKEN), "only the step roll_out reads"
+         " shortlist-rollout-token"),
+        (lambda job: pod(job)["containers"][0].update(env=[TOKEN]), VARIABLES),
+        (lambda job: pod(job).update(initContainers=[{"name": "init", "env": [TOKEN]}]), VARIABLES),
+        (lambda job: job["spec"].update(initializer={"dataset": {"env": [TOKEN]}}), RUNTIME),
+        (lambda job: job["spec"].update(runtimeRef={"name": "other"}), RUNTIME),
+        (lambda job: job["spec"]["runtimeRef"].update(kind="TrainingRuntime"), RUNTIME),
+    ],
+)  # fmt: skip
+def test_a_step_cannot_get_a_pod_with_the_rights_of_rollouts(change: Callable[[Object], None], message: str) -> None:
+    job = copy.deepcopy(training())
+    change(job)
+    assert refused(job) == [message]
+
+
+def test_a_patch_that_the_expressions_do_not_understand_is_refused() -> None:
+    job = training()
+    job["spec"]["runtimePatches"].append({"manager": "other", "trainingRuntimeSpec": {"template": {}}})
+    assert refused(job) == [ACCOUNT, VOLUMES, VARIABLES]
+
+
+def spoil_image(part: str, kind: str) -> Callable[[Object], None]:
+    return lambda service: service["spec"][part][kind][0].update(image=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda service: service["spec"]["predictor"].update(serviceAccountName="shortlist-rollout"),
+         "servers run as shortlist-server, which has no rights"),
+        (lambda service: service["spec"]["transformer"].pop("serviceAccountName"),
+         "servers run as shortlist-server, which has no rights"),
+        (spoil_image("predictor", "containers"), "images are named by digest"),
+        (spoil_image("transformer", "containers"), "images are named by digest"),
+        (spoil_image("predictor", "initContainers"), "images of init containers are named by digest"),
+        (spoil_image("transformer", "initContainers"), "images of init containers are named by digest"),
+    ],
+)  # fmt: skip
+def test_a_server_gets_no_other_account_and_no_image_by_tag(change: Callable[[Object], None], message: str) -> None:
+    found = copy.deepcopy(service())
+    change(found)
+    assert refused(found) == [message]
