@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import polars as pl
 from rich.table import Table
 
-from benchmarks.bench import console
+from benchmarks.bench import Line, console, record
 from models.ranker import MemberFiles
 from monitoring.windows.known_columns import with_side_columns
 from shortlist.contracts import Columns
@@ -143,8 +143,19 @@ def shown(found: Mapping[str, ModelComparison]) -> Table:
     return table
 
 
+def lines_of(log: str, found: ModelComparison) -> list[Line]:
+    """Return a log's entries of the results: AUC and log loss of every model."""
+    lines = []
+    for name, one in found.models.items():
+        if one.auc is None or one.log_loss is None:
+            continue
+        lines.append(Line("criteo layout", f"{log}, {name}, AUC", one.auc, ""))
+        lines.append(Line("criteo layout", f"{log}, {name}, log loss", one.log_loss, ""))
+    return lines
+
+
 def main() -> int:
-    """Print the table, and the notice that each log's page would begin with."""
+    """Print and record the table, and print the notice that each log's page would begin with."""
     found = {}
     with TemporaryDirectory() as scratch, console().status("") as status:
         for source in SOURCES[: len(sys.argv)]:
@@ -155,8 +166,12 @@ def main() -> int:
             found[source.spec] = compared(path, folder, status.update)
     printing = console()
     printing.print(shown(found))
+    record([line for log, one in found.items() for line in lines_of(log, one)])
     for log, one in found.items():
-        printing.print(f"{log}: {one.notice or 'every candidate beats every baseline.'}", soft_wrap=True)
+        printing.print(
+            f"{log}: {one.notice or 'every candidate beats every baseline, and is above the logistic regression.'}",
+            soft_wrap=True,
+        )
     return 0
 
 

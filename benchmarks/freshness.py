@@ -43,6 +43,8 @@ from shortlist.spec.data import Data
 KILLS: Final = 200
 PROBES: Final = 200
 AT_ONCE: Final = 20
+CLIENTS: Final = 4
+"""That ask a server until it is killed."""
 EVENTS: Final = 200_000
 OTHERS_PER_SECOND: Final = 2_000
 CANDIDATES: Final = 20
@@ -155,14 +157,14 @@ def answer_until_killed(folder: Path, logs: Path, name: int, told: int) -> None:
         while True:
             request = f"{name}-{client}-{number}"
             await answered(parts, 1, [2, 3], request)
-            os.write(told, f"{request} ".encode())
+            os.write(told, f"{request}\n".encode())
             write_outcomes(logs, [request], number, f"client-{name}-{client}")
             number += 1
 
     async def serve() -> None:
         parts = server(folder, logs)
         counts_of(parts).start()
-        await asyncio.gather(*(one_after_another(parts, client) for client in range(4)))
+        await asyncio.gather(*(one_after_another(parts, client) for client in range(CLIENTS)))
 
     asyncio.run(serve())
 
@@ -195,11 +197,11 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
                 os._exit(1)
         os.close(theirs)
         with os.fdopen(ours, "rb") as told:
-            first = told.read(1)  # it answers
+            first = b"".join(told.readline() for _ in range(CLIENTS + 1))  # it answers, and one outcome is written
             time.sleep(moments.uniform(0, 0.1))
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-            *whole, _ = (first + told.read()).split(b" ")  # the last id may be torn
+            *whole, _ = (first + told.read()).split(b"\n")  # the last id may be torn
             acknowledged |= {one.decode() for one in whole}
     kept = {event.request for event in EventReader(logs / "events").new()}
     outcomes = len(parts_of(logs / "outcomes"))  # a part each; the killed left others half written

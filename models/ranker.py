@@ -166,6 +166,7 @@ class Ranker(ABC, Generic[SectionT]):
         self.held_out = outcome.held_out
         self._record = TrainedModel(
             kind=self.kind, name=self.name, features=learning.features, params=self.section.model_dump(mode="json"),
+            compared_as_baseline=self.section.compared_as_baseline,
             rounds=outcome.rounds, epochs=outcome.epochs, best_epoch=outcome.best, history=outcome.history,
             importance=outcome.importance, hashed=outcome.hashed, cached_rows=outcome.cached_rows,
             base_rate=learning.base_rate, train_rows=rows,

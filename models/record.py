@@ -24,6 +24,8 @@ class TrainedModel(BaseModel):
     features: tuple[FeatureColumn, ...]
     params: dict[str, Any]
     """The model's section of the spec."""
+    compared_as_baseline: bool = False
+    """Whether its kind is one that other candidates should be above, as a baseline is."""
     rounds: int | None = None
     """Trees in the model."""
     epochs: int | None = None
@@ -35,9 +37,10 @@ class TrainedModel(BaseModel):
     importance: dict[str, float] = {}
     """Share of the total gain per feature, largest first; only of trees."""
     hashed: dict[str, HashCollisions] = {}
-    """How full the buckets of every hashed feature are on the training days; only of a DLRM."""
+    """How full the buckets of every hashed feature are on the training days; only of a network over embedded ids."""
     cached_rows: int | None = None
-    """Embedding rows that the device held while training; null: all. Only of a DLRM; its history has the hit rates."""
+    """Embedding rows that the device held while training; null: all. Only of a network; its history has the hit
+    rates."""
     base_rate: float
     train_days: tuple[str, ...]
     validation_days: tuple[str, ...]

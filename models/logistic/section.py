@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ MOST_BINS: Final = 256
 
 class LogisticModel(ModelSection):
     """Logistic regression on hashed one-hot ids, numbers and their bins."""
+
+    compared_as_baseline: ClassVar[bool] = True
 
     kind: Literal["logistic"] = "logistic"
     """Logistic regression; added with every declared feature where none is declared."""

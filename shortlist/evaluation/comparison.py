@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,10 +73,13 @@ class ModelComparison(Record):
     models: dict[str, ComparedModel]
     """Best first."""
     notice: str = ""
-    """Which candidates are not better than the best baseline, beyond chance; empty when all are."""
+    """Which candidates are not better than the best baseline, beyond chance, and which are not above a candidate that
+    is compared as a baseline; empty when all are."""
 
 
-def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates, seed: int) -> ModelComparison:
+def compare_models(
+    spec: str, models: Mapping[str, TrainedFiles], limits: Gates, seed: int, blessed: str = ""
+) -> ModelComparison:
     """Return the comparison of a run's models on its test rows.
 
     Args:
@@ -84,6 +87,7 @@ def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates,
         models: By name.
         limits: Deciding metric, confidence level, bootstrap rounds.
         seed: Seed of the bootstrap.
+        blessed: Name of the candidate that may be served; empty: none.
     """
     scored = {name: measure(name, one.role, one.scores, limits, seed) for name, one in models.items()}
     by_rows = max((one.measures for one in scored.values()), key=lambda one: one.rows, default=None)
@@ -99,7 +103,12 @@ def compare_models(spec: str, models: Mapping[str, TrainedFiles], limits: Gates,
         confidence=limits.confidence,
         test_rows=by_rows.rows if by_rows else 0,
         models={name: line.model_copy(update={"dominated_by": dominated[name]}) for name, line in lines.items()},
-        notice=_notice(ranked, scored, metric, limits),
+        notice=" ".join(
+            filter(
+                None,
+                [_notice(ranked, scored, metric, limits), *_below(ranked, models, scored, metric, limits, blessed)],
+            )
+        ),
     )
 
 
@@ -155,6 +164,41 @@ def _notice(ranked: Sequence[str], scored: Mapping[str, Scored], metric: Metric,
         return " ".join(_not_beaten(f"Candidate '{model}' does not beat", name, metric, lead, f"of '{model}'")
                         for model, lead in behind.items())  # fmt: skip
     return _not_beaten("No candidate beats", name, metric, behind[best], f"of '{best}', the best candidate,")
+
+
+def _below(
+    ranked: Sequence[str], models: Mapping[str, TrainedFiles], scored: Mapping[str, Scored], metric: Metric,
+    limits: Gates, blessed: str,
+) -> Iterator[str]:  # fmt: skip
+    """Give a sentence for each candidate that is compared as a baseline and that others are not above."""
+    candidates = [name for name in ranked if models[name].role == "candidate" and scored[name].resampled]
+    for reference in candidates:
+        if not read_json(models[reference].folder / Files.MODEL).get("compared_as_baseline"):
+            continue
+        leads = {
+            name: lead
+            for name in candidates
+            if name != reference and (lead := compare(scored[name], scored[reference], limits).differences.get(metric))
+        }
+        if behind := {name: lead for name, lead in leads.items() if lead.value <= 0}:
+            said = f"{TITLES[metric]} {next(iter(behind.values())).reference:.4f}"
+            named = ", ".join(f"'{name}' {_with_gap(lead)}" for name, lead in behind.items())
+            yield f"Not above the candidate '{reference}', {said} on the same test rows: {named}."
+            yield from _which_serves(reference, leads, blessed)
+
+
+def _which_serves(reference: str, leads: Mapping[str, Difference], blessed: str) -> Iterator[str]:
+    """Say which candidate may be served, and whether it is above another one."""
+    if blessed == reference:
+        yield f"'{reference}' itself is blessed."
+    elif (lead := leads.get(blessed)) is not None:
+        above = "beats it" if _gap(lead).low > 0 else "does not beat it by more than chance"
+        yield f"'{blessed}' is blessed, and {above}: {_with_gap(lead)}."
+
+
+def _with_gap(lead: Difference) -> str:
+    gap = _gap(lead)
+    return f"{lead.candidate:.4f} ({gap.value:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}])"
 
 
 def _not_beaten(subject: str, baseline: str, metric: Metric, lead: Difference, whose: str) -> str:

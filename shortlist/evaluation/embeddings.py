@@ -1,8 +1,8 @@
-"""What the summary says of a DLRM's embedding table."""
+"""What the summary says of networks' embedding tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -24,7 +24,7 @@ class BucketNumbers(Record):
 
 
 class EmbeddingNumbers(Record):
-    """The embedding table of the run's DLRM."""
+    """The embedding table of a network."""
 
     hashed: dict[str, BucketNumbers]
     """By feature."""
@@ -34,15 +34,20 @@ class EmbeddingNumbers(Record):
     """Share of the last epoch's look-ups whose row was there already; null without a cache."""
 
 
-def embeddings_of(records: Iterable[Mapping[str, Any]]) -> EmbeddingNumbers | None:
-    """Return what the trainings' `model.json` say of embeddings; None when there is nothing to say."""
-    for record in records:
+def embeddings_of(records: Mapping[str, Mapping[str, Any]]) -> dict[str, EmbeddingNumbers]:
+    """Return what the trainings' `model.json` say of embeddings, by model; those that say nothing are left out.
+
+    Args:
+        records: By model.
+    """
+    found = {}
+    for model, record in records.items():
         hashed, cached_rows = record.get("hashed"), record.get("cached_rows")
         if hashed or cached_rows is not None:
             rates = [line.get("cache_hit_rate") for line in record.get("history") or []]
-            return EmbeddingNumbers(
+            found[model] = EmbeddingNumbers(
                 hashed={name: BucketNumbers.model_validate(one) for name, one in (hashed or {}).items()},
                 cached_rows=cached_rows,
                 cache_hit_rate=rates[-1] if rates else None,
             )
-    return None
+    return found

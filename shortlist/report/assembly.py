@@ -91,6 +91,7 @@ def summary_of(page: RunPage) -> Summary:
     kinds = {name: record["kind"] for name, record in records.items()}
     if verdict and verdict.champion:
         kinds["champion"] = verdict.champion.kind
+    embeddings = embeddings_of(records)
     return Summary(
         spec=page.spec,
         rows=_rows(page),
@@ -109,7 +110,8 @@ def summary_of(page: RunPage) -> Summary:
         },
         failed=page.failure,
         engine=engine_of_all(step.engine for step in page.steps),
-        embeddings=embeddings_of(records.values()),
+        embeddings=next(iter(embeddings.values()), None),
+        embeddings_by_model=embeddings,
         labels=label_numbers(measures),
         stages=_stages(page, verdict),
     )
@@ -180,7 +182,8 @@ def write_run(
         name: TrainedFiles(one.metadata["role"], Path(one.path), *(Path(each.path) for each in left[name]))
         for name, one in models.items()
     }
-    compared = compare_models(run["spec"], files, limits, seed)
+    blessed = read_blessing(Path(shown["verdict"].path) / Files.BLESSING).blessed
+    compared = compare_models(run["spec"], files, limits, seed, blessed.model if blessed else "")
     page = run_page(
         RunPage(
             spec=run["spec"],

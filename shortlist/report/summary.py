@@ -196,7 +196,9 @@ class Summary(Record):
     steps: dict[str, StepNumbers]
     failed: Failure | None = None
     embeddings: EmbeddingNumbers | None = None
-    """Of a DLRM with hashed features, or with a table larger than its device."""
+    """Of the first of `embeddings_by_model`; null where there is none."""
+    embeddings_by_model: dict[str, EmbeddingNumbers] = Field(default_factory=dict)
+    """Of every network with hashed features, or with a table larger than its device."""
     engine: EngineNumbers | None = None
     """Of all steps together: a GPU where one of them used it."""
     labels: tuple[LabelNumbers, ...] = ()

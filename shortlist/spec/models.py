@@ -60,6 +60,9 @@ class ModelSection(Section):
     """Whether several processes can train it together (`runtime.cluster.workers`)."""
     reference_baseline: ClassVar[bool] = False
     """Whether candidates have to beat a baseline of this kind where `gates.baseline` names none."""
+    compared_as_baseline: ClassVar[bool] = False
+    """Whether a candidate of this kind is what a baseline would be for the others: those that are not above it are
+    named in the comparison of a run's models."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -204,4 +204,4 @@ def _operations(features: dict[str, Any]) -> dict[str, dict[str, Any]]:
 _NOT_MEANING = {"source", "rules", "split"}
 """Keys of the data section that do not change what a row means."""
 _NOT_VALUES = {"admit_after", "evict_after_days"}
-"""Keys of a feature that do not change its values, only how a DLRM learns them."""
+"""Keys of a feature that do not change its values, only how networks learn them."""

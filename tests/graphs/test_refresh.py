@@ -16,11 +16,12 @@ from shortlist.contracts import Files, ShortlistError
 from shortlist.features.feast_store_location import SERVING, spec_feast_store_location
 from shortlist.features.store import connect
 from shortlist.features.view_index import ViewIndex
+from shortlist.runs.monitoring_runs import run_monitoring_locally
 from shortlist.runs.refresh_runs import refresh_arguments, refresh_is_due, run_refresh_locally
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import parse_spec
-from shortlist.storage.artefacts import folder_digest, read_json
+from shortlist.storage.artefacts import folder_digest, read_json, write_json
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.storage.tables import DayTable
 from shortlist.training.served_features import find_served_features
@@ -50,6 +51,20 @@ def test_a_refresh_publishes_what_a_full_count_gives_and_trains_nothing(
     assert datetime.fromisoformat(after["counted_until"]) == days.start_of(days.last_day + timedelta(days=1))
     assert f"reads statistics of everything before {after['counted_until']}" in capfd.readouterr().out
     assert (finished.runs / "latest").resolve() == latest
+
+
+def test_watching_publishes_newer_statistics_when_the_schedule_asks_for_it(finished: Any) -> None:
+    silent = Served(parse_spec(yaml.safe_dump(finished.spec)), finished.runs)
+    due = parse_spec(yaml.safe_dump({**finished.spec, "schedule": {"refresh": "* * * * *"}}))
+    silent.users(date(2026, 1, 20), pl.col("label"))
+    (pointer,) = finished.runs.glob(f"**/{SERVING}")
+    # As if it had been published an hour ago: a moment of the schedule has passed since.
+    earlier = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    write_json(pointer, {**read_json(pointer), "published": earlier})
+    assert run_monitoring_locally(silent.spec, None, finished.runs) == 0
+    assert read_json(pointer)["published"] == earlier  # the spec declares no refresh
+    assert run_monitoring_locally(due, None, finished.runs) == 0
+    assert read_json(pointer)["published"] > earlier
 
 
 def test_a_refresh_alone_collects_served_rows_and_serves_what_they_say(

@@ -22,6 +22,7 @@ import yaml
 
 from monitoring.monitoring_store import open_monitoring_store
 from monitoring.records import RetrainDecision
+from shortlist.evaluation.comparison import ModelComparison
 from shortlist.report.summary import Summary
 from shortlist.runs.submit import run_locally
 from shortlist.spec.load import parse_spec
@@ -115,6 +116,9 @@ def test_the_demo_ends_with_a_blessed_model(demo: Run) -> None:
         "data", "skew", "absolute", "champion", "calibration", "slices", "integrity", "parity", "infra", "retrieval",
         "slates",
     }  # fmt: skip
+    compared = ModelComparison.model_validate_json((demo.folder / "compare.json").read_text())
+    assert set(compared.models) == set(summary["models"])
+    assert (compared.spec, compared.metric) == (summary["spec"], summary["metric"])
     page = (demo.folder / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
 

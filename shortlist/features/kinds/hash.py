@@ -28,10 +28,10 @@ class Hash(PerColumn):
     buckets: int = Field(ge=2, le=2**31 - 1)
     """Ids, the null one among them."""
     admit_after: int = Field(default=1, ge=1, le=2**31 - 1)
-    """The occurrence on the training days from which on the DLRM learns a bucket's embedding. Until then it is zero: an
+    """The occurrence on the training days from which on networks learn a bucket's embedding. Until then it is zero: an
     id too rare to learn from adds nothing, in training and in serving alike."""
     evict_after_days: int | None = Field(default=None, ge=1)
-    """With `models.dlrm.retrain: warm`, buckets that no training looked up for more days than these (a training counts
+    """In networks with `retrain: warm`, buckets that no training looked up for more days than these (a training counts
     as its last day) are given back: their embeddings are zero again, free for new ids. null keeps them for ever."""
 
     own_suffix: ClassVar[str] = "hash"

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import yaml
 
+from models.registry import KINDS, kind_of
 from shortlist.cli.compare import compare as shown
 from shortlist.cli.compare import newest_comparison
 from shortlist.contracts import ShortlistError
@@ -29,11 +30,14 @@ class Models:
         self.root, self.frame, self.prover = root, frame, prover
         self.files: dict[str, TrainedFiles] = {}
 
-    def add(self, name: str, role: Role, noise: float, seconds: float, weights: int = 10) -> None:
+    def add(
+        self, name: str, role: Role, noise: float, seconds: float, weights: int = 10, *, as_baseline: bool = False
+    ) -> None:
         folder, scores, proof = (self.root / f"{name}-{part}" for part in ("model", "scores", "proof"))
         for each in (folder, scores, proof):
             each.mkdir()
-        write_json(folder / "model.json", {"kind": "xgboost", "train_seconds": seconds})
+        record = {"kind": "xgboost", "train_seconds": seconds, "compared_as_baseline": as_baseline}
+        write_json(folder / "model.json", record)
         (folder / "weights").write_bytes(bytes(weights))
         off = np.random.default_rng(3).normal(0, 1, self.frame.height) * noise
         scored = self.frame.with_columns(score=(pl.col("score") + off).clip(0, 1))
@@ -42,8 +46,8 @@ class Models:
             self.prover(folder, proof, LIMITS, "00")
         self.files[name] = TrainedFiles(role, folder, scores, proof)
 
-    def compared(self) -> ModelComparison:
-        return compare_models("minimal", self.files, LIMITS, 7)
+    def compared(self, blessed: str = "") -> ModelComparison:
+        return compare_models("minimal", self.files, LIMITS, 7, blessed)
 
 
 @pytest.fixture
@@ -93,6 +97,33 @@ def test_every_candidate_that_the_baseline_equals_is_named_even_where_the_best_o
     assert "Candidate 'network' does not beat the baseline 'linear': GAUC 0." in found.notice
     assert "Candidate 'twin' does not beat the baseline 'linear': GAUC 0." in found.notice
     assert "(+0.0000 [+0.0000, +0.0000])" in found.notice
+
+
+def test_candidates_that_are_not_above_one_that_is_compared_as_a_baseline_are_named(models: Models) -> None:
+    models.add("blend", "candidate", noise=0.0, seconds=1.0)
+    models.add("line", "candidate", noise=0.3, seconds=1.0, as_baseline=True)
+    models.add("network", "candidate", noise=0.6, seconds=1.0)
+    models.add("twin", "candidate", noise=0.3, seconds=1.0)
+    blend = models.compared("blend").notice
+    assert blend.startswith("Not above the candidate 'line', GAUC 0.")
+    assert " on the same test rows: 'twin' 0." in blend and ", 'network' 0." in blend
+    assert "(+0.0000 [+0.0000, +0.0000])" in blend
+    assert "'blend' is blessed, and beats it: " in blend and "no candidate" not in blend.lower()
+    assert models.compared("line").notice.endswith("'line' itself is blessed.")
+    assert "'twin' is blessed, and does not beat it by more than chance: " in models.compared("twin").notice
+    assert "blessed" not in models.compared().notice
+
+
+def test_a_candidate_that_is_compared_as_a_baseline_and_below_all_others_is_no_news(models: Models) -> None:
+    models.add("line", "candidate", noise=0.6, seconds=1.0, as_baseline=True)
+    models.add("trees", "candidate", noise=0.0, seconds=1.0)
+    models.add("network", "candidate", noise=0.2, seconds=1.0)
+    assert models.compared("trees").notice == ""
+
+
+def test_the_logistic_regression_is_compared_as_a_baseline() -> None:
+    asked = {name for name in KINDS if kind_of(name).section.compared_as_baseline}
+    assert asked == {"logistic"}
 
 
 def test_a_model_without_scores_is_listed_with_the_reason(models: Models) -> None:

@@ -38,6 +38,20 @@ def test_the_summary_has_the_buckets_and_the_last_epochs_hit_rate(page: RunPage)
     assert (found.cached_rows, found.cache_hit_rate) == (5_000, 0.75)
 
 
+def test_every_network_is_told_by_its_name_in_the_summary_and_on_the_page(page: RunPage, tmp_path: Path) -> None:
+    few = {"item_hash": {"buckets": 50, "occupied": 20, "admitted": 20, "values": 24.0, "collision_rate": 0.125}}
+    (tmp_path / "wide").mkdir()
+    write_json(tmp_path / "wide" / Files.MODEL, {**DLRM, "kind": "wide_deep", "hashed": few, "cached_rows": None})
+    both = page.model_copy(update={"models": {**page.models, "wide": tmp_path / "wide"}})
+    summary = summary_of(both)
+    found = {name: set(one.hashed) for name, one in summary.embeddings_by_model.items()}
+    assert found == {"dlrm": set(HASHED), "wide": {"item_hash"}}
+    assert summary.embeddings == summary.embeddings_by_model["dlrm"]  # as readers of earlier summaries know it
+    words = " ".join(render(both).split())
+    assert words.index("<b>dlrm</b>") < words.index("user_hash: 632 of") < words.index("<b>wide</b>")
+    assert words.index("<b>wide</b>") < words.index("item_hash: 20 of 50 buckets are occupied, 20 learnt; 12.5% of")
+
+
 def test_the_page_says_how_many_values_collide_and_which_table_is_full(page: RunPage) -> None:
     words = " ".join(render(page).split())
     assert "user_hash: 632 of 1 000 buckets are occupied, 200 learnt; 36.8% of about 999 values have no" in words
@@ -46,6 +60,6 @@ def test_the_page_says_how_many_values_collide_and_which_table_is_full(page: Run
 
 
 def test_a_run_without_hashes_and_cache_says_nothing_of_them() -> None:
-    assert embeddings_of([XGBOOST, {"kind": "logistic"}]) is None
-    whole = embeddings_of([{**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}])
+    assert embeddings_of({"trees": XGBOOST, "line": {"kind": "logistic"}}) == {}
+    whole = embeddings_of({"dlrm": {**DLRM, "cached_rows": None, "history": [{"epoch": 1}]}})["dlrm"]
     assert whole == EmbeddingNumbers(hashed=HASHED, cached_rows=None, cache_hit_rate=None)  # type: ignore[arg-type]

@@ -36,6 +36,8 @@ TRIED: dict[str, dict[str, Any]] = {
     "logistic": {"features": ["*"], "epochs": 2, "bins": [24], "role": "candidate"},
     "blend": {"models": ["xgboost", "dcn", "logistic"]},
 }
+FULL_RANK = "dcn of full rank"
+CASES = TRIED | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
 
@@ -51,9 +53,11 @@ def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles
     return MemberFiles(folder / "model", folder / "scores")
 
 
-@pytest.mark.parametrize("kind", TRIED)
-def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
-    section = kind_of(kind).section.model_validate({"kind": kind, **TRIED[kind]})
+@pytest.mark.parametrize("case", CASES)
+def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, case: str) -> None:
+    declared = {"kind": case, **CASES[case]}
+    kind = declared["kind"]
+    section = kind_of(kind).section.model_validate(declared)
     table = DayTable.open(trained.root / "table", Files.TABLE)
     model, scores = tmp_path / "model", tmp_path / "scores"
     members = {name: tried(name, table, trained, tmp_path / name) for name in section.members}
@@ -61,7 +65,7 @@ def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_pa
     pack(model, trained.fitted)
     export(model, "demo")
     verify_model_folder(model)
-    assert (Signature.read(model / FOLDER).calibration is not None) == ("calibration" in TRIED[kind])
+    assert (Signature.read(model / FOLDER).calibration is not None) == ("calibration" in declared)
     found = validate_export(model, scores, trained.log, trained.fitted, limits, Serving(), 17, tmp_path / "validation")
     verdict = parity_gate(found, folder_digest(model), 0, limits)
     assert verdict.passed, verdict.message
