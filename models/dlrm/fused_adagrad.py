@@ -58,7 +58,7 @@ class FusedAdagrad(RowWiseAdagrad):
             **constants, num_warps=1,
         )  # fmt: skip
         _add_sums[(triton.cdiv(count, _PIECE),)](
-            *table, *scalars, CHUNK=min(_CHUNK, max(1, 4 * _TILE * 2 // block)), **constants, num_warps=4
+            *table, *scalars, CHUNK=min(_CHUNK, max(1, 8 * _TILE // block)), **constants, num_warps=4
         )
 
 
