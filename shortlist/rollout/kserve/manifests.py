@@ -33,6 +33,7 @@ from shortlist.rollout.kserve.pods import (
 )
 from shortlist.rollout.kserve.published import model_key, release_key, repository_key
 from shortlist.rollout.kserve.settings import FILES, GRPC_PORT, HTTP_PORT, LOG, RELEASE, VARIABLE
+from shortlist.serving.server.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Task
 from shortlist.spec.quantity import canonical_quantity
 
@@ -178,7 +179,7 @@ def _transformer(version: Version, cluster: Cluster) -> Object:
                 ],
                 "env": [
                     {"name": VARIABLE, "value": json.dumps(version.settings, sort_keys=True)},
-                    {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    *({"name": name, "value": value} for name, value in SERVER_ENVIRONMENT.items()),
                     *variables(cluster),
                 ],
                 "resources": resources(cluster.serving.model_copy(update={"gpus": 0})),

@@ -13,7 +13,7 @@ from shortlist.serving.export import signature
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.launch import check_repository
 from shortlist.serving.processes.program import Program
-from shortlist.serving.server.settings import ServerSettings
+from shortlist.serving.server.settings import SERVER_ENVIRONMENT, ServerSettings
 from shortlist.serving.triton.triton import TritonSocket, triton_program
 from shortlist.spec.serving import MOST_REPLICAS, Serving
 from shortlist.storage.artefacts import (
@@ -98,9 +98,7 @@ def _server(
         environment={
             # Other settings make another program.
             "SHORTLIST_CONFIGURATION": sha256(settings),
-            "PYTHONUNBUFFERED": "1",
-            # A server searches for one query at a time; OpenBLAS's other threads would wait for the next one, busily.
-            "OPENBLAS_NUM_THREADS": "1",
+            **SERVER_ENVIRONMENT,
         },
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +13,15 @@ from shortlist.features.feast_store_location import FeastStoreLocation, feast_st
 from shortlist.spec.runtime import AnyOnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
+
+SERVER_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "PYTHONUNBUFFERED": "1",
+    # A server searches for one query at a time; OpenBLAS's other threads would wait for the next one, busily.
+    "OPENBLAS_NUM_THREADS": "1",
+    # A scan of an index reads 8 000 small pages or 16 large ones; Linux gives large ones to who asks for them.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+"""Variables that every server is started with."""
 
 
 class ServerSettings(BaseModel):

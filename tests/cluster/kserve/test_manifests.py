@@ -21,6 +21,7 @@ from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, RELEASE_ANNOTATION,
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, sent_to, shares
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
 from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.serving.server.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving
 from shortlist.storage.storage_config import StorageConfig
@@ -266,3 +267,10 @@ def test_what_the_cluster_adds_is_no_change_and_what_somebody_changes_is() -> No
     assert holds(live, asked)
     live["transformer"]["containers"].append({"name": "extra"})
     assert not holds(live, asked)
+
+
+def test_a_server_in_a_pod_is_started_with_what_every_server_is() -> None:
+    (server, *_) = inference_service(version(), FULL)["spec"]["transformer"]["containers"]
+    told = {one["name"]: one.get("value") for one in server["env"]}
+    assert SERVER_ENVIRONMENT.items() <= told.items()
+    assert told["OPENBLAS_NUM_THREADS"] == "1"
