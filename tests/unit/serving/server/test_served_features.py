@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -22,9 +23,11 @@ from monitoring.windows.answered import answered
 from monitoring.windows.feature_sample import without_streamed
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.fit import fit
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.open_events import OpenList, StreamingPlan
 from shortlist.features.tiles import Tiles
+from shortlist.features.transform import Transformer
 from shortlist.serving.export.signature import FOLDER, NO_CODE, SECOND_OF_DAY, ListInput, Signature
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, prediction_schema
@@ -38,7 +41,10 @@ from shortlist.serving.server.settings import ServerSettings
 from shortlist.serving.server.snapshot import load_with_users
 from shortlist.serving.server.tensor_assembler import TensorAssembler
 from shortlist.serving.server.tensors import Tensor
+from shortlist.spec.data import Data
+from shortlist.spec.features import Features
 from shortlist.spec.monitoring import ServedFeaturesLimits
+from shortlist.spec.runtime import Runtime
 
 LAST = date(2026, 3, 9)
 STRICT = ServedFeaturesLimits(max_unequal=0.02, max_age="12h", min_rows=1)
@@ -47,9 +53,20 @@ Fault = Callable[[dict[str, Any]], None]
 
 
 def requests_of(
-    shop: Any, signature: Signature, snapshot: date = LAST, zone: str = "", fault: Fault | None = None, **columns: Any
-) -> pl.DataFrame:
-    """Return what a server logs of the rows of the last day, ten per request, with the views of a day's start."""
+    shop: Any, signature: Signature, snapshot: date = LAST, zone: str = "", fault: Fault | None = None,
+    together: int = 10, **columns: Any,
+) -> pl.DataFrame:  # fmt: skip
+    """Return what a server logs of the rows of the last day, ten per request, with the views of a day's start.
+
+    Args:
+        shop: Plan, views and log.
+        signature: What the model reads.
+        snapshot: The day.
+        zone: The server's; empty: the declared one.
+        fault: What spoils the snapshot.
+        together: Rows of a request that the server compares with each other: all of them, if it is sound.
+        columns: Further columns of the prediction log.
+    """
     plan = shop.plan
     if zone:
         clock = {**plan.declared.data.model_dump()["clock"], "timezone": zone}
@@ -64,7 +81,8 @@ def requests_of(
     told, features = [], []
     for start in range(0, 200, 10):
         rows = shop.rows(LAST)[start : start + 10]
-        tensors = assembler.tensors(day.columns(rows), tables, 10)
+        parts = [assembler.tensors(day.columns(one), tables, one.height) for one in rows.iter_slices(together)]
+        tensors = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
         features.append(UsedFeatures(tensors, moment.timestamp()).columns(signature))
         said = {name: rows[name].to_list() for name in logged_inputs(shop.plan.declared.data)}
         told.append({
@@ -105,6 +123,53 @@ def test_what_a_sound_server_logs_equals_the_feature_table(shop: Any, model: Pat
     assert {one.equal for one in found.columns.values()} == {200}
     assert {one.largest_difference for one in found.columns.values()} == {0.0}
     assert (found.problems, found.blocker) == ((), "")
+
+
+def slated(shop: Any, folder: Path) -> Any:
+    """Return a shop whose model reads where an item stands among the candidates of a request."""
+    declared = [
+        {"kind": "target", "key": "maker", "name": "maker_rate"},
+        {"kind": "slate", "feature": "maker_rate", "gives": ["rank", "share", "difference", "size"]},
+        {"kind": "slate", "column": "price"},
+    ]
+    data = Data.model_validate({**shop.plan.declared.data.model_dump(), "slate": {"gap_seconds": 3600}})
+    (folder / "log").symlink_to(shop.folder / "log")
+    fit(
+        data,
+        Features.model_validate({"columns": declared}),
+        None,
+        Runtime(engine="cpu"),
+        folder / "log",
+        folder / "fitted",
+    )
+    plan = Transformer.load(folder / "fitted", "cpu").plan
+    places = [place for value in plan.slates for place, _ in value.gives]
+    nothing = {"codes": (), "lists": (), "vectors": shop.signature.vectors[:1]}
+    signature = shop.signature.model_copy(update={"numbers": ("price", *places), **nothing})
+    return replace(shop, folder=folder, plan=plan, signature=signature)
+
+
+def test_candidates_that_were_compared_with_others_than_the_logged_ones_are_named(shop: Any, tmp_path: Path) -> None:
+    own = slated(shop, tmp_path)
+    files = ServedModelFiles(own.folder / "fitted", own.signature, own.folder)
+    views = PublishedViews(own.folder / "fitted/views", own.until)
+
+    def found(together: int) -> ServedFeatures:
+        requests = requests_of(own, own.signature, together=together)
+        return compare_served("shop", [requests], lambda version: files, views, STRICT, NOW)
+
+    sound, spoilt = found(10), found(5)
+    slates = {name for name in sound.columns if "_slate_" in name}
+    assert len(slates) >= 4 and {one.compared for one in sound.columns.values()} == {200}
+    assert {one.equal for one in sound.columns.values()} == {200} and sound.blocker == ""
+    # Half of the candidates at a time: every item stands among 5 where the log has 10.
+    unequal = {name for name, one in spoilt.columns.items() if one.equal < one.compared}
+    assert unequal and unequal <= slates
+    place = next(place for value in own.plan.slates for place, given in value.gives if given == "size")
+    size = spoilt.columns[place]
+    assert (size.equal, size.largest_difference) == (0, 5.0)
+    assert re.search(r"e\.g\. 5 served at .* where the table has 10;", size.reason)
+    assert "training is held" in spoilt.blocker
 
 
 def test_a_stale_snapshot_is_named_with_its_age(shop: Any, model: Path) -> None:
