@@ -122,6 +122,28 @@ def test_attention_is_a_softmax_over_the_events_there_are() -> None:
     np.testing.assert_allclose(found.detach().numpy(), [[weights @ [1.0, 3.0]], [0.0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", [[3, 0, 1, 4, 2], [0, 0], [4]], ids=str)
+def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengths: list[int]) -> None:
+    """Where shapes may not depend on the lengths, as in a compiled step or on a GPU, all places are computed."""
+    torch.manual_seed(5)
+    attention, rows = Attention(LAST, 3, (6,)).double(), len(lengths)
+    item, past = torch.randn(rows, 3).double(), torch.randn(rows, LAST, 3).double()
+    wanted_by = torch.randn(rows, 3).double()
+    length = torch.tensor(lengths, dtype=torch.float32)
+    there = torch.arange(LAST) < length.unsqueeze(1)
+    results = []
+    for forward in (lambda *given: attention(*given, length), lambda *given: attention._everywhere(*given, there)):
+        attention.zero_grad()
+        given = item.clone().requires_grad_(), past.clone().requires_grad_()
+        found = forward(*given)
+        (found * wanted_by).sum().backward()
+        gradients = [one.grad for one in (*given, *attention.parameters())]
+        results.append([found.detach(), *(one for one in gradients if one is not None)])
+    for few, every in zip(*results, strict=True):
+        torch.testing.assert_close(few, every, rtol=1e-12, atol=1e-12)
+    assert (results[0][2][~there] == 0).all()  # the gradient of places without an event
+
+
 def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
     features = [FeatureColumn(name="page", kind="id", size=5), *FEATURES]
     layout = Layout.of(features, (), Attended("past", "item_id"))
