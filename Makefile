@@ -246,7 +246,7 @@ bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make p
 bench-sessions: $(READY) ## what the lists of live sequences of a million users take, 5 and 50 events each
 	@$(BIN)/python -m benchmarks.sessions
 
-bench-attention: $(READY) ## what a history of 50 items costs a request of 500 candidates (a minute)
+bench-attention: $(READY) ## what a history of 50 items costs a request of 500 and of 1 000 candidates (two minutes)
 	@$(BIN)/python -m benchmarks.attention
 
 bench-soak: $(READY_TEST) $(READY_TRITON) ## 200 000 requests across promotions and rollbacks, none lost (several minutes)

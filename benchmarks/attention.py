@@ -1,15 +1,18 @@
-"""What a history costs a request: `din` against the DLRM beneath it, 500 candidates and 50 past items.
+"""What a history costs a request: `din` against the DLRM beneath it, 500 and 1 000 candidates and 50 past items.
 
-Both models read the same features but for the sequence. A request is read from its JSON, looked up, laid out and scored
-by the exported graph in ONNX Runtime, one thread; the two models take turns. Times are processor seconds of the thread,
-which other programs on the machine change little.
+Both models read the same features but for the sequence. A request is read from its JSON, looked up and laid out, and
+scored in two ways: by the exported graph in ONNX Runtime, one thread, in this process; and by a real Triton of each
+model, over shared memory as a server does. The two models take turns. Times are processor seconds of the thread, which
+other programs on the machine change little, and through Triton what a clock shows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,20 +30,22 @@ from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.table import build_table
 from shortlist.features.view_index import ViewIndex
 from shortlist.serving.export.onnx_session import session
+from shortlist.serving.export.repository import write_repository
 from shortlist.serving.export.signature import FOLDER, SCORE, Signature
 from shortlist.serving.server.day_assembler import DayAssembler
+from shortlist.serving.server.triton_client import TritonClient
+from shortlist.serving.triton.triton import running_triton
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
+from shortlist.spec.serving import Batching
 from shortlist.storage.tables import DayTable, DayTableWriter
 from shortlist.training.export import export, pack
 from shortlist.training.train import train
 
-CANDIDATES: Final = 500
+CANDIDATES: Final = (500, 1_000)
 PAST: Final = 50
 ROUNDS: Final = 1_000
-MOST: Final = 1.5
-"""Times the request without the sequence, at the 99th percentile."""
 _USERS, _ITEMS, _ROWS, _DAYS = 300, 5_000, 20_000, 4
 _START: Final = datetime(2026, 3, 2, tzinfo=UTC)
 DATA: Final = Data.model_validate(
@@ -86,8 +91,19 @@ def main() -> None:
             "dlrm": DLRMModel.model_validate(NETWORK),
             "din": DINModel.model_validate(NETWORK | {"history": "past", "target": "item_id_id"}),
         }
-        lines = timed({name: request_of(exported(name, model, folder), folder) for name, model in models.items()})
-    show(f"A request of {CANDIDATES} candidates, with and without {PAST} past items", lines)
+        graphs = {name: exported(name, model, folder) for name, model in models.items()}
+        lines: list[Line] = []
+        for count in CANDIDATES:
+            requests = {name: Request(model, folder, count) for name, model in graphs.items()}
+            in_process = {name: in_one_thread(graphs[name], request) for name, request in requests.items()}
+            lines += timed(in_process, f"request of {count}", time.thread_time, "cpu-ms")
+            with ExitStack() as running:
+                asked = {
+                    name: running.enter_context(through_triton(graphs[name], name, request))
+                    for name, request in requests.items()
+                }
+                lines += timed(asked, f"request of {count} through Triton", time.perf_counter, "ms")
+    show(f"A request with and without {PAST} past items", lines)
     record(lines)
 
 
@@ -123,44 +139,76 @@ def exported(kind: str, section: DLRMModel, folder: Path) -> Path:
     return out / "model"
 
 
-def request_of(model: Path, folder: Path) -> Callable[[], Any]:
-    """Return what answers a request of a user with a history for a model."""
-    plan = Preprocessing.load(model / Files.PREPROCESSING).plan
-    assembler = DayAssembler(plan, Signature.read(model / FOLDER), ViewIndex.read(folder / "fitted" / "views"))
-    graph, body = session(model / FOLDER), _body()
-    day = (_START + timedelta(days=_DAYS - 1)).date()
+class Request:
+    """What answers a request of a user with a history for a model: reads it, looks it up and lays it out."""
 
-    def answer() -> Any:
-        return graph.run([SCORE], dict(assembler.requested(body, None, CANDIDATES, day)))
+    def __init__(self, model: Path, folder: Path, candidates: int) -> None:
+        """Take a model folder, the folder that `prepared` wrote, and a number of candidates."""
+        plan = Preprocessing.load(model / Files.PREPROCESSING).plan
+        views = ViewIndex.read(folder / "fitted" / "views")
+        self._assembler = DayAssembler(plan, Signature.read(model / FOLDER), views)
+        self._body, self._candidates = _body(candidates), candidates
+        self._day = (_START + timedelta(days=_DAYS - 1)).date()
 
-    answer()
-    return answer
+    def tensors(self) -> dict[str, Any]:
+        """Return the inputs of the model."""
+        return dict(self._assembler.requested(self._body, None, self._candidates, self._day))
 
 
-def timed(requests: Mapping[str, Callable[[], Any]]) -> list[Line]:
-    """Return the milliseconds of requests that take turns, and their ratios."""
+def in_one_thread(model: Path, request: Request) -> Callable[[], Any]:
+    """Return what answers a request by the exported graph in this process."""
+    graph = session(model / FOLDER)
+    return lambda: graph.run([SCORE], request.tensors())
+
+
+@contextmanager
+def through_triton(model: Path, name: str, request: Request) -> Iterator[Callable[[], Any]]:
+    """Give what answers a request by a Triton of the model's own."""
+    with TemporaryDirectory() as scratch, asyncio.Runner() as loop:
+        write_repository(model / FOLDER, 1, Batching(), Path(scratch) / "repository")
+        with running_triton(Path(scratch) / "repository") as triton:
+            client = TritonClient(triton.http, name, 1)
+            yield lambda: loop.run(client.scores(request.tensors()))
+            loop.run(_closed(client))
+
+
+async def _closed(client: TritonClient) -> None:
+    client.close()
+
+
+def timed(requests: Mapping[str, Callable[[], Any]], what: str, clock: Callable[[], float], unit: str) -> list[Line]:
+    """Return how long requests take that take turns, in milliseconds, and their ratios.
+
+    Args:
+        requests: By model.
+        what: They are.
+        clock: Of seconds.
+        unit: Its unit, in the results.
+    """
     taken: dict[str, list[float]] = {name: [] for name in requests}
+    for answer in requests.values():
+        answer()
     for _ in range(ROUNDS):
         for name, answer in requests.items():
-            began = time.thread_time()
+            began = clock()
             answer()
-            taken[name].append((time.thread_time() - began) * 1_000)
+            taken[name].append((clock() - began) * 1_000)
     lines = []
     for share in (50, 99):
         without, attended = (float(np.percentile(taken[name], share)) for name in ("dlrm", "din"))
         said = f"without the sequence: {without:.2f}"
-        lines.append(Line("attention", f"request, p{share}", attended, "cpu-ms", said, attended / without))
+        lines.append(Line("attention", f"{what}, p{share}", attended, unit, said, attended / without))
     return lines
 
 
-def _body() -> bytes:
+def _body(candidates: int) -> bytes:
     random = np.random.default_rng(5)
     time_us = int((_START + timedelta(days=_DAYS - 1, hours=12)).timestamp() * 1e6)
     columns: dict[str, tuple[str, list[Any]]] = {
         "user_id": ("INT64", [7]),
-        "item_id": ("INT64", random.integers(0, _ITEMS, CANDIDATES).tolist()),
+        "item_id": ("INT64", random.integers(0, _ITEMS, candidates).tolist()),
         "page": ("BYTES", ["home"]),
-        "price": ("FP64", random.gamma(2.0, 10.0, CANDIDATES).tolist()),
+        "price": ("FP64", random.gamma(2.0, 10.0, candidates).tolist()),
         Columns.TIME: ("INT64", [time_us]),
     }
     inputs = [
