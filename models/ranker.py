@@ -65,6 +65,8 @@ class Outcome(NamedTuple):
     held_out: np.ndarray | None = None
     """Scores of the validation rows, in the table's order, by the model that had not learnt them; None where the final
     one has not either, or where they were not kept."""
+    held_out_further: Mapping[str, np.ndarray] = MappingProxyType({})
+    """Likewise of the further labels, by name, where they share a body."""
 
 
 SectionT = TypeVar("SectionT", bound=ModelSection)
@@ -94,6 +96,8 @@ class Ranker(ABC, Generic[SectionT]):
         self._record: TrainedModel | None = None
         self.held_out: np.ndarray | None = None
         """See `Outcome.held_out`; None for a model that was loaded."""
+        self.held_out_further: Mapping[str, np.ndarray] = {}
+        """See `Outcome.held_out_further`."""
         self.members: dict[str, MemberFiles] = {}
         """What `ModelSection.members` names, by name; empty before `fit`, and for a model that was loaded."""
         self._calibration: Calibration | None = None
@@ -163,7 +167,7 @@ class Ranker(ABC, Generic[SectionT]):
         outcome = self._fit(learning, runtime, on_epoch or (lambda line: None), champion)
         seconds = time.perf_counter() - start
         rows = learning.rows("train")
-        self.held_out = outcome.held_out
+        self.held_out, self.held_out_further = outcome.held_out, outcome.held_out_further
         self._record = TrainedModel(
             kind=self.kind, name=self.name, features=learning.features, params=self.section.model_dump(mode="json"),
             compared_as_baseline=self.section.compared_as_baseline,
@@ -250,6 +254,12 @@ class Ranker(ABC, Generic[SectionT]):
         frames = map(self.as_served, learning.frames("validation"))
         return np.concatenate([self._probabilities_of(frame) for frame in frames])
 
+    def _held_out_further(self, learning: LearningTable) -> dict[str, np.ndarray]:
+        """Return the scores of the further labels by name, as `_held_out` does, which must have been called."""
+        frames = map(self.as_served, learning.frames("validation"))
+        parts = [self._probabilities_of_further(frame) for frame in frames]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.section.labels}
+
     def predict_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
         """Return the probabilities of the further labels by name, as `predict` gives that of the label.
 
@@ -260,7 +270,10 @@ class Ranker(ABC, Generic[SectionT]):
         if self.heads or not frame.height:
             return {name: self.heads[name].predict(frame) if frame.height else np.empty(0, np.float32)
                     for name in self.record.labels}  # fmt: skip
-        found = self._further_log_odds(self.as_served(frame))
+        return self._probabilities_of_further(self.as_served(frame))
+
+    def _probabilities_of_further(self, frame: pl.DataFrame) -> dict[str, np.ndarray]:
+        found = self._further_log_odds(frame)
         for name, log_odds in found.items():
             if np.isnan(log_odds).any():
                 raise DivergedError(f"the {self.kind} model gives NaN for label '{name}'")

@@ -110,7 +110,6 @@ class EmbeddingSection(ObjectiveSection):
             return self
         learnt_alone = {
             f"objective: {self.objective}": self.objective != "pointwise",
-            "refit: true": self.refit,
             "compile: on": self.compile == "on",
         }
         for declared, refused in learnt_alone.items():

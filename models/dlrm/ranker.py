@@ -112,19 +112,20 @@ class EmbeddingRanker(Ranker[SectionT]):
                 together = DistributedTrainer(self._model, lessons, self._device, self._layout, learning, group)
                 history, best = together.run(loaders, on_epoch)
                 self._device = gather_to_rank_zero(self._model)
-            held_out = self._refit(learning, loading, best, slots, runtime.seed) if self.section.refit else None
+            held_out, further = None, {}
+            if self.section.refit:
+                held_out, further = self._held_out(learning), self._held_out_further(learning)
+                self._refit(learning, loading, best, slots, runtime.seed)
             admission = self._admission
         passes = len(history) + (best if self.section.refit else 0)
         return Outcome(
-            tuple(history), passes=passes, held_out=held_out, best=best, epochs=len(history),
+            tuple(history), passes=passes, held_out=held_out, held_out_further=further, best=best, epochs=len(history),
             hashed={} if admission is None else admission.occupancy(),
             cached_rows=slots,
         )  # fmt: skip
 
-    def _refit(
-        self, learning: LearningTable, loading: Loading, epochs: int, slots: int | None, seed: int
-    ) -> np.ndarray:
-        """Train from fresh weights on training and validation days; return the scores of those before they are learnt.
+    def _refit(self, learning: LearningTable, loading: Loading, epochs: int, slots: int | None, seed: int) -> None:
+        """Train from fresh weights on training and validation days.
 
         Args:
             learning: The days.
@@ -133,7 +134,6 @@ class EmbeddingRanker(Ranker[SectionT]):
             slots: Embedding rows on the device; None: all.
             seed: Of the first training: the fresh weights are the same.
         """
-        held_out = self._held_out(learning)
         every_day = learning.for_refit()
         torch.manual_seed(seed)
         table = drawn_table(self._layout, self.section.embedding_dim, slots, None)
@@ -144,7 +144,6 @@ class EmbeddingRanker(Ranker[SectionT]):
         options = step_options(self.section, self._device, every_day.rows("train") * epochs)
         batches = loading.loader(every_day.paths("train"), self.section.batch_size)
         Training(self._model, self.section, self._device, options, self._admission).repeat(batches, epochs)
-        return held_out
 
     def _warm_start_section(self, champion: Path | None) -> SectionT:
         """Return the section with the epochs of a warm start in place of those from scratch."""

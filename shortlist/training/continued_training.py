@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import polars as pl
 
+from models.heads import HEADS
 from models.inputs import split_of
 from models.ranker import IncompatibleModelError, Ranker
 from models.record import TrainedModel, read_record
@@ -93,6 +94,9 @@ class PreviousModel(NamedTuple):
         how = section.continuation
         assert how is not None
         ranker.check_earlier(self.record, section)
+        for label in section.labels:  # those with a model of their own, which went on for as long as it was worth it
+            if (head := self.folder / HEADS / label / Files.MODEL).exists():
+                ranker.check_earlier(read_record(head.parent), section)
         if how.learns_all_days:
             return table
         names = [feature.name for feature in self.record.features]

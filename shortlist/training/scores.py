@@ -98,6 +98,7 @@ def _scores_of(ranker: Ranker[Any], frame: pl.DataFrame, held_out: slice | None)
     models = {SCORE: ranker, **{score_column(name): head for name, head in ranker.heads.items()}}
     kept = {name: model.predict(frame) if model.held_out is None else model.held_out[held_out]
             for name, model in models.items()}  # fmt: skip
+    kept |= {score_column(name): scores[held_out] for name, scores in ranker.held_out_further.items()}
     return [pl.Series(name, one.astype(np.float32)) for name, one in kept.items()]
 
 

@@ -30,6 +30,7 @@ NETWORK = {
 MODELS: dict[str, dict[str, Any]] = {
     "grown_anew": {
         "kind": "xgboost", "features": [*CONTEXT, "item_rate"], "rounds": 40, "refit": True, "retrain": "refit",
+        "labels": ["long_view"],
     },
     "by_position": {"kind": "xgboost", "features": POSITION, "rounds": 100, **CONTINUED},
     "by_surface": {"kind": "lightgbm", "features": SURFACE, "rounds": 100, **CONTINUED},
@@ -40,7 +41,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "din": {"kind": "din", **NETWORK, "history": "taken", "target": "item_id_id"},
     "both": {"kind": "blend", "models": ["by_position", "by_surface"]},
     "line": {"kind": "logistic", "role": "candidate", "features": ["*"], "bins": [0], "l2": [1e-5]},
-    "popularity": {"kind": "popularity", "role": "baseline"},
+    "popularity": {"kind": "popularity", "role": "baseline", "labels": ["long_view"]},
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]
 MODES = {name: MODELS[name]["retrain"] for name in CANDIDATES if "retrain" in MODELS[name]}
@@ -58,12 +59,16 @@ def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     spec = copy.deepcopy(small_spec)
     past = {"kind": "sequence", "of": "item_id", "key": "user_id", "name": "taken", "last": 5, "min_rows": 150}
     spec["features"]["columns"].append(past)
+    spec["data"]["labels"] = {"long_view": {"column": "watch_seconds", "positive": {"at_least": 15}}}
     spec["models"] = MODELS
     # What is tested is that nothing on the way stops a kind; on so few rows models are weak and badly calibrated.
     spec["gates"] |= {
         "min_auc": 0.5, "max_log_loss": 2, "min_gain_over_baseline": 0, "min_gauc_gain": None, "metric": "auc",
         "max_calibration_error": 0.5, "max_rate_error": 1, "max_auc_drop": 0.1, "max_slice_auc_drop": 0.5,
         "parity_rows": 500, "confidence": 0.6,
+        "custom": {
+            "labels": {"min_auc": 0.5, "min_gain_over_baseline": -0.1, "max_auc_drop": 0.2, "max_rate_error": 1}
+        },
     }  # fmt: skip
     text, folder, found = yaml.safe_dump(spec), tmp_path_factory.mktemp("every-kind") / "runs", []
     for day in (12, 13):

@@ -15,7 +15,7 @@ from shortlist.spec.load import parse_spec
 VECTORS = ["text_vector", "image_vector"]
 NETWORK = {
     "kind": "din", "features": ["*_log", "*_rate", "surface_id", "device_id", "*_vector", "past_seconds_ago"],
-    "history": "past", "target": "item_id_id", "labels": ["like"],
+    "history": "past", "target": "item_id_id", "labels": ["like"], "refit": True,
     "vectors": {"of": [f"{one}_vector" for one in VECTORS]},
     "embedding_dim": 8, "epochs": 2, "batch_size": 512, "learning_rate": 0.003, "embedding_learning_rate": 0.03,
 }  # fmt: skip

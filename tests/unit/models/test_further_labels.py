@@ -28,6 +28,7 @@ TREES: dict[str, Any] = {"features": ("user_id", "item_id", "age", "text"), "rou
 SECTIONS: dict[str, dict[str, Any]] = {
     "shared bottom": {"kind": "dlrm", **NETWORK},
     "mmoe": {"kind": "dlrm", **NETWORK, "sharing": "mmoe", "experts": 3},
+    "network refitted": {"kind": "dlrm", **NETWORK, "refit": True, "calibration": "platt"},
     "dcn": {"kind": "dcn", **NETWORK, "sharing": "mmoe", "deep_mlp": (16,)},
     "wide_deep": {"kind": "wide_deep", **NETWORK},
     "finalnet": {"kind": "finalnet", **NETWORK},
@@ -106,7 +107,7 @@ def test_every_label_has_a_calibration_of_its_own(
         load_ranker(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["shared bottom", "xgboost refitted"])
+@pytest.mark.parametrize("name", ["shared bottom", "network refitted", "xgboost refitted"])
 def test_the_scores_file_holds_labels_and_scores_of_every_head(
     table: DayTable, runtime: Runtime, tmp_path: Path, name: str
 ) -> None:
@@ -122,6 +123,57 @@ def test_the_scores_file_holds_labels_and_scores_of_every_head(
         head = ranker.heads["like"].held_out
         assert head is not None
         np.testing.assert_allclose(validation["score_like"].to_numpy(), head, rtol=1e-6)
+    if name == "network refitted":  # likewise, of the same network before
+        before = ranker_of(name, refit=False)
+        before.fit(table, runtime)
+        rows = pl.concat([frame for day, frame in table.frames() if str(day) in table.notes["split"]["validation"]])
+        np.testing.assert_array_equal(validation["score_like"].to_numpy(), before.predict_further(rows)["like"])
+        now = pl.concat([frame for day, frame in table.frames() if str(day) in table.notes["split"]["test"]])
+        assert not np.array_equal(test["score_like"].to_numpy(), before.predict_further(now)["like"])
+
+
+def test_a_refitted_network_is_one_that_learnt_all_days_for_every_label(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame
+) -> None:
+    split = table.notes["split"]
+    learnt = {**split, "train": [*split["train"], *split["validation"]], "validation": split["test"], "test": []}
+    every_day = table.model_copy(update={"notes": {**table.notes, "split": learnt}})
+    refitted, at_once = (ranker_of("mmoe", epochs=1, refit=refit) for refit in (True, False))
+    refitted.fit(table, runtime)
+    at_once.fit(every_day, runtime)
+    np.testing.assert_array_equal(refitted.predict(test_rows), at_once.predict(test_rows))
+    np.testing.assert_array_equal(
+        refitted.predict_further(test_rows)["like"], at_once.predict_further(test_rows)["like"]
+    )
+
+
+def test_trees_of_every_label_are_grown_anew_as_many_as_its_own_were(
+    table: DayTable, runtime: Runtime, test_rows: pl.DataFrame, tmp_path: Path
+) -> None:
+    changed = {"refit": True, "retrain": "refit", "rounds": 60, "early_stopping_rounds": 3, "learning_rate": 0.3}
+    searched = ranker_of("xgboost", **changed)
+    searched.fit(table, runtime)
+    searched.save(tmp_path / "champion")
+    assert searched.record.rounds != searched.heads["like"].record.rounds
+    again = ranker_of("xgboost", **changed)
+    again.fit(table, runtime, champion=tmp_path / "champion")
+    assert again.heads["like"].record.rounds == searched.heads["like"].record.rounds
+    # The same days, the same trees, of both labels; and nothing was searched for.
+    np.testing.assert_array_equal(again.predict(test_rows), searched.predict(test_rows))
+    further = again.predict_further(test_rows)["like"]
+    np.testing.assert_array_equal(further, searched.predict_further(test_rows)["like"])
+    assert len(again.heads["like"].record.history) <= 1 < len(searched.heads["like"].record.history)
+    # A label that the earlier model did not have gets a search of its own, and what it learnt says so.
+    alone = ranker_of("xgboost", labels=(), **changed)
+    alone.fit(table, runtime)
+    alone.save(tmp_path / "alone")
+    added = ranker_of("xgboost", **changed)
+    added.fit(table, runtime, champion=tmp_path / "alone")
+    assert len(added.heads["like"].record.history) > 1
+    np.testing.assert_array_equal(added.predict_further(test_rows)["like"], further)
+    score(added, table, tmp_path / "scores")
+    validation = pl.read_parquet(tmp_path / "scores/scores.parquet").filter(pl.col("split") == "validation")
+    assert validation["learnt"].all()
 
 
 @pytest.mark.parametrize("name", ["shared bottom", "xgboost", "popularity"])
@@ -167,7 +219,6 @@ def test_an_expert_mixture_is_a_weighted_sum_of_experts() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"refit": True}, "refit: true is not for a network with further labels"),
         ({"compile": "on"}, "compile: on is not for a network with further labels"),
         (
             {"objective": "pairwise", "calibration": "platt"},
