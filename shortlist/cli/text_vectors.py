@@ -16,7 +16,7 @@ def text_vectors(
     key: Annotated[str, typer.Option(help="Column that names the item or user.")],
     column: Annotated[str, typer.Option(help="Column of the texts.")],
     model: Annotated[Path, typer.Option(help="ONNX file: texts in, shape (rows,) or (rows, 1); vectors out.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; texts that it knows already are not computed again.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
     batch_rows: Annotated[int, typer.Option(min=1, help="Texts that the model gets at once.")] = 256,
 ) -> None:
     """Write the vectors of a column's texts as a side table."""

@@ -13,6 +13,7 @@ from shortlist.contracts import DataError, ShortlistError
 from shortlist.data.layout import Layout
 from shortlist.data.log_rows import log_layout
 from shortlist.data.reading import FirstFile, first_file, read_blocks, rows_of
+from shortlist.data.side_tables import models_of
 from shortlist.data.sources import InputFile, log_files, side_files
 from shortlist.data.typed_rows import TypedRows
 from shortlist.spec.data import Data, FileSource, RowClock
@@ -82,7 +83,8 @@ class FileGroup(BaseModel):
             *self.files_of(data.source, location),
             *(file for side in sides for file in side_files(side, location)),
         ]
-        return {file.path for file in files}
+        models = models_of(data, location) if self.reads_side_tables else []
+        return {*(file.path for file in files), *models}
 
 
 def partition_files(data: Data, location: Path, runtime: Runtime, most: int) -> list[FileGroup]:

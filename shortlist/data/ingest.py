@@ -72,7 +72,7 @@ def ingest(
     with _inputs(data, location, out) as inputs, atomic_folder(out) as staging:
         writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
         with QuarantineWriter(staging / REJECTED) as rejected:
-            side = _ingest_side_tables(data, inputs.folder, staging, rejected, runtime)
+            side = _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime)
             read = _ingest_log(data, inputs, _WHOLE, writer, rejected, runtime, most_rows)
             check_has_rows(read.rows, inputs.place)
             live = append_collected(collected, read.base, writer, rejected) if collected else (0, 0)
@@ -102,7 +102,7 @@ def ingest_files(data: Data, location: Path, group: FileGroup, out: Path, runtim
         writer = DayTableWriter(staging, RAW_INDEX, runtime.chunk_rows)
         with QuarantineWriter(staging / REJECTED) as rejected:
             sides = group.reads_side_tables
-            side = _ingest_side_tables(data, inputs.folder, staging, rejected, runtime) if sides else {}
+            side = _ingest_side_tables(data, inputs.folder, location, staging, rejected, runtime) if sides else {}
             read = _ingest_log(data, inputs, group, writer, rejected, runtime, None)
         if read.base.schema is not None:
             read.base.tail.write_parquet(staging / TAIL)
@@ -172,11 +172,13 @@ def _inputs(data: Data, location: Path, out: Path) -> Iterator[_Inputs]:
 
 
 def _ingest_side_tables(
-    data: Data, location: Path, staging: Path, rejected: QuarantineWriter, runtime: Runtime
+    data: Data, files: Path, models: Path, staging: Path, rejected: QuarantineWriter, runtime: Runtime
 ) -> dict[str, dict[str, int]]:
     (staging / SIDE_FOLDER).mkdir()
     counts = {
-        table.name: ingest_side_table(table, data, location, side_path(staging, table), rejected, runtime.chunk_rows)
+        table.name: ingest_side_table(
+            table, data, files, models, side_path(staging, table), rejected, runtime.chunk_rows
+        )
         for table in data.side_tables
     }
     rejected.by_rule.clear()  # from here on it counts the rows of the log

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+
+import polars as pl
 
 from shortlist.contracts import Columns, DataError
 from shortlist.data.failures import split_failures
 from shortlist.data.layout import Layout
 from shortlist.data.quarantine import ParquetFileWriter, QuarantineWriter
 from shortlist.data.reading import read_blocks
-from shortlist.data.sources import side_files
+from shortlist.data.sources import embedding_model, side_files
+from shortlist.data.text_model import model_files
+from shortlist.data.text_vectors import BLOCK_ROWS, TextVectors
 from shortlist.data.typed_rows import TypedRows, broken_rows
 from shortlist.spec.data import Data, SideTable
 
@@ -23,14 +28,21 @@ def side_path(folder: Path, table: SideTable) -> Path:
 
 
 def ingest_side_table(
-    table: SideTable, data: Data, location: Path, path: Path, rejected: QuarantineWriter, rows_per_block: int
+    table: SideTable,
+    data: Data,
+    location: Path,
+    models: Path,
+    path: Path,
+    rejected: QuarantineWriter,
+    rows_per_block: int,
 ) -> dict[str, int]:
-    """Write a side table with its declared types; rows that do not parse are rejected.
+    """Write a side table with its declared types and computed columns; rows that do not parse are rejected.
 
     Args:
         table: What is declared.
         data: The spec's data section, for the key's type in the log and the rule on undeclared columns.
-        location: The data path given to the run.
+        location: Of the files: the data path given to the run, or that of a generated log.
+        models: The data path given to the run, where models of computed columns lie.
         path: Parquet file to write.
         rejected: Takes the rejected rows.
         rows_per_block: Rows held at once.
@@ -39,23 +51,23 @@ def ingest_side_table(
         raw_rows (rejected ones included) and rejected_rows.
 
     Raises:
-        DataError: The files are missing or unreadable, hold no rows, or are not what the spec declares.
+        DataError: The files are missing or unreadable, hold no rows, or are not what the spec declares; or a model
+            gives no vectors.
     """
     _check_key_type(table, data)
     layout = side_layout(table, data)
     typed, rows, rejected_before = TypedRows(layout), 0, rejected.rows
     writer: ParquetFileWriter | None = None
-    try:
-        for file, block in read_blocks(side_files(table, location), layout, rows_per_block):
+    with ExitStack() as stack:
+        computed = ComputedColumns(table, models, stack)
+        block_rows = computed.most_rows(rows_per_block)
+        for file, block in read_blocks(side_files(table, location), layout, block_rows):
             good, bad = split_failures(*typed.take(file, block))
-            good = good.drop(Columns.ROWS)
-            writer = writer or ParquetFileWriter(path, good.schema)
+            good = computed.added(good.drop(Columns.ROWS))
+            writer = writer or stack.enter_context(ParquetFileWriter(path, good.schema))
             writer.append(good)
             rejected.append(broken_rows(file, block).vstack(bad))
             rows += block.rows
-    finally:
-        if writer is not None:
-            writer.close()
     if not rows:
         raise DataError(f"{layout.table}: its files hold no rows")
     return {"raw_rows": rows, "rejected_rows": rejected.rows - rejected_before}
@@ -65,12 +77,57 @@ def side_layout(table: SideTable, data: Data) -> Layout:
     """Return what the spec says about the files of a side table."""
     return Layout(
         f"side table '{table.name}'",
-        table.columns,
+        table.file_columns,
         None,
         table.header,
         table.null_values,
         data.rules.undeclared_columns,
     )
+
+
+class ComputedColumns:
+    """The columns of a side table that are in no file: vectors of texts.
+
+    Args:
+        table: What is declared.
+        location: The data path given to the run; the models lie there.
+        stack: Closes what is opened.
+
+    Raises:
+        DataError: A model is not there.
+    """
+
+    def __init__(self, table: SideTable, location: Path, stack: ExitStack) -> None:
+        self._table = table
+        self._computed: dict[str, tuple[str, TextVectors]] = {}
+        for column in table.columns:
+            if column.embedding is not None:
+                vectors = TextVectors(embedding_model(column, location), column.embedding.batch_rows)
+                self._computed[column.name] = column.embedding.text, stack.enter_context(vectors)
+
+    def most_rows(self, rows_per_block: int) -> int:
+        """Return how many rows are held at once; vectors are wide."""
+        return min(rows_per_block, BLOCK_ROWS) if self._computed else rows_per_block
+
+    def added(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows with their computed columns.
+
+        Raises:
+            DataError: A model does not run, or gives no vectors.
+        """
+        keys = rows[self._table.key]
+        vectors = (of.of(rows[text], keys).alias(name) for name, (text, of) in self._computed.items())
+        return rows.with_columns(vectors)
+
+
+def models_of(data: Data, location: Path) -> list[Path]:
+    """Return the files of all models that compute columns.
+
+    Raises:
+        DataError: One is not there.
+    """
+    columns = [column for table in data.side_tables for column in table.columns if column.embedding is not None]
+    return [file for column in columns for file in model_files(embedding_model(column, location))]
 
 
 def _check_key_type(table: SideTable, data: Data) -> None:

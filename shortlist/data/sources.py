@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from shortlist.contracts import DataError, did_you_mean
-from shortlist.spec.data import FileFormat, FileSource, SideTable
+from shortlist.spec.data import Column, FileFormat, FileSource, SideTable
 
 Format = Literal["csv", "tsv", "jsonl", "parquet", "npz"]
 
@@ -56,6 +56,20 @@ def side_files(table: SideTable, location: Path) -> list[InputFile]:
     """Return the files of a side table in name order; raises as `log_files` does."""
     folder = location if location.is_dir() else _split(location)[0]
     return _find(folder, table.path, table.format)
+
+
+def embedding_model(column: Column, location: Path) -> Path:
+    """Return the file of the model that computes a column.
+
+    Raises:
+        DataError: It is not there.
+    """
+    assert column.embedding is not None
+    folder = location if location.is_dir() else _split(location)[0]
+    path = folder / column.embedding.model
+    if not path.is_file():
+        raise DataError(f"{path}: no such file{_near(path)}; wanted the model of column '{column.name}'")
+    return path
 
 
 def _find(folder: Path, pattern: str, declared: FileFormat) -> list[InputFile]:

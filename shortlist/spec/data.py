@@ -151,6 +151,18 @@ class GeneratedSource(Section):
 Source = Annotated[FileSource | GeneratedSource, Field(discriminator="kind")]
 
 
+class TextEmbedding(Section):
+    """Vectors of the texts of another column, by a model that the user gives."""
+
+    text: str
+    """Column of type `string` of the same side table."""
+    model: str = Field(min_length=1)
+    """ONNX file, relative to the data folder: texts in, shape (rows,) or (rows, 1), with the tokenizer in the graph;
+    vectors out. A text is computed once per machine and model."""
+    batch_rows: int = Field(default=256, ge=1, le=65_536)
+    """Texts that the model gets at once."""
+
+
 class Column(Section):
     """One column of a file."""
 
@@ -178,6 +190,8 @@ class Column(Section):
     """The only valid values."""
     known: Literal["before", "after"] = "before"
     """`after`: an outcome of the impression. It never becomes a feature of its own row, only of later days."""
+    embedding: TextEmbedding | None = None
+    """Of a `vector` column of a side table that is in no file: how it is computed from a column of texts."""
 
     @model_validator(mode="after")
     def _bounds_fit_the_type(self) -> Self:
@@ -187,6 +201,11 @@ class Column(Section):
             raise ValueError(f"'{self.name}' has allowed values but type '{self.type}'; they need integer or string")
         if self.format is not None and self.type != "date":
             raise ValueError(f"'{self.name}' has a format but type '{self.type}'; it needs date")
+        if self.embedding is not None and (self.type != "vector" or self.source is not None):
+            raise ValueError(
+                f"'{self.name}' has an embedding, so it is computed and read from no file; declare type: vector and no"
+                f" source (got type '{self.type}')"
+            )
         return self
 
     @property
@@ -278,6 +297,11 @@ class SideTable(Section):
     """Columns, the key among them."""
     min_coverage: Share = 0.5
     """The run stops when fewer of the log's rows than this find their key."""
+
+    @property
+    def file_columns(self) -> tuple[Column, ...]:
+        """Columns that the files hold; the others are computed."""
+        return tuple(column for column in self.columns if column.embedding is None)
 
 
 class Rules(Section):
@@ -571,6 +595,24 @@ class Data(Section):
             if clash:
                 raise ValueError(f"side table '{table.name}': column '{min(clash)}' is declared elsewhere already")
             taken |= set(own)
+            self._check_embeddings(table)
+        for column in self.columns:
+            if column.embedding is not None:
+                raise ValueError(
+                    f"'{column.name}' has an embedding, which only columns of side tables have: texts of users and"
+                    " items; move it there"
+                )
+
+    def _check_embeddings(self, table: SideTable) -> None:
+        texts = {column.name: column for column in table.columns if column.name != table.key}
+        for column in table.columns:
+            if column.embedding is None:
+                continue
+            where, text = f"side table '{table.name}': column '{column.name}': embedding.text", column.embedding.text
+            if text not in texts:
+                raise ValueError(f"{where}: '{text}' is no other column of the table{did_you_mean(text, texts)}")
+            if texts[text].type != "string":
+                raise ValueError(f"{where}: '{text}' is of type {texts[text].type}; wanted string")
 
     def _refuse_outcome(self, name: str, what: str) -> None:
         """Refuse a key that is known only after the impression: whatever it leads to would leak the outcome."""

@@ -13,8 +13,14 @@ from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
 from shortlist.contracts import DataError
-from shortlist.data import text_vectors
-from shortlist.data.text_vectors import VECTORS, write_text_vectors
+from shortlist.data import text_model, vector_cache
+from shortlist.data.digest import input_digest
+from shortlist.data.ingest import ingest
+from shortlist.data.text_vectors import VECTORS, TextVectors, write_text_vectors
+from shortlist.data.validate import validate
+from shortlist.spec.data import Data
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.objects import CACHE_VARIABLE
 
 WORDS = ["red", "shoe", "book"]
 
@@ -33,6 +39,12 @@ def word_counts(path: Path, nodes: list[Any] | None = None, inputs: list[Any] | 
     graph = helper.make_graph(nodes or counts, "words", given, answers)
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "text-vectors"
 
 
 @pytest.fixture
@@ -64,9 +76,10 @@ def test_only_new_texts_are_computed_and_a_new_model_computes_all(
     pl.concat([rows, pl.DataFrame({"item": [5], "title": ["red book"]})]).write_parquet(items)
     assert write_text_vectors(items, "item", "title", model, out).computed == 1
     assert vectors(out)[5] == [1, 0, 1]
-    monkeypatch.setattr(text_vectors, "_session", lambda model: pytest.fail("nothing is new"))
+    monkeypatch.setattr(text_model, "_session", lambda model: pytest.fail("nothing is new"))
     assert write_text_vectors(items, "item", "title", model, out).computed == 0
     monkeypatch.undo()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setitem(globals(), "WORDS", [*reversed(WORDS)])
     assert write_text_vectors(items, "item", "title", word_counts(tmp_path / "words.onnx"), out).computed == 3
     assert vectors(out)[5] == [1, 0, 1][::-1]
@@ -91,7 +104,7 @@ def test_a_vector_that_is_no_number_names_its_row(items: Path, tmp_path: Path) -
         helper.make_node("Unsqueeze", ["flat", "one"], ["vectors"]),
     ]
     model = word_counts(tmp_path / "nan.onnx", nodes, width=1)
-    with pytest.raises(DataError, match=r"nan\.onnx: the vector of 'title' of 'item' 1 is not finite"):
+    with pytest.raises(DataError, match=r"nan\.onnx: the vector of 'title' of 'item' [12] is not finite"):
         write_text_vectors(items, "item", "title", model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -105,7 +118,7 @@ def test_vectors_of_changing_width_are_refused(items: Path, tmp_path: Path) -> N
     model = word_counts(tmp_path / "square.onnx", nodes, width=None)
     more = pl.concat([pl.read_parquet(items), pl.DataFrame({"item": [5], "title": ["shoe"]})])
     more.write_parquet(items)
-    with pytest.raises(DataError, match=r"square\.onnx: vectors of 1 and of 2 numbers; wanted one length"):
+    with pytest.raises(DataError, match=r"square\.onnx: vectors of [12] and of [12] numbers; wanted one length"):
         write_text_vectors(items, "item", "title", model, tmp_path / "out", batch_rows=2)
 
 
@@ -143,3 +156,169 @@ def test_csv_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("item,title\na,red\nb,7\n")
     write_text_vectors(tmp_path / "items.csv", "item", "title", word_counts(tmp_path / "w.onnx"), tmp_path / "out")
     assert np.array(list(vectors(tmp_path / "out").values())).tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def many(texts: list[str | None]) -> tuple[pl.Series, pl.Series]:
+    return pl.Series("title", texts, dtype=pl.String), pl.Series("item", range(len(texts)))
+
+
+def test_a_text_is_computed_once_whatever_block_or_table_it_is_in(tmp_path: Path, cache: Path) -> None:
+    model = word_counts(tmp_path / "words.onnx")
+    with TextVectors(model, 2) as first:
+        assert first.of(*many([None, None])).to_list() == [None, None]
+        assert first.of(*many(["red", None, "book", "red"])).to_list() == [[1, 0, 0], None, [0, 0, 1], [1, 0, 0]]
+        assert first.of(*many(["book", "shoe", ""])).to_list() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
+        assert first.computed == 4
+    with TextVectors(model, 2) as second:
+        assert second.of(*many(["shoe", "red shoe"])).to_list() == [[0, 1, 0], [1, 1, 0]]
+        assert (second.computed, second.width) == (1, 3)
+    assert len(list(cache.glob("*.sqlite"))) == 1
+
+
+def test_vectors_that_nobody_asks_for_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = word_counts(tmp_path / "words.onnx")
+
+    def computed(*texts: str | None) -> int:
+        with TextVectors(model, 2) as vectors:
+            vectors.of(*many([*texts]))
+            return vectors.computed
+
+    monkeypatch.setattr(vector_cache.time, "time", lambda: 0.0)
+    assert computed("red", "book") == 2
+    monkeypatch.setattr(vector_cache.time, "time", lambda: 60 * 86_400.0)
+    assert computed("red") == 0
+    monkeypatch.setattr(vector_cache.time, "time", lambda: 100 * 86_400.0)  # "red" was wanted 40 days ago
+    assert computed() == 0
+    assert computed("red", "book") == 1
+
+
+def test_a_cache_that_is_no_cache_is_made_anew_and_one_without_room_says_so(tmp_path: Path, cache: Path) -> None:
+    model = word_counts(tmp_path / "words.onnx")
+    with TextVectors(model, 2) as vectors:
+        vectors.of(*many(["red"]))
+    (file,) = cache.glob("*.sqlite")
+    file.write_bytes(b"no database at all, and long enough to be looked at" * 100)
+    with TextVectors(model, 2) as vectors:
+        assert vectors.of(*many(["red"])).to_list() == [[1, 0, 0]]
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(
+        DataError, match=r"cache of vectors cannot be used: .*; delete the file, or let SHORTLIST_CACHE"
+    ):
+        TextVectors(model, 2)
+
+
+def test_weights_beside_the_model_are_part_of_it(tmp_path: Path) -> None:
+    from onnx import load
+
+    model = word_counts(tmp_path / "words.onnx")
+    whole = load(model)
+    weights = helper.make_tensor("weights", TensorProto.FLOAT, [3, 300], np.ones(900, np.float32).tobytes(), raw=True)
+    whole.graph.initializer.append(weights)
+    whole.graph.node[-1].output[0] = "counts"
+    whole.graph.node.append(helper.make_node("MatMul", ["counts", "weights"], ["vectors"]))
+    whole.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 300
+    save(whole, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    with TextVectors(model, 2) as vectors:
+        assert vectors.of(*many(["red shoe"])).to_list() == [[2.0] * 300]
+    (tmp_path / "weights.bin").write_bytes(np.full(900, 5, np.float32).tobytes())
+    with TextVectors(model, 2) as vectors:
+        assert vectors.of(*many(["red shoe"])).to_list() == [[10.0] * 300]
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(DataError, match=r"weights\.bin: no such file; words\.onnx keeps weights in it"):
+        TextVectors(model, 2)
+
+
+DATA: dict[str, Any] = {
+    "source": {"kind": "files", "path": "log.csv"},
+    "columns": [{"name": "item_id", "type": "integer"}, {"name": "clicked", "type": "integer"}],
+    "label": "clicked",
+    "clock": {"kind": "column", "column": "time", "unit": "iso"},
+    "rules": {"min_rows": 1},
+    "side_tables": [
+        {
+            "name": "items", "path": "items.csv", "key": "item_id",
+            "columns": [
+                {"name": "item_id", "type": "integer"},
+                {"name": "title_vector", "type": "vector", "embedding": {"text": "title", "model": "words.onnx"}},
+                {"name": "title", "type": "string"},
+            ],
+        }
+    ],
+    "split": {"warmup_days": 0, "validation_days": 1, "test_days": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    word_counts(folder / "words.onnx")
+    rows = [f"{1 + number % 3},{number % 2},2026-03-0{1 + number // 10}T10:00:{number % 10:02}" for number in range(30)]
+    (folder / "log.csv").write_text("item_id,clicked,time\n" + "\n".join(rows))
+    (folder / "items.csv").write_text("item_id,title\n1,red shoe\n2,book book\n3,\n")
+    return folder
+
+
+def test_a_column_of_a_side_table_is_computed_while_it_is_read(shop: Path, tmp_path: Path) -> None:
+    data, runtime = Data.model_validate(DATA), Runtime(engine="cpu")
+    ingest(data, shop, tmp_path / "raw", runtime)
+    validate(data, tmp_path / "raw", tmp_path / "valid", tmp_path / "quarantine", runtime, None)
+    found = pl.read_parquet(tmp_path / "valid/side/items.parquet")
+    assert found.schema["title_vector"] == pl.List(pl.Float32)
+    assert dict(found.select("item_id", "title_vector").iter_rows()) == {1: [1, 1, 0], 2: [0, 0, 2], 3: None}
+
+
+def test_another_model_is_another_input(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data.model_validate(DATA)
+    before = input_digest(data, shop)
+    assert before == input_digest(data, shop)
+    monkeypatch.setitem(globals(), "WORDS", [*reversed(WORDS)])
+    word_counts(shop / "words.onnx")
+    assert before != input_digest(data, shop)
+    (shop / "words.onnx").unlink()
+    with pytest.raises(DataError, match=r"words\.onnx: no such file; .*wanted the model of column 'title_vector'"):
+        input_digest(data, shop)
+
+
+def test_a_model_that_gives_no_numbers_stops_the_run(shop: Path, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("StringSplit", ["text"], ["words", "numbers"], delimiter=" "),
+        helper.make_node("Constant", [], ["one"], value_ints=[1]),
+        helper.make_node("Cast", ["numbers"], ["length"], to=TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["two"], value_float=2.0),
+        helper.make_node("Sub", ["length", "two"], ["less"]),
+        helper.make_node("Div", ["less", "less"], ["flat"]),
+        helper.make_node("Unsqueeze", ["flat", "one"], ["vectors"]),
+    ]
+    word_counts(shop / "words.onnx", nodes, width=1)
+    with pytest.raises(DataError, match=r"words\.onnx: the vector of 'title' of 'item_id' [12] is not finite"):
+        ingest(Data.model_validate(DATA), shop, tmp_path / "raw", Runtime(engine="cpu"))
+    assert not (tmp_path / "raw").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"type": "string"}, "'title_vector' has an embedding, so it is computed and read from no file"),
+        ({"source": "vector"}, "declare type: vector and no source"),
+        (
+            {"embedding": {"text": "titel", "model": "m"}},
+            "'titel' is no other column of the table; did you mean 'title'\\?",
+        ),
+        ({"embedding": {"text": "item_id", "model": "m"}}, "'item_id' is no other column of the table"),
+        ({"embedding": {"text": "title", "model": ""}}, "at least 1 character"),
+    ],
+)
+def test_an_embedding_that_cannot_be_computed_is_refused(column: dict[str, Any], message: str) -> None:
+    (table,) = DATA["side_tables"]
+    first, computed, text = table["columns"]
+    changed = {**table, "columns": [first, {**computed, **column}, text]}
+    with pytest.raises(ValueError, match=message):
+        Data.model_validate({**DATA, "side_tables": [changed]})
+
+
+def test_the_log_itself_has_no_embeddings() -> None:
+    (table,) = DATA["side_tables"]
+    with pytest.raises(ValueError, match=r"'title_vector' has an embedding, which only columns of side tables have"):
+        Data.model_validate({**DATA, "columns": [*DATA["columns"], table["columns"][1]], "side_tables": []})
