@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import urllib.request
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from benchmarks import harm
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.rollout.local.stack import Stack
@@ -35,6 +37,21 @@ def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly
     assert (evidence.requests.failed_stable, evidence.requests.failed_canary) == (0, 0)
     # Nothing is missing but what the server says it dropped: the rest was written when there was room again.
     assert 50 < evidence.requests.lost <= dropped(live) - before
+
+
+def test_a_slow_disk_costs_no_answer(stack_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short form of one of the faults of `make soak`."""
+    monkeypatch.setattr(harm, "SLOW_SECONDS", 6.0)
+    rollouts = harm.Rollouts(stack_up.deployer, stack_up.world.spec_file, stack_up.world.runs, (1, 2))
+    faults = harm.Harm(stack_up.deployer, rollouts, Random(0))
+    with stack_up.visited() as story:
+        stack_up.until(lambda: int(story.users.ledger.answered.sum()) > 10, "nobody is answered")
+        before = int(story.users.ledger.answered.sum())
+        faults.kinds["slow disk"]()
+        assert int(story.users.ledger.answered.sum()) > before, "nobody was answered meanwhile"
+        faults.wait_ready()
+    asked = story.users.ledger.frame()
+    assert asked.filter(asked["status"] != 200).to_dicts() == []
 
 
 def test_without_traffic_nothing_is_ever_promoted(stack_up: Any) -> None:

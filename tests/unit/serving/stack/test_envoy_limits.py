@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import grpc
@@ -95,6 +95,37 @@ def test_an_encoding_that_nobody_knows_is_the_clients_mistake(envoy: int, encodi
 def test_a_silent_connection_is_closed(envoy: int) -> None:
     with closing(socket.create_connection(("127.0.0.1", envoy), timeout=60)) as line:
         assert line.recv(1) == b""
+
+
+def is_open(line: socket.socket) -> bool:
+    """Whether the other side has not closed a connection within a while; who closes, does so at once."""
+    line.settimeout(0.2)
+    try:
+        return line.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_a_connection_beyond_the_most_is_closed_and_the_others_stay(tmp_path: Path) -> None:
+    most = 16
+    with running_envoy(tmp_path / "envoy", *free_ports(2), Serving(limits=Limits(max_connections=most))) as port:
+        time.sleep(1)  # the connection by which the Envoy was tried is over
+        with ExitStack() as lines:
+
+            def connect() -> socket.socket:
+                return lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+
+            first, *others = (connect() for _ in range(most))
+            assert is_open(first) and is_open(others[-1])
+            assert not is_open(connect())
+            first.close()
+            deadline = time.monotonic() + 60
+            while not is_open(connect()):
+                assert time.monotonic() < deadline
+            assert not is_open(connect())
+            assert all(is_open(one) for one in others)
 
 
 def test_over_grpc_refusals_have_the_codes_of_the_clients_mistakes(envoy: int) -> None:
