@@ -53,7 +53,7 @@ def start(folder: Path, now: int) -> tuple[float, int]:
     """Return the processor seconds until everything is counted, and how many events were read."""
     server = counts(folder)
     began = time.process_time()
-    server.look()
+    server.poll()
     spent = time.process_time() - began
     # The requests that come next are of now: what they no longer need is forgotten, as in a server that answers.
     server._tiles.advance(now)

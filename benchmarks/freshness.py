@@ -213,7 +213,7 @@ def killed_servers(folder: Path, logs: Path, kills: int, seed: int) -> Killed:
 async def _counts_of_a_start(folder: Path, logs: Path) -> tuple[int, int]:
     """Return the rows, and the positive ones, of the user that a server which starts now counts."""
     parts = server(folder, logs)
-    counts_of(parts).look()
+    counts_of(parts).poll()
     later = int((time.time() + 60) * 1e6)
     inputs = parts.service.inputs.read([*tensors(1, [2]), Tensor(Columns.TIME, "INT64", (1,), np.array([later]))], 0)
     found = counts_of(parts).columns(inputs)
@@ -337,7 +337,7 @@ def events_per_cpu_second(folder: Path, logs: Path, events: int, candidates: int
     for first in range(0, requests, 100):
         for waiting in [counts.append(one) for one in drawn[first : first + 100]]:
             waiting.result(60)
-    counts.look()
+    counts.poll()
     counts.columns(read)
     spent = time.process_time() - began
     assert counts.counted == requests * candidates + len(clicked), counts.counted

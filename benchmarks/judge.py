@@ -141,15 +141,15 @@ def sequential_against_repeated(rollouts: int = 20_000, users: int = 2_000, look
     return lines
 
 
-def write_logs(places: ServingPaths) -> None:
+def write_logs(paths: ServingPaths) -> None:
     """Write what Envoy, two servers and users would have written of 200 000 requests with 20 items each."""
     generator, users = np.random.default_rng(2), 20_000
     user, step = generator.integers(0, users, REQUESTS), np.arange(REQUESTS) * 4 // REQUESTS
     canary = generator.random(users)[user] < np.array(POLICY.steps)[step] / 100
-    places.logs.mkdir(parents=True)
+    paths.logs.mkdir(parents=True)
     line = {"time": "2026-11-21T03:34:00.123456Z", "rollout": "r", "path": "/v2/models/demo/infer", "version": "3"}
     rest = {"protocol": "HTTP/1.1", "status": 200, "grpc": None, "flags": None}
-    with (places.logs / ACCESS_LOGS[0]).open("wb") as file:
+    with (paths.logs / ACCESS_LOGS[0]).open("wb") as file:
         for number in range(REQUESTS):
             track = "canary" if canary[number] else "stable"
             own = {"id": f"request-{number:032d}", "user": f"user-{user[number]}", "track": track}
@@ -159,11 +159,11 @@ def write_logs(places: ServingPaths) -> None:
     for track in ("stable", "canary"):
         chosen = np.flatnonzero(canary == (track == "canary"))
         for part, rows in enumerate(np.array_split(chosen, 200)):
-            _write_parts(places, track, part, rows, user[rows], step[rows], generator)
+            _write_parts(paths, track, part, rows, user[rows], step[rows], generator)
 
 
 def _write_parts(
-    places: ServingPaths, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
+    paths: ServingPaths, track: str, part: int, rows: Any, user: Any, step: Any, generator: np.random.Generator
 ) -> None:
     scores = generator.beta(2, 5, (rows.size, 20)).astype(np.float32)
     common = {
@@ -184,8 +184,8 @@ def _write_parts(
         for one, best, label in zip(asked, scores.argmax(axis=1), generator.random(rows.size) < 0.3, strict=True)
     ]
     for folder, schema, lines in (
-        (places.predictions / track, prediction_schema(LOG), asked),
-        (places.outcomes / track, outcome_schema(pa.int64()), shown),
+        (paths.predictions / track, prediction_schema(LOG), asked),
+        (paths.outcomes / track, outcome_schema(pa.int64()), shown),
     ):
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(lines, schema=schema), folder / PART.format(number=part))
@@ -194,14 +194,14 @@ def _write_parts(
 def reading() -> list[Line]:
     """Return how fast evidence is read and judged."""
     with TemporaryDirectory() as scratch:
-        places = ServingPaths.of(Path(scratch), "demo")
-        write_logs(places)
-        log = AccessLog(places.logs / ACCESS_LOGS[0])
+        paths = ServingPaths.of(Path(scratch), "demo")
+        write_logs(paths)
+        log = AccessLog(paths.logs / ACCESS_LOGS[0])
         found: list[int] = []
         lines = seconds(lambda: found.extend(len(of_rollout(part, "r")) for part in log.read()))
         assert sum(found) == REQUESTS, f"{sum(found)} of {REQUESTS} lines"
         before = _resident_mib()
-        reader = EvidenceReader(places, "r", len(POLICY.steps), kpi=KPI())
+        reader = EvidenceReader(paths, "r", len(POLICY.steps), kpi=KPI())
         poll, again = seconds(reader.poll), seconds(reader.poll)
         snapshot = min(seconds(reader.snapshot) for _ in range(5))
         evidence = reader.snapshot()

@@ -157,7 +157,7 @@ class Arrivals:
         found.add([Asked(*each) for each in said["asked"]], seconds)
 
     def _server_seconds(self) -> float:
-        programs = stack_supervisor(self._stack.places, self._stack.record).processes().values()
+        programs = stack_supervisor(self._stack.paths, self._stack.record).processes().values()
         pids = [each.pid for each in programs if each.pid is not None]
         every = {each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
         return sum(sum(each.cpu_times()[:2]) for each in every)

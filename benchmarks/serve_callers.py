@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.serve_world import CANDIDATES, Question, World
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.signature import FOLDER
 from shortlist.serving.paths import ServingPaths
@@ -36,8 +36,8 @@ WARM: Final = 3
 @contextmanager
 def served(world: World, kind: str, release: Path | None = None) -> Iterator[Stack]:
     """Give a stack that serves a model to everybody, with what is released with it, if anything."""
-    places = ServingPaths.of(world.folder / f"runs-{kind}", world.spec.name)
-    stack = Stack.up(places, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
+    paths = ServingPaths.of(world.folder / f"runs-{kind}", world.spec.name)
+    stack = Stack.up(paths, world.spec.name, world.spec.serving, world.spec.runtime.online_store, world.spec.name)
     try:
         model = world.models[kind]
         deployment = Deployment(

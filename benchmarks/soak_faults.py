@@ -147,8 +147,8 @@ def soak(folder: Path, replicas: int, seconds: float, rate: float, seed: int) ->
     spec = _with_replicas(small_spec(1), replicas)
     spec_file = folder / "soak.yaml"
     spec_file.write_text(yaml.safe_dump(spec.model_dump(mode="json")), encoding="utf-8")
-    origin = RunContext(name=spec.name, stores=str(existing(runs).stores))
-    deployer = LocalDeployer(origin, spec.serving, spec.gates, spec.runtime)
+    context = RunContext(name=spec.name, stores=str(existing(runs).stores))
+    deployer = LocalDeployer(context, spec.serving, spec.gates, spec.runtime)
     stack = _served(deployer)
     try:
         log = Path(read_json(existing(runs).stores / "feast" / spec.name / SERVING)["log"])

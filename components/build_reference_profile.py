@@ -20,7 +20,7 @@ def build_reference_profile(
     reference: dsl.Output[dsl.Dataset],
     ensembles: dsl.Input[dsl.Model] = None,
 ) -> None:
-    """Freeze the distributions of the training data, and every candidate's scores and quality on its test days."""
+    """Build the distributions of the training data, and every candidate's scores and quality on its test days."""
     from pathlib import Path
 
     from monitoring.reference.reference import build_reference

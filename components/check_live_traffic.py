@@ -1,4 +1,4 @@
-"""Kubeflow wrapper of monitoring.monitoring_job: one look at live traffic, and what it leads to."""
+"""Kubeflow wrapper of monitoring.monitoring_job: one check of live traffic, and what it leads to."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from components.image import PIPELINE_IMAGE
 @dsl.component(base_image=PIPELINE_IMAGE, install_kfp_package=False)
 def check_live_traffic(
     name: str, monitoring: str, gates: str, serving: str, stores: str, code: str, decision: dsl.Output[dsl.Artifact]
-) -> NamedTuple("Look", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
+) -> NamedTuple("Check", [("Output", bool), ("cause", dict)]):  # type: ignore[valid-type]
     """Judge new windows, decide, tell people, draw pages; return whether to retrain, which one of many callers is told.
 
     The answer is named Output because kfp.local resolves no other name in a condition.

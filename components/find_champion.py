@@ -67,7 +67,7 @@ def find_champion(
         rows, limits = Data.model_validate_json(data), Gates.model_validate_json(gates)
         collected, now = CollectedRows.newest(rows, stores, name), freshness_moment(rows, began)
         read = [data, features, gates, serving, runtime, code, now, log["location"], collected]
-        standing = champion_cache_key(context, found, read)
+        cache_key = champion_cache_key(context, found, read)
     first = [model.text for model in found.models if not model.members]
     parts = (context.cause.until, now, list(limits.slices), limits.skew_rows)
-    return (first, *standing, found.previous, collected, *parts, began.isoformat(timespec="milliseconds"), this.json)
+    return (first, *cache_key, found.previous, collected, *parts, began.isoformat(timespec="milliseconds"), this.json)

@@ -37,7 +37,7 @@ def train_ensembles(
     from shortlist.spec.serving import Serving
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import step
-    from shortlist.training.ensembles import Made, train_ensembles
+    from shortlist.training.ensembles import FeatureFolders, train_ensembles
     from shortlist.training.training import RunContext
 
     with step("train_ensembles") as this:
@@ -49,7 +49,7 @@ def train_ensembles(
         )  # fmt: skip
         why = TrainingTrigger.parse(cause)
         context = RunContext(name=name, stores=stores, input_digest=log["digest"], code=code, cause=why)
-        made = Made(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
-        done = train_ensembles(declared, made, sections, context, Path(ensembles.path))
+        folders = FeatureFolders(Path(valid_log.path), Path(fitted.path), Path(table.path), members)
+        done = train_ensembles(declared, folders, sections, context, Path(ensembles.path))
     ensembles.metadata["step"] = this.record
     return done

@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.fuzz.cases import MODEL
 from benchmarks.fuzz.world import FuzzWorld
-from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.envoy import CLUSTERS_FILE, ROUTES_FILE, bootstrap, envoy_program, is_ready
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.rollout.local.routes import clusters, routes

@@ -12,7 +12,7 @@ COPY requirements/lock/run.txt requirements/lock/cluster.txt requirements/lock/
 # the lock's are of the default index, and the build for CPUs comes from an index of its own, which gives pip the hash.
 RUN pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" "$(grep -m1 '^torch==' requirements/run.txt)" \
     && pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/run.txt -r requirements/lock/cluster.txt
-# What proves a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place.
+# What validates a model before it is served: Triton with its Python backend, which needs numpy 1 and so its own place.
 COPY requirements/lock/triton.txt requirements/lock/
 RUN python -m venv /opt/triton \
     && /opt/triton/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/lock/triton.txt

@@ -25,7 +25,7 @@ class RetrainBlocker(NamedTuple):
 def retrain_blocker(
     newest: WindowReport, retrainings: Sequence[Retraining], policy: RetrainPolicy
 ) -> RetrainBlocker | None:
-    """Return the first obstacle to a training for the newest window; None when it may start.
+    """Return the first thing that holds a training for the newest window; None when it may start.
 
     Args:
         newest: The newest window.

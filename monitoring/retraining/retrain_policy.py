@@ -173,8 +173,8 @@ def _answer(case: _Case, held: str) -> tuple[RetrainAction, tuple[str, ...]]:
         return "hold", said
     if held:
         return "hold", (held, *said)
-    if obstacle := retrain_blocker(case.newest, case.retrainings, case.policy):
-        return obstacle.action, (obstacle.reason, *said)
+    if blocker := retrain_blocker(case.newest, case.retrainings, case.policy):
+        return blocker.action, (blocker.reason, *said)
     return "retrain", said
 
 

@@ -9,13 +9,14 @@ import numpy.typing as npt
 import polars as pl
 
 from monitoring.windows.answered import ROWS
-from monitoring.windows.known_columns import empty_as_null, type_of
+from monitoring.windows.known_columns import empty_as_null
 from monitoring.windows.live_rows import Unfold
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.open_counts import open_places
 from shortlist.features.plan import Plan
 from shortlist.features.slates import SLATE
+from shortlist.recommending.candidate_columns import type_of
 from shortlist.serving.export.encoding import padded
 from shortlist.serving.export.signature import CODES, NO_CODE, NUMBERS, Signature
 from shortlist.serving.log.logs import FEATURE_COLUMNS, logged_inputs, logged_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,14 +18,6 @@ OWN: Final = ("request_id", "row", Columns.USER, "version", "track", "score", Co
 SLATE_SIZE: Final = "slate size"
 """Candidates of the request, or rows of the slate, that a row belongs to; no declared column can be named so."""
 
-_TYPES: Final[Mapping[str, pl.DataType]] = {
-    "integer": pl.Int64(),
-    "hex": pl.Int64(),
-    "number": pl.Float64(),
-    "string": pl.String(),
-    "date": pl.Date(),
-}
-
 
 def log_columns(data: Data) -> dict[str, Column]:
     """Return the log's columns that are known before the impression, by name: no label, no ids of rows, no vectors."""
@@ -37,13 +28,6 @@ def log_columns(data: Data) -> dict[str, Column]:
 def side_columns(table: SideTable) -> list[str]:
     """Return the columns that a side table adds."""
     return [column.name for column in table.columns if _is_known(column) and column.name not in (table.key, *OWN)]
-
-
-def type_of(column: Column) -> pl.DataType:
-    """Return the type of a column in the valid log."""
-    if column.type == "tags":
-        return pl.List(pl.Int64() if column.tag_type == "integer" else pl.String())
-    return _TYPES[column.type]
 
 
 def with_side_columns(rows: pl.DataFrame, data: Data, log: Path) -> pl.DataFrame:

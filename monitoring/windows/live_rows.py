@@ -9,8 +9,9 @@ import numpy.typing as npt
 import polars as pl
 
 from monitoring.windows.answered import REQUEST, ROWS, weight
-from monitoring.windows.known_columns import SLATE_SIZE, log_columns, type_of
+from monitoring.windows.known_columns import SLATE_SIZE, log_columns
 from shortlist.contracts import Columns, label_column, score_column
+from shortlist.recommending.candidate_columns import type_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data
 

@@ -51,10 +51,10 @@ def live_folders(stores: str, spec: str, batches: Sequence[Batch]) -> ServingPat
         ShortlistError: The object store is unavailable or refuses.
     """
     storage = StorageConfig.parse(stores)
-    places = ServingPaths.of(storage.runs, spec)
+    paths = ServingPaths.of(storage.runs, spec)
     if not storage.has_remote_log:
-        return places
-    objects, mirrored = open_object_store(storage), places.mirror
+        return paths
+    objects, mirrored = open_object_store(storage), paths.mirror
     newest = max((batch.answered_to for batch in batches if batch.answered_to), default=None)
     since = None if newest is None else (newest - _SHIPPED_WITHIN).date()
     mirror(objects, log_key(spec, "predictions"), mirrored.predictions, since)

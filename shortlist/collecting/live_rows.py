@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from monitoring.windows.answered import REQUEST, ROWS, weight
-from monitoring.windows.known_columns import empty_as_null, type_of
+from monitoring.windows.known_columns import empty_as_null
 from monitoring.windows.live_rows import Ints, Unfold
 from shortlist.collecting.live_labels import Labels
 from shortlist.collecting.live_log import LINE, PART
@@ -17,6 +17,7 @@ from shortlist.contracts import Columns
 from shortlist.data.clock import event_days
 from shortlist.data.collected import ANSWERED
 from shortlist.features.hashing import codes_of
+from shortlist.recommending.candidate_columns import type_of
 from shortlist.serving.log.logs import logged_name
 from shortlist.spec.data import Data, EventClock
 

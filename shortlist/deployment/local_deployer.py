@@ -106,7 +106,7 @@ class LocalDeployer(Deployer):
         route = stack.record.route
         if route is None:
             return ""
-        sources = stack.places.versions / f"v{route.stable}" / RELEASE / SOURCES
+        sources = stack.paths.versions / f"v{route.stable}" / RELEASE / SOURCES
         context = released_section(sources).context if sources.is_dir() else None
         data = StackConnection(self.context, stack).declared_data(route.stable)
         return example_requests(stack.url, self.name, data, self.context.log_folder(), context)

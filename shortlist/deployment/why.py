@@ -44,13 +44,13 @@ class ServedVersion:
     signature: Signature
 
     @classmethod
-    def open(cls, places: ServingPaths, version: int) -> ServedVersion:
+    def open(cls, paths: ServingPaths, version: int) -> ServedVersion:
         """Return the files of a version.
 
         Raises:
             ShortlistError: They are gone, or the version brought no candidates.
         """
-        folder = places.versions / f"v{version}"
+        folder = paths.versions / f"v{version}"
         if not (folder / RELEASE).is_dir():
             raise ShortlistError(
                 f"{folder / RELEASE}: missing; version {version} is not deployed here any more. Deploy it again to see"
@@ -82,32 +82,32 @@ class ServedVersion:
         return open_release(self.release(digest, place), self.data)
 
 
-def find_slate(places: ServingPaths, request_id: str) -> dict[str, Any]:
+def find_slate(paths: ServingPaths, request_id: str) -> dict[str, Any]:
     """Return a slate's row of the prediction log.
 
     Raises:
         ShortlistError: There is none, or the request brought its candidates.
     """
-    for path in reversed(parts(places.predictions)):
+    for path in reversed(parts(paths.predictions)):
         version = _version_of(path, request_id)
         if version is not None:
-            declared = ServedVersion.open(places, version).data
+            declared = ServedVersion.open(paths, version).data
             rows = read_parts([path], prediction_schema(declared)).filter(pl.col("request_id") == request_id)
             row = rows.with_columns(pl.col("items").list.len().fill_null(0).alias(ROWS)).to_dicts()[0]
             if row["slate:sources"] is None:
                 raise ShortlistError(f"request '{request_id}' brought its candidates; only slates have stages")
             return row | {_FRAME: rows}
     raise ShortlistError(
-        f"{places.predictions}: no answer to request '{request_id}' is logged. It may not be written yet, or"
+        f"{paths.predictions}: no answer to request '{request_id}' is logged. It may not be written yet, or"
         " serving.log.sampling left it out"
     )
 
 
-def explain(places: ServingPaths, request_id: str, store: FeastStoreLocation | None = None) -> Iterator[str]:
+def explain(paths: ServingPaths, request_id: str, store: FeastStoreLocation | None = None) -> Iterator[str]:
     """Give the lines about a slate: what every stage did, what was used, and whether it comes out the same again.
 
     Args:
-        places: Where the spec's log and versions are.
+        paths: Where the spec's log and versions are.
         request_id: Of the slate.
         store: Where refreshed releases are kept; None: there are none.
 
@@ -115,11 +115,11 @@ def explain(places: ServingPaths, request_id: str, store: FeastStoreLocation | N
         ShortlistError: It is not logged, or the files of its version are gone or were changed.
         IntegrityError: Likewise.
     """
-    row = find_slate(places, request_id)
-    version = ServedVersion.open(places, row["version"])
+    row = find_slate(paths, request_id)
+    version = ServedVersion.open(paths, row["version"])
     stages = version.recommender(row["slate:release"], store)
     yield from _stages(row, stages)
-    yield from _places(row)
+    yield from _paths(row)
     yield from _features(row, version.signature)
     yield from _digests(version, stages)
     yield from _again(row, version, stages)
@@ -156,7 +156,7 @@ def _stages(row: Mapping[str, Any], stages: Recommender) -> Iterator[str]:
     yield f"  ordering   {' > '.join(steps)}; {drawn}; {row['slate:without_value']} without a value"
 
 
-def _places(row: Mapping[str, Any]) -> Iterator[str]:
+def _paths(row: Mapping[str, Any]) -> Iterator[str]:
     yield "  place  item  source  score  value  propensity"
     columns = (row["items"], *(row[f"slate:{name}"] for name in ("sources", "values", "propensities")))
     for place, (item, source, value, propensity) in enumerate(zip(*columns, strict=True), 1):

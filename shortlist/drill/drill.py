@@ -82,8 +82,8 @@ class _Loop:
         self.world = DrillWorld(spec, runs / "world")
         self.state = RunsFolder.open(runs)
         self.days: list[Day] = []
-        self._origin = RunContext(name=spec.name, stores=str(self.state.stores))
-        self.deployer = LocalDeployer(self._origin, spec.serving, spec.gates, spec.runtime, spec.data.labels)
+        self._context = RunContext(name=spec.name, stores=str(self.state.stores))
+        self.deployer = LocalDeployer(self._context, spec.serving, spec.gates, spec.runtime, spec.data.labels)
         self.users = DrillUsers(self.deployer, self.world, TRAIN_DAYS)
         sections = spec.monitoring, spec.gates.slices, spec.serving.log.sampling
         self.watch = MonitoringJob(spec.name, str(self.state.stores), *sections)
@@ -116,9 +116,9 @@ class _Loop:
             self.users.ask(oldest)
         newest = self.users.next_day - 1
         learning = [drift.from_day for drift in self.world.drifts if WANTED[drift.kind] == "retrain"]
-        look = self._by_graph if learning and newest >= learning[0] else self._by_hand
+        step = self._by_graph if learning and newest >= learning[0] else self._by_hand
         with self.users.during_rollouts():
-            day = look(newest)
+            day = step(newest)
         *earlier, _ = self.watch.monitoring_store.reports(newest=newest - oldest + 1)
         self.days += [Day(oldest + at, report, None) for at, report in enumerate(earlier)]
         self.days.append(day)
@@ -142,7 +142,7 @@ class _Loop:
         self._wait_for_outcomes()
         store = self.watch.monitoring_store
         before = {one.key for one in store.retrainings()}
-        served, champion = self._published_fit(), self._origin.tracker.registry.version_of("champion")
+        served, champion = self._published_fit(), self._context.tracker.registry.version_of("champion")
         run_monitoring_locally(self._spec, None, self._runs)
         decision = self.watch.newest_decision()
         assert decision is not None and champion is not None
@@ -167,7 +167,7 @@ class _Loop:
     def compare(self, change: ChangeOfChampion, days: frozenset[date]) -> tuple[float, float]:
         """Return the AUC of a promoted model and of the one before on some days, each with what it served with."""
         with TemporaryDirectory(prefix="shortlist-drill-") as scratch:
-            registry = self._origin.tracker.registry
+            registry = self._context.tracker.registry
             fits = {change.promoted: change.promoted_fit, change.frozen: change.frozen_fit}
             models = {
                 version: ServedModel(registry.fetch(version, Path(scratch) / str(version)).folder, fitted)

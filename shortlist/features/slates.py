@@ -41,7 +41,7 @@ class SlateValue:
         return tuple(self.value.meta.root_names())
 
 
-def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
+def slate_statistics(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
     """Return where every row stands among the rows of its slate.
 
     Args:
@@ -52,7 +52,7 @@ def standing(values: Floats, slates: Numbers | None) -> dict[Given, Floats]:
         `rank`: 1 and the rows of greater value. `share`: of the slate's sum; NaN where that is 0. `difference`: to the
         mean of those that have a value. `size`: rows of the slate. All but the size are NaN for a null value.
 
-    >>> standing(np.array([3.0, 1.0, 3.0, np.nan]), None)["rank"].tolist()
+    >>> slate_statistics(np.array([3.0, 1.0, 3.0, np.nan]), None)["rank"].tolist()
     [1.0, 3.0, 1.0, nan]
     """
     rows = len(values)
@@ -97,7 +97,7 @@ def slate_features(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Num
     Args:
         rows: Looked-up rows with the places that the values read.
         values: At least one.
-        slates: See `standing`.
+        slates: See `slate_statistics`.
     """
     asked = [
         one.value.cast(pl.Float32).cast(pl.Float64).fill_null(np.nan).alias(str(at)) for at, one in enumerate(values)
@@ -105,7 +105,7 @@ def slate_features(rows: pl.DataFrame, values: Sequence[SlateValue], slates: Num
     numbers = rows.select(asked)
     found: dict[str, Floats] = {}
     for at, one in enumerate(values):
-        stands = standing(numbers[str(at)].to_numpy(), slates)
+        stands = slate_statistics(numbers[str(at)].to_numpy(), slates)
         found |= {place: stands[what] for place, what in one.gives}
     return found
 

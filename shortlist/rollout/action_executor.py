@@ -26,8 +26,8 @@ from shortlist.rollout.actions import (
     VerifyServedFiles,
 )
 from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError
 
@@ -60,7 +60,7 @@ class ActionExecutor:
             VerifyCandidate: self._verify,
             EnsureServing: self._ensure_serving,
             StartServers: self._serve,
-            LoadTestCandidate: self._prove,
+            LoadTestCandidate: self._load_test,
             VerifyServedFiles: self._verify_served_files,
             SetTrafficSplit: self._send,
             RouteAllTraffic: self._send_all,
@@ -110,7 +110,7 @@ class ActionExecutor:
         with nullcontext() if self._insists else self._interruption.interruptible():
             self._tools.fleet.wait_ready(action.version)
 
-    def _prove(self, _: LoadTestCandidate) -> None:
+    def _load_test(self, _: LoadTestCandidate) -> None:
         with self._interruption.interruptible():
             reasons = self._tools.load_test(self._deployment(self._state.candidate))
         if reasons:

@@ -112,12 +112,12 @@ def resume_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     The servers may have been stopped together with the old one.
     """
     former = () if state.former is None else (EnsureServing(state.former), StartServers(state.former))
-    standing = (*former, StartServers(state.candidate))
+    serving = (*former, StartServers(state.candidate))
     match state.phase:
         case Phase.LOAD_TESTING:
-            return standing
+            return serving
         case Phase.SHIFTING | Phase.WATCHING:
-            return (*standing, VerifyServedFiles(), SetTrafficSplit(state.percent, state.step))
+            return (*serving, VerifyServedFiles(), SetTrafficSplit(state.percent, state.step))
         case Phase.DRAINING:
             return (StartServers(state.candidate), RouteAllTraffic(state.candidate), SetChampionAlias(state.candidate))
         case _:
@@ -128,8 +128,8 @@ def _rollback_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
     if state.reached is Phase.VERIFYING:
         return ()
     if state.former is None:  # from promoting on the registry may call it champion: one that nobody gets is none
-        crown = (SetChampionAlias(None),) if state.reached in {Phase.PROMOTING, Phase.DRAINING} else ()
-        return (RemoveRoute(), *crown, StopServers(state.candidate))
+        alias = (SetChampionAlias(None),) if state.reached in {Phase.PROMOTING, Phase.DRAINING} else ()
+        return (RemoveRoute(), *alias, StopServers(state.candidate))
     if state.reached in {Phase.STARTING, Phase.LOAD_TESTING}:  # no user ever got it: the route is not touched
         return (EnsureServing(state.former), StopServers(state.candidate))
     away = (RouteAllTraffic(state.former), DrainRequests(), StopServers(state.candidate))
@@ -140,8 +140,8 @@ def _rollback_actions(state: RolloutState) -> tuple[RolloutAction, ...]:
 
 
 def _starting(state: RolloutState) -> tuple[RolloutAction, ...]:
-    standing = () if state.former is None else (EnsureServing(state.former),)
-    return (*standing, VerifyCandidate(), StartServers(state.candidate))
+    serving = () if state.former is None else (EnsureServing(state.former),)
+    return (*serving, VerifyCandidate(), StartServers(state.candidate))
 
 
 def _promoting(state: RolloutState) -> tuple[RolloutAction, ...]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from shortlist.contracts import Files
 from shortlist.evaluation.blessing import verify_blessing
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Models
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.rollouts import RolloutError
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.storage_config import StorageConfig

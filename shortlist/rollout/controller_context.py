@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shortlist.rollout.candidates import blessed_version, registered_version
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, LoadTester, Models, Observer
 from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.record import RolloutRecord
 from shortlist.storage.storage_config import StorageConfig
 

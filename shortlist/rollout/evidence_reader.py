@@ -48,7 +48,7 @@ class EvidenceReader:
 
     def __init__(
         self,
-        places: ServingPaths,
+        paths: ServingPaths,
         rollout: str,
         steps: int,
         kpi: KPI,
@@ -60,7 +60,7 @@ class EvidenceReader:
         """Prepare to read; nothing is opened yet.
 
         Args:
-            places: Where the logs are.
+            paths: Where the logs are.
             rollout: Its id.
             steps: How many it has.
             kpi: What is counted.
@@ -70,14 +70,14 @@ class EvidenceReader:
             guarded: Further labels that are counted as it is, by name.
         """
         self._rollout, self._steps, self._sampled = rollout, steps, sampled
-        self._access = access or [AccessLog(places.logs / name) for name in ACCESS_LOGS]
+        self._access = access or [AccessLog(paths.logs / name) for name in ACCESS_LOGS]
         self._predictions = PartReader(
-            places.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
+            paths.predictions, _PREDICTIONS, "rollout", lambda ids: (ids == rollout).any(), since
         )
         outcomes = ("request_id", "row", "label")
         labels = guarded or {}
         self._outcomes = PartReader(
-            places.outcomes,
+            paths.outcomes,
             outcomes,
             "request_id",
             lambda ids: self._join.knows(ids.hash()),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation, Requests
 from shortlist.tracking.registry import Alias, RegisteredModel
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 from shortlist.contracts import Files
 from shortlist.features.feast_store_location import FeastStoreLocation, spec_feast_store_location
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet import Fleet, Observer
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.record import RolloutRecord
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.validation.live_load_test import live_load_failures

@@ -146,9 +146,9 @@ def _answer(client: socket.socket, environment: Mapping[str, str], threads: str)
         client.settimeout(_SECONDS_TO_ASK)
         header, streams, *_ = socket.recv_fds(client, NUMBER.size, 3)
         request = Request(**json.loads(receive(client, NUMBER.unpack(header)[0])))
-        obstacle = threads or _difference(request, environment)
-        if obstacle:
-            sys.stdout.write(f"This step is a fresh process: {obstacle}.\n")
+        reason = threads or _difference(request, environment)
+        if reason:
+            sys.stdout.write(f"This step is a fresh process: {reason}.\n")
             sys.stdout.flush()
             client.sendall(NUMBER.pack(DECLINED))
             os._exit(0)

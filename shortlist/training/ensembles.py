@@ -33,8 +33,8 @@ class EnsembleArtefact(NamedTuple):
     """Name, kind, role and MLflow run of the model, and the names of its members."""
 
 
-class Made(NamedTuple):
-    """What was made before, for every ensemble the same."""
+class FeatureFolders(NamedTuple):
+    """What earlier steps left: log, fitted features, table, and every member."""
 
     valid_log: Path
     fitted: Path
@@ -45,7 +45,7 @@ class Made(NamedTuple):
 
 def train_ensembles(
     models: Sequence[str],
-    made: Made,
+    folders: FeatureFolders,
     sections: tuple[Gates, Serving, Runtime],
     context: RunContext,
     out: Path,
@@ -54,7 +54,7 @@ def train_ensembles(
 
     Args:
         models: All that are declared, each a text (`models.base.DeclaredModel`); those without members are left out.
-        made: What earlier steps left.
+        folders: What earlier steps left.
         sections: Of the spec.
         context: Spec, stores, log, code and cause.
         out: Folder to write; `ensemble_artefacts` reads it.
@@ -67,9 +67,9 @@ def train_ensembles(
             continue
         folder = out / declared.name
         model, scores, validation = (folder / part for part in ("model", "scores", "export_validation"))
-        members = {name: made.members[name] for name in declared.members}
-        done = train_and_track(declared, runtime, context, made.fitted, made.table, model, scores, members)
-        validate_export(model, scores, made.valid_log, made.fitted, limits, serving, runtime.seed, validation)
+        members = {name: folders.members[name] for name in declared.members}
+        done = train_and_track(declared, runtime, context, folders.fitted, folders.table, model, scores, members)
+        validate_export(model, scores, folders.valid_log, folders.fitted, limits, serving, runtime.seed, validation)
         trained.append(
             {
                 "model": declared.name, "kind": declared.kind, "role": declared.role, "mlflow_run": done.run,

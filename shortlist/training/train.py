@@ -57,7 +57,7 @@ def load_ranker(folder: Path) -> Ranker[Any]:
 
 def train(  # noqa: PLR0913, PLR0917 - what a training needs
     kind: str, section: ModelSection | None, table: DayTable, runtime: Runtime, out_model: Path, out_scores: Path,
-    champion: Path | None = None, spread: DistributedLaunch | None = None, name: str = "",
+    champion: Path | None = None, launch: DistributedLaunch | None = None, name: str = "",
     members: Mapping[str, MemberFiles] = MappingProxyType({}),
 ) -> TrainedModel:  # fmt: skip
     """Train a model, write its folder, and write the scores of validation and test days into another.
@@ -70,7 +70,7 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
         out_model: Model folder to write.
         out_scores: Folder that gets `scores.parquet`.
         champion: Folder of a model of the same kind and features to start from.
-        spread: The processes that train it together; None: this one does.
+        launch: The processes that train it together; None: this one does.
         name: What the user calls it; empty: as its kind.
         members: The models that it is made of, by name.
 
@@ -79,13 +79,13 @@ def train(  # noqa: PLR0913, PLR0917 - what a training needs
     """
     found = ranker_class(kind)
     section = section or found.section_type(kind=kind)
-    if spread is None:
+    if launch is None:
         ranker = found(section, name)
         ranker.fit(table, runtime, champion=champion, members=members)
         ranker.save(out_model)
     else:
-        job = Job.of(kind, section, table, runtime, champion, spread.world, name)
-        spread.run(job.model_copy(update={"wait_seconds": spread.wait_seconds}), out_model)
+        job = Job.of(kind, section, table, runtime, champion, launch.world, name)
+        launch.run(job.model_copy(update={"wait_seconds": launch.wait_seconds}), out_model)
         ranker = load_ranker(out_model)
         if section.calibration != "none":
             ranker.calibrate(table)

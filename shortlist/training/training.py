@@ -121,52 +121,52 @@ def train_and_track(
     """
     section = kind_of(model.kind).section.model_validate(model.section)
     started = datetime.now(UTC)
-    made = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, file_digests(table), started)
+    features = FeatureArtifacts(DayTable.open(table, Files.TABLE), fitted, file_digests(table), started)
     try:
-        record, continued = _train(model, section, runtime, context, made, out_model, out_scores, members)
+        record, continued = _train(model, section, runtime, context, features, out_model, out_scores, members)
     except DivergedError as reason:
         note(f"{model.name} is held: {reason}")
-        record = _leave_unusable(model, section, runtime, made, str(reason), out_model, out_scores)
-        return TrackedRun(_track(model, section, context, made, record, None, out_model), "")
+        record = _leave_unusable(model, section, runtime, features, str(reason), out_model, out_scores)
+        return TrackedRun(_track(model, section, context, features, record, None, out_model), "")
     for feature, found in record.hashed.items():
         if (warning := found.warning(feature)) is not None:
             note(warning)
     pack(out_model, fitted)
     if section.role == "candidate":
         export(out_model, context.name)
-    run = _track(model, section, context, made, record, continued, out_model)
+    run = _track(model, section, context, features, record, continued, out_model)
     return TrackedRun(run, str(continued) if continued else "")
 
 
 def _track(
-    model: DeclaredModel, section: ModelSection, context: RunContext, made: FeatureArtifacts, record: TrainedModel,
+    model: DeclaredModel, section: ModelSection, context: RunContext, features: FeatureArtifacts, record: TrainedModel,
     continued: ContinuedFrom | None, out_model: Path,
 ) -> str:  # fmt: skip
     """Write a training and its files to MLflow; return the run's id."""
     lineage = Lineage(
         spec_digest=digest(section),
-        data_digest=f"{context.input_digest}/{made.table_digest}",
-        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(made.table).model_dump().items() if days},
+        data_digest=f"{context.input_digest}/{features.table_digest}",
+        days={part: f"{days[0]}..{days[-1]}" for part, days in split_of(features.table).model_dump().items() if days},
         code_version=context.code,
         git_commit=git_commit(),
         cause=context.cause,
         continued=continued,
     )
-    datasets = tracked_datasets(made.table, made.digests, context.name)
-    with TemporaryDirectory() as plots, servable_model(out_model, made.fitted, made.table) as servable:
+    datasets = tracked_datasets(features.table, features.digests, context.name)
+    with TemporaryDirectory() as plots, servable_model(out_model, features.fitted, features.table) as servable:
         write_plots(training_plots(record.model_dump(mode="json")), Path(plots))
-        details = TrainingDetails(started=made.started, datasets=datasets, servable=servable)
+        details = TrainingDetails(started=features.started, datasets=datasets, servable=servable)
         return context.tracker.log_training(
             out_model, model.kind, record.params, record.history, lineage, Path(plots), model.name, details
         )
 
 
 def _leave_unusable(
-    model: DeclaredModel, section: ModelSection, runtime: Runtime, made: FeatureArtifacts, reason: str,
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, features: FeatureArtifacts, reason: str,
     out_model: Path, out_scores: Path,
 ) -> TrainedModel:  # fmt: skip
     """Leave a candidate without weights and scores: the gates hold it for the reason, and the run goes on."""
-    split = split_of(made.table)
+    split = split_of(features.table)
     record = TrainedModel(
         kind=model.kind, name=model.name, features=(), params=section.model_dump(mode="json"), base_rate=0.0,
         train_days=tuple(map(str, split.train)), validation_days=tuple(map(str, split.validation)),
@@ -186,29 +186,29 @@ def _train(
     section: ModelSection,
     runtime: Runtime,
     context: RunContext,
-    made: FeatureArtifacts,
+    features: FeatureArtifacts,
     out_model: Path,
     out_scores: Path,
     members: Mapping[str, MemberFiles],
 ) -> tuple[TrainedModel, ContinuedFrom | None]:
     """Go on from the earlier model where it fits, else start from scratch and say why."""
     kind, name, outputs = model.kind, model.name, (out_model, out_scores)
-    spread = distributed_launch_for(name, model.cluster, context.stores)
+    launch = distributed_launch_for(name, model.cluster, context.stores)
     if model.earlier and section.continuation is not None:
         try:
             with PreviousModel.fetched(model.earlier, context.tracker) as begun:
-                days_left_to_train = begun.days_left_to_train(section, ranker_class(kind), made.table, made.fitted)
-                with checkpoint_to(_place(model, section, runtime, context, made, model.earlier)):
-                    record = train(kind, section, days_left_to_train, runtime, *outputs, begun.folder, spread, name)
+                days_left = begun.days_left_to_train(section, ranker_class(kind), features.table, features.fitted)
+                with checkpoint_to(_place(model, section, runtime, context, features, model.earlier)):
+                    record = train(kind, section, days_left, runtime, *outputs, begun.folder, launch, name)
                 return record, begun.describe(section, record)
         except IncompatibleModelError as reason:
             note(f"{name} was trained from scratch: {reason}")
-    with checkpoint_to(_place(model, section, runtime, context, made, "")):
-        return train(kind, section, made.table, runtime, *outputs, spread=spread, name=name, members=members), None
+    with checkpoint_to(_place(model, section, runtime, context, features, "")):
+        return train(kind, section, features.table, runtime, *outputs, launch=launch, name=name, members=members), None
 
 
 def _place(
-    model: DeclaredModel, section: ModelSection, runtime: Runtime, context: RunContext, made: FeatureArtifacts,
+    model: DeclaredModel, section: ModelSection, runtime: Runtime, context: RunContext, features: FeatureArtifacts,
     earlier: str,
 ) -> CheckpointLocation:  # fmt: skip
     """Return where this very training leaves checkpoints: a retried step finds its own and no other's."""
@@ -217,7 +217,7 @@ def _place(
         section.model_dump_json(),
         runtime.seed,
         runtime.engine,
-        made.table_digest,
+        features.table_digest,
         context.code,
         earlier,
     ]

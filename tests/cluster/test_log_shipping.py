@@ -325,7 +325,7 @@ def test_a_mirror_says_that_the_store_is_away(store: Store, s3: Any, tmp_path: P
         mirror(objects, KEY, tmp_path / "mirror")
 
 
-def live_traffic(places: ServingPaths) -> None:
+def live_traffic(paths: ServingPaths) -> None:
     """Two servers and a web server write two days: unordered, doubled, late, one part of each torn."""
     answers, outcomes = prediction_schema(DATA), outcome_schema(pa.int64())
     for pod in (1, 2):
@@ -340,14 +340,14 @@ def live_traffic(places: ServingPaths) -> None:
                 }
                 for number in range(20)
             ]  # fmt: skip
-            put(places.predictions / f"v3-{pod}", answers, rows)
+            put(paths.predictions / f"v3-{pod}", answers, rows)
             told = [
                 {"time": row["time"] + MINUTES, "request_id": row["request_id"], "row": place, "label": place}
                 for row in rows
                 for place in (0, 1)
             ]  # fmt: skip
-            put(places.outcomes / "web", outcomes, [*told, *told[:3]])
-    for folder in (places.predictions / "v3-1", places.outcomes / "web"):
+            put(paths.outcomes / "web", outcomes, [*told, *told[:3]])
+    for folder in (paths.predictions / "v3-1", paths.outcomes / "web"):
         (folder / PART.format(number=99)).write_bytes(b"torn")
 
 
@@ -358,18 +358,18 @@ def put(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
 
 
 def test_windows_of_the_object_store_are_those_of_local_files(s3: Any, tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path / "runs", "shop")
-    live_traffic(places)
-    for kind, folder in (("predictions", places.predictions), ("outcomes", places.outcomes)):
+    paths = ServingPaths.of(tmp_path / "runs", "shop")
+    live_traffic(paths)
+    for kind, folder in (("predictions", paths.predictions), ("outcomes", paths.outcomes)):
         objects = open_object_store(StorageConfig(objects=s3.url))
         LogShipper(folder, objects, f"logs/shop/{kind}", "pod", 3600.0).ship()
     stores = StorageConfig(folder=tmp_path / "elsewhere" / "stores", objects=s3.url, log_in_objects=True)
     mirrored = live_logs(stores, "shop")
-    assert mirrored != places
+    assert mirrored != paths
     schema = prediction_schema(DATA)
     for folder in (mirrored.predictions, mirrored.outcomes):
         assert len(parts(folder)) > 8
-    here, there = windows_of(places), windows_of(mirrored)
+    here, there = windows_of(paths), windows_of(mirrored)
     assert (here.find().mature, len(here.find().mature)) == (there.find().mature, 3)
     for span in here.find().mature:
         one, other = here.read(span), there.read(span)
@@ -387,14 +387,14 @@ def test_without_an_object_store_windows_are_read_where_servers_wrote_them(tmp_p
 
 
 def test_a_stack_on_this_machine_brings_its_logs_to_the_object_store(s3: Any, tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path / "runs", "shop")
+    paths = ServingPaths.of(tmp_path / "runs", "shop")
     try:
-        Stack.up(places, "shop", Serving(), SQLiteOnline(), "shop", log_objects=s3.url)
-        write(places.predictions / "v3-17-1", "a")
-        write(places.outcomes / "web", "b")
+        Stack.up(paths, "shop", Serving(), SQLiteOnline(), "shop", log_objects=s3.url)
+        write(paths.predictions / "v3-17-1", "a")
+        write(paths.outcomes / "web", "b")
         until(lambda: len(keys_of(s3)) == 2)
     finally:
-        stopped = stop_stack(places)
+        stopped = stop_stack(paths)
     assert {"shipper-predictions", "shipper-outcomes"} <= set(stopped)
     assert ["outcomes" in key for key in keys_of(s3)] == [True, False]
 
@@ -420,9 +420,9 @@ def test_pages_are_put_where_people_find_them_and_stay_here_while_the_store_is_a
     assert why.startswith("Pages stay on this machine: ")
 
 
-def windows_of(places: ServingPaths) -> Windows:
+def windows_of(paths: ServingPaths) -> Windows:
     settings = Monitoring.model_validate({"window": {"maturity_hours": 1.0}})
-    return Windows(places, DATA, Path("unused"), settings, NOON + timedelta(days=30))
+    return Windows(paths, DATA, Path("unused"), settings, NOON + timedelta(days=30))
 
 
 def as_numbers(window: LiveWindow) -> tuple[Any, ...]:

@@ -59,10 +59,10 @@ class Shipped(Shop):
     def ship(self) -> None:
         objects = open_object_store(self.storage)
         for kind in KINDS:
-            folder = self.places.root / kind
+            folder = self.paths.root / kind
             LogShipper(folder, objects, log_key("shop", kind), "pod-1", keep_seconds=3_600).ship()
             shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self.places.mirror.root, ignore_errors=True)  # another machine collects
+        shutil.rmtree(self.paths.mirror.root, ignore_errors=True)  # another machine collects
 
     def valid_log(self, name: str, **rules: Any) -> Path:
         """Read the log itself and what was collected, as the graphs' steps do."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from shortlist.rollout.checks import Health
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.api import INFERENCE_SERVICE, KubernetesAPI
 from shortlist.rollout.kserve.errors import ClusterError, ConflictError
 from shortlist.rollout.kserve.manifests import Version, inference_service
@@ -25,7 +26,6 @@ from shortlist.rollout.kserve.published import model_key, publish, release_key, 
 from shortlist.rollout.kserve.route_writer import ACCEPTED_SECONDS, RouteWriter
 from shortlist.rollout.kserve.routing import http_route, sent_to, service_of
 from shortlist.rollout.kserve.settings import server_settings
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError

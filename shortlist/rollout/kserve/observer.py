@@ -110,7 +110,7 @@ class KubeObserver:
         objects: Where the logs of predictions and outcomes are.
         prometheus: Knows what the gateway counted.
         record: The rollout.
-        places: Of the spec on this machine; copies of the logs are kept there.
+        paths: Of the spec on this machine; copies of the logs are kept there.
         sampling: Share of answers that the prediction log keeps.
         settled_seconds: Age of rows in the log that are counted; also the wait, at the end, for the last of them.
     """
@@ -121,18 +121,18 @@ class KubeObserver:
         objects: ObjectStore,
         prometheus: Prometheus,
         record: RolloutRecord,
-        places: ServingPaths,
+        paths: ServingPaths,
         sampling: float,
         settled_seconds: float = SETTLED_SECONDS,
     ) -> None:
         self._fleet, self._objects, self._prometheus = fleet, objects, prometheus
         self._state, self._policy, self._sampling = record.state, record.policy, sampling
-        self._places, self._settled_seconds = places.mirror, settled_seconds
+        self._paths, self._settled_seconds = paths.mirror, settled_seconds
         self._since = datetime.strptime(record.id[:8], _STAMP).replace(tzinfo=UTC).date()
         policy, began = record.policy, record.began
-        requests = ServedRequests(self._places.predictions, record.id, settled_seconds, began)
+        requests = ServedRequests(self._paths.predictions, record.id, settled_seconds, began)
         self._reader = EvidenceReader(
-            self._places,
+            self._paths,
             record.id,
             len(policy.steps),
             policy.kpi,
@@ -176,8 +176,8 @@ class KubeObserver:
 
     def _read(self) -> None:
         spec = self._fleet.owner.spec
-        mirror(self._objects, log_key(spec, "predictions"), self._places.predictions, self._since)
-        mirror(self._objects, log_key(spec, "outcomes"), self._places.outcomes, self._since)
+        mirror(self._objects, log_key(spec, "predictions"), self._paths.predictions, self._since)
+        mirror(self._objects, log_key(spec, "outcomes"), self._paths.outcomes, self._since)
         self._reader.poll()
 
     def _counted(self, step: int, seconds: float) -> tuple[GatewayMetrics | None, GatewayMetrics | None]:

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.api import HTTP_ROUTE, KubernetesAPI
 from shortlist.rollout.kserve.errors import ClusterError, ConflictError, ForeignError
 from shortlist.rollout.kserve.owner import (
@@ -21,7 +22,6 @@ from shortlist.rollout.kserve.owner import (
     was_changed,
 )
 from shortlist.rollout.kserve.routing import sent_to
-from shortlist.rollout.local.deployment import Route
 
 ACCEPTED_SECONDS: Final = 60.0
 """Longest wait for the gateway to take a route."""

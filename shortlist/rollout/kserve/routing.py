@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.api import HTTP_ROUTE
 from shortlist.rollout.kserve.owner import (
     ASKED_ANNOTATION,
@@ -17,7 +18,6 @@ from shortlist.rollout.kserve.owner import (
     Object,
     ObjectOwner,
 )
-from shortlist.rollout.local.deployment import Route
 from shortlist.serving.server.headers import (
     ROLLOUT_HEADER,
     STEP_HEADER,

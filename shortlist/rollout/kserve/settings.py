@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.kserve.errors import ClusterError
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.serving.server.settings import ServerSettings
 from shortlist.spec.runtime import OnlineStore
 from shortlist.spec.serving import Serving

@@ -8,8 +8,8 @@ from typing import Self
 
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.preprocessing import Preprocessing
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.rollout.local.fleet import LocalFleet
 from shortlist.rollout.local.observer import LocalObserver
 from shortlist.rollout.local.stack import Stack
@@ -88,5 +88,5 @@ class StackConnection(FleetConnection):
 
     def declared_data(self, version: int) -> Data:
         """Return the declaration of the log that a deployed version was trained with."""
-        folder = self.stack.places.versions / f"v{version}" / "model"
+        folder = self.stack.paths.versions / f"v{version}" / "model"
         return Preprocessing.load(folder / Files.PREPROCESSING).plan.declared.data

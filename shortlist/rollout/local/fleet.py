@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.local.version import verify_deployed
 from shortlist.serving.processes.launch import check_repository
@@ -44,7 +44,7 @@ class LocalFleet:
         deployed = self._stack.record.versions.get(version)
         if deployed is None:
             raise IntegrityError(f"version {version} is not deployed any more; make deploy-canary deploys it again")
-        folder = self._stack.places.versions / f"v{version}"
+        folder = self._stack.paths.versions / f"v{version}"
         check_repository(folder / "repository", deployed.repository_digest)
         verify_deployed(folder, deployed.deployment)
 

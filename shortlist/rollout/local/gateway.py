@@ -26,9 +26,9 @@ _TAKEN_SECONDS = 5.0
 class Gateway:
     """Everything that users' requests go through."""
 
-    def __init__(self, places: ServingPaths, sockets: Path) -> None:
+    def __init__(self, paths: ServingPaths, sockets: Path) -> None:
         """Say where its files are, and its Unix sockets."""
-        self._places = places
+        self._paths = paths
         self._sockets = sockets
 
     def programs(self, port: int, serving: Serving) -> dict[str, Program]:
@@ -38,14 +38,14 @@ class Gateway:
             port: That both listen on.
             serving: What clients may take, and when requests are refused.
         """
-        self._places.envoy.mkdir(parents=True, exist_ok=True)
+        self._paths.envoy.mkdir(parents=True, exist_ok=True)
         found = {}
         for name in ENVOYS:
-            config = self._places.envoy / f"{name}.json"
-            log = self._places.logs / f"{name}.access.jsonl"
+            config = self._paths.envoy / f"{name}.json"
+            log = self._paths.logs / f"{name}.access.jsonl"
             if not is_ready(self._admin(name)) and log.exists() and log.stat().st_size > _LONGEST_LOG:
                 log.replace(log.with_name(f"{log.name}.1"))
-            write_json(config, bootstrap(name, port, self._places.envoy, self._admin(name), log, serving))
+            write_json(config, bootstrap(name, port, self._paths.envoy, self._admin(name), log, serving))
             found[name] = envoy_program(name, config)
         return found
 
@@ -61,7 +61,7 @@ class Gateway:
             ("clusters", CLUSTERS_FILE, _clusters(record)),
             ("routes", ROUTES_FILE, _routes(record)),
         ):
-            path = self._places.envoy / file
+            path = self._paths.envoy / file
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, content)
             if not starting:
@@ -89,7 +89,7 @@ class Gateway:
         deadline = time.monotonic() + _READY_SECONDS
         while waiting := [name for name, ready in self.ready().items() if not ready]:
             if time.monotonic() > deadline:
-                log = self._places.logs / f"{waiting[0]}.log"
+                log = self._paths.logs / f"{waiting[0]}.log"
                 raise StackError(
                     f"{waiting[0]} is not ready after {_READY_SECONDS:g} s; {log} ends:\n{last_lines(log)}"
                 )
@@ -103,7 +103,7 @@ class Gateway:
             if version in found and all(each in {version, None} for each in found):
                 return
             if time.monotonic() > deadline:
-                log = self._places.logs / f"{ENVOYS[0]}.log"
+                log = self._paths.logs / f"{ENVOYS[0]}.log"
                 raise StackError(
                     f"Envoy does not take the new {what} ({version}; it has {found}); {log} ends:\n{last_lines(log)}"
                 )

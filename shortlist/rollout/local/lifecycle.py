@@ -25,13 +25,13 @@ from shortlist.serving.processes.probe import LIVE, READY, answers
 from shortlist.storage.artefacts import IntegrityError
 
 
-def stack_supervisor(places: ServingPaths, record: StackRecord) -> Supervisor:
+def stack_supervisor(paths: ServingPaths, record: StackRecord) -> Supervisor:
     """Return the supervisor of a stack, whether it runs or not."""
-    return Supervisor(places.programs, places.logs, record.sockets / "supervisor.sock")
+    return Supervisor(paths.programs, paths.logs, record.sockets / "supervisor.sock")
 
 
 @contextmanager
-def exclusive_stack_lock(places: ServingPaths) -> Iterator[None]:
+def exclusive_stack_lock(paths: ServingPaths) -> Iterator[None]:
     """Hold the stack for a block; a killed process lets go of it.
 
     Raises:
@@ -39,44 +39,44 @@ def exclusive_stack_lock(places: ServingPaths) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    places.root.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(places.root / "stack.lock", timeout=60)
+    paths.root.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(paths.root / "stack.lock", timeout=60)
     try:
         lock.acquire()
     except Timeout:
-        raise StackError(f"{places.root}: another command has been working on this stack for a minute; wait.") from None
+        raise StackError(f"{paths.root}: another command has been working on this stack for a minute; wait.") from None
     try:
         yield
     finally:
         lock.release()
 
 
-def stop_stack(places: ServingPaths) -> list[str]:
+def stop_stack(paths: ServingPaths) -> list[str]:
     """Stop everything of a stack, also what a killed supervisor left; return the names of what was stopped."""
     try:
-        record = StackRecord.read(places.record)
+        record = StackRecord.read(paths.record)
     except IntegrityError:  # what runs is known without it
         record = None
     stopped: set[str] = set()
-    if record is not None and (supervisor := stack_supervisor(places, record)).is_up():
+    if record is not None and (supervisor := stack_supervisor(paths, record)).is_up():
         stopped |= {"supervisord", *(name for name, process in supervisor.processes().items() if process.is_up)}
         supervisor.shut_down()
-    stopped |= set(stop_orphan_processes(places.programs))
-    wait_for_process_groups(places.programs)
-    clear_shared_memory(shared_memory_of(places))
+    stopped |= set(stop_orphan_processes(paths.programs))
+    wait_for_process_groups(paths.programs)
+    clear_shared_memory(shared_memory_of(paths))
     if record is not None:
         shutil.rmtree(record.sockets, ignore_errors=True)
     return sorted(stopped)
 
 
-def stack_down_reason(places: ServingPaths) -> str:
+def stack_down_reason(paths: ServingPaths) -> str:
     """Return in a sentence why there is no stack to connect to."""
-    if left := orphan_processes(places.programs):
+    if left := orphan_processes(paths.programs):
         return f"the supervisor was killed; still running: {', '.join(sorted(left))}. Serve again or stop to clean up."
     return "nothing is being served."
 
 
-def choose_port(places: ServingPaths, before: StackRecord | None, port: int) -> int:
+def choose_port(paths: ServingPaths, before: StackRecord | None, port: int) -> int:
     """Return the port to listen on: the one asked for, or for 0 the one that the stack had, or a free one.
 
     Raises:
@@ -84,8 +84,8 @@ def choose_port(places: ServingPaths, before: StackRecord | None, port: int) -> 
     """
     if before is not None and port in {0, before.port}:
         # Our own Envoys, of this stack or of one whose supervisor was killed, are not somebody else.
-        ours = stack_supervisor(places, before).is_up() or any(
-            name in orphan_processes(places.programs) for name in ENVOYS
+        ours = stack_supervisor(paths, before).is_up() or any(
+            name in orphan_processes(paths.programs) for name in ENVOYS
         )
         if ours or (port == 0 and is_free(before.port)):
             return before.port
@@ -131,16 +131,16 @@ def reassign_taken_ports(record: StackRecord, kept: Set[str] = frozenset()) -> S
 
 
 def keep_what_is_well(
-    places: ServingPaths, record: StackRecord, is_envoy_ready: Mapping[str, Callable[[], bool]]
+    paths: ServingPaths, record: StackRecord, is_envoy_ready: Mapping[str, Callable[[], bool]]
 ) -> set[str]:
     """Stop what a killed supervisor left and what does not answer; return the programs that go on running.
 
     Args:
-        places: Of the stack.
+        paths: Of the stack.
         record: What should run.
         is_envoy_ready: Asks each Envoy.
     """
-    left = orphan_processes(places.programs)
+    left = orphan_processes(paths.programs)
     asked = {name: is_ready for name, is_ready in is_envoy_ready.items() if name in left}
     for version, deployed in record.versions.items():
         for replica, ports in enumerate(deployed.replicas):
@@ -151,7 +151,7 @@ def keep_what_is_well(
                 # Without its Triton a server is not ready, and still need not be started again.
                 asked[server] = partial(answers, ports.health, READY if triton in left else LIVE)
     kept = set(asked) - set(silent(asked, BUSY_SECONDS))
-    stop_orphan_processes(places.programs, kept)
+    stop_orphan_processes(paths.programs, kept)
     return kept
 
 

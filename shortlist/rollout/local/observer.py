@@ -34,7 +34,7 @@ class LocalObserver(AnalysisObserver):
         policy = record.policy
         sampled = None if sampling >= 1 else partial(is_sampled, share=sampling)
         steps, began = len(policy.steps), record.began
-        reader = EvidenceReader(stack.places, record.id, steps, policy.kpi, sampled, since=began, guarded=record.labels)
+        reader = EvidenceReader(stack.paths, record.id, steps, policy.kpi, sampled, since=began, guarded=record.labels)
         super().__init__(reader, policy, partial(health_of, stack, record.state.candidate))
 
     def total(self) -> Requests:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.spec.runtime import AnyOnlineStore
 from shortlist.spec.serving import Serving
 from shortlist.storage.artefacts import IntegrityError, read_json, write_json

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.local.load_shedding import sheds
 from shortlist.rollout.local.record import VersionPorts
 from shortlist.serving.processes.ports import HOST

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Final
 
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.local.gateway import Gateway
 from shortlist.rollout.local.health import StackStatus, VersionHealth, stack_status, version_health
 from shortlist.rollout.local.lifecycle import (
@@ -46,20 +46,20 @@ class Stack:
     """A stack that is up.
 
     Every operation may be repeated, and may be killed at any point: what should run is written down first
-    (`places.record`), then made so, and the next operation, or `up`, makes the rest so.
+    (`paths.record`), then made so, and the next operation, or `up`, makes the rest so.
     """
 
-    def __init__(self, places: ServingPaths, record: StackRecord) -> None:
+    def __init__(self, paths: ServingPaths, record: StackRecord) -> None:
         """Use `up` or `connect`."""
-        self.places = places
+        self.paths = paths
         self.port = record.port
-        self._gateway = Gateway(places, record.sockets)
-        self._supervisor = stack_supervisor(places, record)
+        self._gateway = Gateway(paths, record.sockets)
+        self._supervisor = stack_supervisor(paths, record)
 
     @classmethod
     def up(
         cls,
-        places: ServingPaths,
+        paths: ServingPaths,
         model: str,
         serving: Serving,
         online_store: OnlineStore,
@@ -73,7 +73,7 @@ class Stack:
         Where only the supervisor died, its programs that answer are kept as they are.
 
         Args:
-            places: Where it keeps its files.
+            paths: Where it keeps its files.
             model: Name under which clients ask.
             serving: The spec's section.
             online_store: Where Feast keeps users' rows.
@@ -86,38 +86,38 @@ class Stack:
             PortTakenError: Somebody else listens there; nothing was started.
             StackError: Something does not start; what ran before goes on running, else nothing is left running.
         """
-        places.logs.mkdir(parents=True, exist_ok=True)
-        with exclusive_stack_lock(places):
-            before = StackRecord.read(places.record)
+        paths.logs.mkdir(parents=True, exist_ok=True)
+        with exclusive_stack_lock(paths):
+            before = StackRecord.read(paths.record)
             record = StackRecord(
                 model=model,
                 project=project,
                 online_store=online_store,
                 serving=serving,
-                port=choose_port(places, before, port),
-                sockets=socket_folder(places.root),
+                port=choose_port(paths, before, port),
+                sockets=socket_folder(paths.root),
                 server=server,
                 versions=before.versions if before else {},
                 route=before.route if before else None,
                 log_objects=log_objects,
             )
-            stack = cls(places, record)
-            serves = bool(orphan_processes(places.programs))
+            stack = cls(paths, record)
+            serves = bool(orphan_processes(paths.programs))
             try:
                 stack._start(record)
             except BaseException:
                 if not serves:  # what answered before goes on answering
-                    stop_stack(places)
+                    stop_stack(paths)
                 raise
             return stack
 
     @classmethod
-    def connect(cls, places: ServingPaths) -> Stack | None:
+    def connect(cls, paths: ServingPaths) -> Stack | None:
         """Return the stack that is up; None when there is none."""
-        record = StackRecord.read(places.record)
-        if record is None or not stack_supervisor(places, record).is_up():
+        record = StackRecord.read(paths.record)
+        if record is None or not stack_supervisor(paths, record).is_up():
             return None
-        return cls(places, record)
+        return cls(paths, record)
 
     @property
     def url(self) -> str:
@@ -127,15 +127,15 @@ class Stack:
     @property
     def record(self) -> StackRecord:
         """What should run, as it is written down now."""
-        record = StackRecord.read(self.places.record)
+        record = StackRecord.read(self.paths.record)
         if record is None:
-            raise StackError(f"{self.places.record}: missing; stop the stack and serve again.")
+            raise StackError(f"{self.paths.record}: missing; stop the stack and serve again.")
         return record
 
     def stop(self) -> list[str]:
         """Stop everything and return the names of what was stopped; `up` brings the same versions back."""
-        with exclusive_stack_lock(self.places):
-            return stop_stack(self.places)
+        with exclusive_stack_lock(self.paths):
+            return stop_stack(self.paths)
 
     def deploy(self, deployment: Deployment, serving: Serving) -> VersionPorts:
         """Start the processes of a version, which nobody gets yet, and return the ports of its first replica.
@@ -148,7 +148,7 @@ class Stack:
             IntegrityError: The model folder, or the repository made of it, is not what it was.
             StackError: Another model is deployed under this version, or there is no Triton here.
         """
-        with exclusive_stack_lock(self.places):
+        with exclusive_stack_lock(self.paths):
             record = self.record
             version = deployment.version
             known = record.versions.get(version)
@@ -159,7 +159,7 @@ class Stack:
                     " a registered version never changes. Retire it first."
                 )
             replicas = replica_ports(record, record.serving.replicas, known.replicas if known else ())
-            deployed = install(self.places, record, deployment, serving, replicas)
+            deployed = install(self.paths, record, deployment, serving, replicas)
             record = record.model_copy(update={"versions": {**record.versions, version: deployed}})
             self._apply(record)
             for replica in range(len(replicas)):
@@ -179,7 +179,7 @@ class Stack:
             if health.ready:
                 return health
             waiting = next(one for one in health.programs if not one.ready)
-            log = self.places.logs / f"{waiting.program}.log"
+            log = self.paths.logs / f"{waiting.program}.log"
             if waiting.state != "RUNNING" and waiting.restarts >= _TRIES - 1:
                 raise StackError(
                     f"version {version} does not start: {waiting.program} ended {waiting.restarts} times;"
@@ -211,20 +211,20 @@ class Stack:
         Raises:
             StackError: A version is not deployed, or no Envoy takes the route.
         """
-        with exclusive_stack_lock(self.places):
+        with exclusive_stack_lock(self.paths):
             record = self.record
             for version in {route.stable, route.canary} - {None}:
                 if version not in record.versions:
                     raise StackError(f"version {version} is not deployed; deploy it before it gets users")
             record = record.model_copy(update={"route": route})
-            record.write(self.places.record)
+            record.write(self.paths.record)
             self._gateway.send(record)
 
     def withdraw(self) -> None:
         """Give nobody a version; Envoy says that nothing is served."""
-        with exclusive_stack_lock(self.places):
+        with exclusive_stack_lock(self.paths):
             record = self.record.model_copy(update={"route": None})
-            record.write(self.places.record)
+            record.write(self.paths.record)
             self._gateway.send(record)
 
     def retire(self, version: int) -> None:
@@ -233,24 +233,24 @@ class Stack:
         Raises:
             StackError: It has users.
         """
-        with exclusive_stack_lock(self.places):
+        with exclusive_stack_lock(self.paths):
             record = self.record
             if record.route is not None and version in {record.route.stable, record.route.canary}:
                 raise StackError(f"version {version} is routed; route its users elsewhere before retiring it")
             versions = {key: value for key, value in record.versions.items() if key != version}
             self._apply(record.model_copy(update={"versions": versions}))
-            clear_shared_memory(shared_memory_of(self.places, version))
+            clear_shared_memory(shared_memory_of(self.paths, version))
 
     def status(self) -> StackStatus:
         """Return how everything is."""
         record, gateway = self.record, self._gateway
         processes = self._supervisor.processes()
-        return stack_status(record, self.url, processes, gateway.ready(), gateway.behind(record), self.places.logs)
+        return stack_status(record, self.url, processes, gateway.ready(), gateway.behind(record), self.paths.logs)
 
     def _start(self, record: StackRecord) -> None:
         record = with_replicas(record)
         if not self._supervisor.is_up():
-            kept = keep_what_is_well(self.places, record, self._gateway.questions())
+            kept = keep_what_is_well(self.paths, record, self._gateway.questions())
             record = reassign_taken_ports(record, kept)
             self._supervisor.start()
         self._apply(record)
@@ -261,10 +261,10 @@ class Stack:
     def _apply(self, record: StackRecord) -> None:
         """Write down what should run, then make it so."""
         # First what may fail: what cannot be started is not written down.
-        programs = self._gateway.programs(record.port, record.serving) | shipping_programs(self.places, record)
+        programs = self._gateway.programs(record.port, record.serving) | shipping_programs(self.paths, record)
         for version, deployed in record.versions.items():
-            programs |= version_programs(self.places, record, version, deployed)
-        record.write(self.places.record)
+            programs |= version_programs(self.paths, record, version, deployed)
+        record.write(self.paths.record)
         self._gateway.send(record)
         self._supervisor.apply(programs, partial(self._wait_restarted, record))
 
@@ -290,11 +290,11 @@ _KEEP_SECONDS: Final = 86_400
 """A rollout on this machine reads the logs on this disk; it lasts no longer."""
 
 
-def shipping_programs(places: ServingPaths, record: StackRecord) -> dict[str, Program]:
+def shipping_programs(paths: ServingPaths, record: StackRecord) -> dict[str, Program]:
     """Return a program for each log; none where logs stay on this disk."""
     if not record.log_objects:
         return {}
-    folders = {"predictions": places.predictions, "outcomes": places.outcomes}
+    folders = {"predictions": paths.predictions, "outcomes": paths.outcomes}
     return {
         f"shipper-{kind}": Program(
             name=f"shipper-{kind}",

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.local.record import DeployedVersion, StackRecord, VersionPorts, server_name, triton_name
 from shortlist.serving.export import signature
 from shortlist.serving.paths import ServingPaths
@@ -30,7 +30,7 @@ RELEASE: Final = "release"
 
 
 def install(
-    places: ServingPaths,
+    paths: ServingPaths,
     record: StackRecord,
     deployment: Deployment,
     serving: Serving,
@@ -43,7 +43,7 @@ def install(
     Raises:
         IntegrityError: The model folder is not what it was when it was verified.
     """
-    folder = places.versions / f"v{deployment.version}"
+    folder = paths.versions / f"v{deployment.version}"
     known = record.versions.get(deployment.version)
     if known is None or not _holds(folder, known):
         _verify(deployment.model_folder, deployment.digest)
@@ -60,38 +60,34 @@ def install(
 
 
 def version_programs(
-    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion
+    paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion
 ) -> dict[str, Program]:
     """Return the programs of a version, a Triton and a server per replica; the servers' settings are written."""
     found = {}
     for replica in range(len(deployed.replicas)):
         for program in (
-            _triton(places, record, version, deployed, replica),
-            _server(places, record, version, deployed, replica),
+            _triton(paths, record, version, deployed, replica),
+            _server(paths, record, version, deployed, replica),
         ):
             found[program.name] = program
     return found
 
 
-def _triton(
-    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
-) -> Program:
+def _triton(paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int) -> Program:
     name = triton_name(version, replica)
     return triton_program(
         name,
-        places.versions / f"v{version}" / "repository",
+        paths.versions / f"v{version}" / "repository",
         deployed.repository_digest,
         TritonSocket(record.triton_socket(version, replica), deployed.replicas[replica].triton_metrics),
-        shared_memory_of(places, version, replica),
+        shared_memory_of(paths, version, replica),
     )
 
 
-def _server(
-    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
-) -> Program:
+def _server(paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int) -> Program:
     name = server_name(version, replica)
-    settings = places.versions / f"v{version}" / (f"server-{replica + 1}.json" if replica else "server.json")
-    write_json(settings, _settings(places, record, version, deployed, replica).model_dump(mode="json"))
+    settings = paths.versions / f"v{version}" / (f"server-{replica + 1}.json" if replica else "server.json")
+    write_json(settings, _settings(paths, record, version, deployed, replica).model_dump(mode="json"))
     return Program(
         name=name,
         command=(*record.server, str(settings)),
@@ -103,15 +99,15 @@ def _server(
     )
 
 
-def shared_memory_of(places: ServingPaths, version: int | None = None, replica: int | None = None) -> str:
+def shared_memory_of(paths: ServingPaths, version: int | None = None, replica: int | None = None) -> str:
     """Return the prefix of the shared-memory regions of a replica, a version, or a stack, and of nobody else's."""
-    stack = hashlib.sha256(str(places.root).encode()).hexdigest()[:10]
+    stack = hashlib.sha256(str(paths.root).encode()).hexdigest()[:10]
     of_version = "" if version is None else f"v{version}-"
     return f"shortlist-{stack}-{of_version}" + ("" if replica is None else f"{replica + 1}-")
 
 
 def _settings(
-    places: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
+    paths: ServingPaths, record: StackRecord, version: int, deployed: DeployedVersion, replica: int
 ) -> ServerSettings:
     # Of as many replicas as there may be: another number of them must not restart those that run.
     tritons = [f"unix:{record.triton_socket(version, other)}" for other in range(MOST_REPLICAS)]
@@ -119,8 +115,8 @@ def _settings(
     return ServerSettings(
         model=record.model,
         version=version,
-        model_folder=places.versions / f"v{version}" / "model",
-        release=places.versions / f"v{version}" / RELEASE if deployed.deployment.release is not None else None,
+        model_folder=paths.versions / f"v{version}" / "model",
+        release=paths.versions / f"v{version}" / RELEASE if deployed.deployment.release is not None else None,
         predictor=tritons.pop(replica),
         spare_predictors=tuple(tritons),
         http_port=ports.http,
@@ -129,7 +125,7 @@ def _settings(
         store=deployed.deployment.store,
         project=record.project,
         online_store=record.online_store,
-        predictions=places.predictions,
+        predictions=paths.predictions,
         serving=deployed.serving,
     )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from shortlist.contracts import ShortlistError
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.interruption import Interruption
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation, Requests
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts

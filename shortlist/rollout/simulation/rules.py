@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from zlib import crc32
 
-from shortlist.rollout.local.deployment import Route
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.simulation.history import History

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 from shortlist.contracts import ShortlistError
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.events import Decision
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation
 from shortlist.rollout.operator_commands import ORDER, OperatorCommand
 from shortlist.rollout.phases import REVERTING_PHASES, Phase

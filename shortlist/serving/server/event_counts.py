@@ -189,7 +189,7 @@ class EventCounts:
             self._note(tile)
         return found
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Count what is new; the first time, what is not in the checkpoint."""
         began = time.time()
         if self.counted_at is None:
@@ -215,7 +215,7 @@ class EventCounts:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.look()
+                self.poll()
                 self._broken = None
             # A thread that ends would leave a server with old counts and nobody who says so.
             except (Exception, PanicException) as error:

@@ -141,12 +141,12 @@ class GRPCApp:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Score."""
-        origin = RequestContext.of(dict(context.invocation_metadata() or ()))
+        request_context = RequestContext.of(dict(context.invocation_metadata() or ()))
         async with self._service.admission.place() as place:  # which a client's cancelling ends, as all of this
             tensors = _tensors(request, self._service.outputs_of(request.model_name))
-            question = InferenceRequest(request.model_name, request.model_version, tensors, origin, request.id)
+            question = InferenceRequest(request.model_name, request.model_version, tensors, request_context, request.id)
             answer = await self._service.answer(question, place)
-        headers = origin.answer(self._service.settings.version)
+        headers = request_context.answer(self._service.settings.version)
         await context.send_initial_metadata(tuple(headers.items()))
         return self._response(request, answer, headers)
 

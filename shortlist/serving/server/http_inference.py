@@ -234,11 +234,11 @@ async def answer(service: Service, asked: RequestHead, content: bytes | bytearra
     async with service.admission.place() as place:  # before anything is read: a refusal must cost nothing
         body = read_body(content, headers.get(_HEADER_LENGTH), service.outputs_of(asked.model))
         del content  # not held while the model scores
-        origin = RequestContext.of(headers)
-        question = InferenceRequest(asked.model, asked.version, body.tensors, origin, body.id)
+        context = RequestContext.of(headers)
+        question = InferenceRequest(asked.model, asked.version, body.tensors, context, body.id)
         given = await service.answer(question, place)
     settings = service.settings
-    told = origin.answer(settings.version)
+    told = context.answer(settings.version)
     head = {
         "model_name": asked.model,
         "model_version": str(settings.version),

@@ -98,7 +98,7 @@ class Recommending:
         started, now = time.perf_counter(), time.time_ns() // 1000
         asked = self._reader.read(question.tensors, now)
         stages = self._release.current  # another one may be put in place while the model scores
-        request = self._request(stages, asked, question.origin.request_id or question.id or uuid.uuid4().hex)
+        request = self._request(stages, asked, question.context.request_id or question.id or uuid.uuid4().hex)
         behind = self._service.behind_seconds
         found = self._found(stages, request)
         scored = await self._service.score(self._reader.with_items(asked.tensors, found.rows[Columns.ITEM], now), place)
@@ -112,7 +112,7 @@ class Recommending:
         given = self._given(stages, request, found, scored, slate, behind)
         shown = self._reader.with_items(asked.tensors, slate.items, now)
         times = now, (time.perf_counter() - started) * 1000
-        await self._service.note(shown, question.origin, request.id, given, times)
+        await self._service.note(shown, question.context, request.id, given, times)
         if bad:
             raise BadScoresError(f"the model gave {bad} of {len(scored.scores)} scores that are no finite numbers")
         self._count(request, found, slate)

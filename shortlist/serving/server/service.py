@@ -47,7 +47,7 @@ class InferenceRequest:
     version: str
     """Empty: whichever is served."""
     tensors: Sequence[Tensor]
-    origin: RequestContext
+    context: RequestContext
     id: str = ""
     """The protocol's own name of the request; the answer repeats it."""
 
@@ -249,12 +249,12 @@ class Service:
         inputs = self.inputs.read(question.tensors, now)
         if self._counts is not None:
             self._counts.check(inputs)
-        request_id = question.origin.request_id or question.id or uuid.uuid4().hex
+        request_id = question.context.request_id or question.id or uuid.uuid4().hex
         behind = self.behind_seconds
         scored = await self.score(inputs, place)
         bad = scored.unusable
         given = Given(500 if bad else OK, *scored[:3], behind, scored.further)
-        await self.note(inputs, question.origin, request_id, given, (now, (time.perf_counter() - started) * 1000))
+        await self.note(inputs, question.context, request_id, given, (now, (time.perf_counter() - started) * 1000))
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
@@ -274,19 +274,19 @@ class Service:
         return None if self._counts is None else self._counts.delay_seconds
 
     async def note(
-        self, inputs: Inputs, origin: RequestContext, request_id: str, given: Given, times: tuple[int, float]
+        self, inputs: Inputs, context: RequestContext, request_id: str, given: Given, times: tuple[int, float]
     ) -> None:
         """See that an answer is logged, and its rows counted where rows are counted as they arrive.
 
         Args:
             inputs: Of the rows that are shown.
-            origin: Of the request.
+            context: Of the request.
             request_id: Its id.
             given: What is answered.
             times: Microseconds since 1970-01-01 UTC when it began, and milliseconds that were spent on it.
         """
         # After the answer is on its way: nobody waits for the log.
-        asyncio.get_running_loop().call_soon(self._note, inputs, origin, request_id, given, times)
+        asyncio.get_running_loop().call_soon(self._note, inputs, context, request_id, given, times)
         if self._counts is not None and inputs.rows and given.status == OK:
             await self._counts.keep(request_id, times[0], inputs)
 
@@ -341,7 +341,7 @@ class Service:
     def _note(
         self,
         inputs: Inputs,
-        origin: RequestContext,
+        context: RequestContext,
         request_id: str,
         given: Given,
         times: tuple[int, float],
@@ -356,8 +356,8 @@ class Service:
         if given.used is not None and self.keeps_features(request_id):
             features = given.used.columns(self._assembler.signature)
         row = (
-            datetime.fromtimestamp(now / 1e6, UTC), request_id, origin.user or self._user_of(inputs),
-            origin.user is not None, origin.track, origin.rollout, origin.step, self.settings.version, given.status,
+            datetime.fromtimestamp(now / 1e6, UTC), request_id, context.user or self._user_of(inputs),
+            context.user is not None, context.track, context.rollout, context.step, self.settings.version, given.status,
             inputs.digest, spent_ms, given.degraded, behind_ms, self.settings.serving.log.sampling,
             self._items_of(inputs), given.scores, *map(given.further.get, self._further),
             *map(inputs.sent.get, self._logged), *features, *given.slate,

@@ -68,7 +68,7 @@ class TestRequests(NamedTuple):
     """Of the sources, of all together, of recent popularity, and the best possible of a generated world."""
 
 
-class _Made(NamedTuple):
+class _Ranked(NamedTuple):
     """Everything about one model's slates."""
 
     lists: dict[str, Rows]
@@ -167,26 +167,26 @@ def evaluate_slates(
         scores, further = scorer.score(request, candidates)
         scored.append({SCORE: scores, **further})
         slates.append(stages.slate(request, candidates, scores, further))
-    made = _made(stages, asked, found, scored, slates)
+    ranked = _ranked(stages, asked, found, scored, slates)
     size = stages.retriever.catalogue.size
     popularity = popularity_of(stages.retriever)
     diversity = _Diversity(stages)
     users = pl.Series(USER, [one.user for one in asked.requests])
     lines, evaluated = [], []
-    for name, rows in {**asked.lists, **made.lists}.items():
+    for name, rows in {**asked.lists, **ranked.lists}.items():
         numbers = list_metrics(rows, asked.relevant, popularity)._asdict()
-        spread = diversity.of(rows) if name in {ALL, *made.lists} else np.full(len(rows), np.nan)
+        spread = diversity.of(rows) if name in {ALL, *ranked.lists} else np.full(len(rows), np.nan)
         lines.append(pl.DataFrame({USER: users, "list": [name] * len(rows), **numbers, "diversity": spread}))
         evaluated.append(EvaluatedList(name=name, coverage=coverage(rows, size)))
     count = len(asked.requests)
     evaluation = SlatesEvaluation(
         users=count,
         places=max((one.k for one in asked.requests), default=0),
-        short=made.short,
-        fallbacks=made.fallbacks,
-        removed={rule.name: made.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
-        broken=made.broken_slates,
-        examples=made.broken[:_EXAMPLES],
+        short=ranked.short,
+        fallbacks=ranked.fallbacks,
+        removed={rule.name: ranked.removed[rule.name] / max(count, 1) for rule in stages.filters.rules},
+        broken=ranked.broken_slates,
+        examples=ranked.broken[:_EXAMPLES],
         simulated=simulated,
         lists=tuple(evaluated),
     )
@@ -196,10 +196,10 @@ def evaluate_slates(
     return sum(len(one[SCORE]) for one in scored)
 
 
-def _made(
+def _ranked(
     stages: Recommender, asked: TestRequests, found: Sequence[FoundCandidates],
     scored: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
-) -> _Made:  # fmt: skip
+) -> _Ranked:  # fmt: skip
     rows_of = stages.retriever.catalogue.rows_of
     kept = [rows_of(one.rows[Columns.ITEM]) for one in found]
     by_score = [rows[np.argsort(-scores[SCORE], kind="stable")] for rows, scores in zip(kept, scored, strict=True)]
@@ -207,7 +207,7 @@ def _made(
         broken_rules(stages, request, candidates, slate, scores).broken
         for request, candidates, slate, scores in zip(asked.requests, found, slates, scored, strict=True)
     ]
-    return _Made(
+    return _Ranked(
         lists={
             FILTERING: _matrix(kept),
             SCORING: _matrix(by_score),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -12,6 +10,7 @@ import yaml
 
 from shortlist.evaluation.records import LOW_IS_GOOD, TITLES
 from shortlist.report.figures import INK, MUTED, SERIES, Plot, drawn, plot
+from shortlist.report.templates import page_environment
 from shortlist.spec.tune import Metric
 from shortlist.storage.artefacts import write_json, write_text
 from shortlist.training.tuning.search import Result, Trial
@@ -20,12 +19,6 @@ PATCH: Final = "patch.yaml"
 TRIALS: Final = "trials.json"
 PAGE: Final = "tuning.html"
 _METRICS: Final = get_args(Metric)
-_STYLE: Final = (
-    "body{font:16px/1.55 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
-    "table{border-collapse:collapse;font-size:.875rem}td,th{padding:.2rem .8rem .2rem 0;text-align:left;"
-    "border-bottom:1px solid #dfe3e8}figure{margin:1.5rem 0}svg{width:100%;max-width:44rem}figcaption{color:#59636e}"
-    "code{font-size:.875em;overflow-wrap:anywhere}"
-)
 
 
 def write_outcome(result: Result, spec: str, folder: Path) -> list[str]:
@@ -87,31 +80,16 @@ def _command(result: Result, spec: str) -> str:
 
 
 def _page(result: Result, spec: str) -> str:
-    plots = [one for one in (history_plot(result), importance_plot(result)) if one is not None]
-    figures = "".join(
-        f"<figure><h2>{escape(one.title)}</h2>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>"
-        for one in plots
-    )
     keys = list(dict.fromkeys(key for trial in result.trials for key in trial.changes))
-    shown = [TITLES[name] for name in _METRICS]
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("trial", "", *shown, "seconds", *keys))
-    title = f"Tuning {result.model} of {spec}"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        + "".join(f"<p>{escape(line)}</p>" for line in summary(result))
-        + f"{figures}<h2>Trials</h2><table><tr>{head}</tr>{''.join(_row(one, keys) for one in result.trials)}</table>"
-        "</body></html>\n"
+    page = page_environment(Path(__file__).parent, {}).get_template("tuning.html.j2")
+    return page.render(
+        spec=spec,
+        result=result,
+        found=summary(result),
+        plots=[one for one in (history_plot(result), importance_plot(result)) if one is not None],
+        keys=keys,
+        metrics={name: TITLES[name] for name in _METRICS},
     )
-
-
-def _row(trial: Trial, keys: Sequence[str]) -> str:
-    what = "shipped section" if trial.shipped else trial.state
-    figures = [f"{trial.measured[name]:.4f}" if name in trial.measured else "" for name in _METRICS]
-    values = [str(trial.changes.get(key, "")) for key in keys]
-    cells = [str(trial.number), f"{what}{': ' + trial.reason if trial.reason else ''}", *figures, f"{trial.seconds:g}"]
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in (*cells, *values)) + "</tr>"
 
 
 def history_plot(result: Result) -> Plot | None:

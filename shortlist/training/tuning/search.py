@@ -182,13 +182,13 @@ def search(
             deadline = None if what.minutes is None else last + 60 * what.minutes
             late = False  # one trial is always made: without the shipped section nothing could be compared
             if what.trials is not None:
-                advance(min(done, what.trials), _standing(what, study))
+                advance(min(done, what.trials), _progress_line(what, study))
             while not late and (what.trials is None or done < what.trials):
                 on_trial(_one_trial(what, study, deadline, run))
                 done += 1
                 now = time.monotonic()
                 late = deadline is not None and now >= deadline
-                advance(1 if what.trials is not None else now - last, _standing(what, study))
+                advance(1 if what.trials is not None else now - last, _progress_line(what, study))
                 last = now
         return _result(what, study)
 
@@ -319,7 +319,7 @@ def _importance(study: optuna.Study) -> dict[str, float]:
         return {}
 
 
-def _standing(what: Search, study: optuna.Study) -> str:
+def _progress_line(what: Search, study: optuna.Study) -> str:
     finished = _finished(study)
     if not finished:
         return ""

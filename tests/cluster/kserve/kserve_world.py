@@ -18,10 +18,10 @@ from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Measures
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.kserve.api import KubernetesAPI
 from shortlist.rollout.kserve.fleet import KubeFleet
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation, Requests, Track
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import Rollouts

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from kserve_world import CLUSTER
 
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.routing import http_route
-from shortlist.rollout.local.deployment import Route
 
 OWNER = ObjectOwner(cluster="eu-1", namespace="ml", spec="demo")
 USERS = 400

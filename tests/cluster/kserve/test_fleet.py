@@ -11,12 +11,12 @@ import pytest
 from kserve_world import CLUSTER, DIGEST, World
 from kube_server import Behaviour, Fault, KubeServer, Object
 
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.errors import ClusterError, ForeignError
 from shortlist.rollout.kserve.fetch import fetch
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import DIGEST_ANNOTATION, RELEASE_ANNOTATION
 from shortlist.rollout.kserve.published import model_key, release_key
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.spec.cluster import Cluster, Images, Task
 from shortlist.storage.artefacts import IntegrityError, folder_digest, write_manifest
 

@@ -100,9 +100,9 @@ class Traffic:
 
 @pytest.fixture
 def traffic(world: World, prometheus: PrometheusServer, tmp_path: Path) -> Traffic:
-    places = ServingPaths.of(tmp_path / "runs", "demo")
+    paths = ServingPaths.of(tmp_path / "runs", "demo")
     world.observe = lambda record: KubeObserver(
-        world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, places, sampling=1.0, settled_seconds=0
+        world.fleet(), world.objects, Prometheus(prometheus.url, 0.2), record, paths, sampling=1.0, settled_seconds=0
     )
     return Traffic(world, prometheus)
 

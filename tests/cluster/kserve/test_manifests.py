@@ -15,12 +15,12 @@ from kserve_world import CLUSTER, DIGEST
 from kube_server import Object
 
 from shortlist.features.online_stores.redis import RedisOnline
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ASKED_ANNOTATION, RELEASE_ANNOTATION, ObjectOwner, holds
 from shortlist.rollout.kserve.routing import PLACES, SHARES, http_route, sent_to, shares
 from shortlist.rollout.kserve.settings import VARIABLE, server_settings, settings_in_pod
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.serving.server.settings import SERVER_ENVIRONMENT
 from shortlist.spec.cluster import Cluster, Secret, Task, Toleration
 from shortlist.spec.serving import Serving

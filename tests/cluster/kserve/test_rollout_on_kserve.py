@@ -19,8 +19,8 @@ import pytest
 from kserve_world import IMAGES, Script, World
 from kube_server import Behaviour, Fault, KubeServer
 
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.versions import check_versions
-from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError

@@ -22,12 +22,12 @@ from kserve_world import CLUSTER, Script, World
 from kubernetes.client.exceptions import ApiException
 from real_cluster import Gate, Object, PlayedControllers, RealCluster, eventually
 
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.kserve.api import HTTP_ROUTE, INFERENCE_SERVICE
 from shortlist.rollout.kserve.errors import ClusterError
 from shortlist.rollout.kserve.manifests import Version, inference_service
 from shortlist.rollout.kserve.owner import ObjectOwner
 from shortlist.rollout.kserve.routing import http_route
-from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.cluster import Secret, Task, Toleration, Workers

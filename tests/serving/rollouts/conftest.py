@@ -117,7 +117,7 @@ class Live:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self.places = ServingPaths.of(world.runs, world.spec.name)
+        self.paths = ServingPaths.of(world.runs, world.spec.name)
         self.deployer = self.deployer_with({}, {})
         self._pool = ThreadPoolExecutor(1)
         self._sessions = list(itertools.islice(Sessions(world.spec.data, world.log, 2, 10), 400))
@@ -161,7 +161,7 @@ class Live:
 
     def keep_replay(self) -> None:
         """Put the traffic of the last rollout to the books."""
-        path = replay_folder(self.places.root) / LEDGER
+        path = replay_folder(self.paths.root) / LEDGER
         assert self.story is not None
         if path.exists():
             # In one go: a replay whose controller was killed may put its own in the place of this one.
@@ -185,7 +185,7 @@ class Live:
     @property
     def stack(self) -> Stack:
         """The stack that is up."""
-        stack = Stack.connect(self.places)
+        stack = Stack.connect(self.paths)
         assert stack is not None
         return stack
 
@@ -234,12 +234,12 @@ class Live:
     def access(self) -> pl.DataFrame:
         """Return Envoy's access logs, of both."""
         schema = {**SCHEMA, "version": pl.String(), "flags": pl.String(), "time": pl.String()}
-        files = [self.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
+        files = [self.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
         return pl.concat([pl.read_ndjson(file, schema=schema) for file in files if file.stat().st_size])
 
     def predictions(self) -> pl.DataFrame:
         """Return the prediction log."""
-        return read_log(self.places.predictions, prediction_schema(self.world.spec.data))
+        return read_log(self.paths.predictions, prediction_schema(self.world.spec.data))
 
     def answered(self, version: int) -> int:
         """Return how often a version has answered."""
@@ -326,7 +326,7 @@ class Live:
         assert not rollouts.is_held()
         assert set(record.versions) == {route.stable}
         programs = {"supervisord", *ENVOYS, f"triton-v{route.stable}", f"server-v{route.stable}"}
-        assert set(orphan_processes(self.places.programs)) == programs
+        assert set(orphan_processes(self.paths.programs)) == programs
         assert [one for one in self.processes() if "shortlist.serving.traffic" in " ".join(one.cmdline())] == []
 
     def processes(self) -> list[psutil.Process]:
@@ -337,7 +337,7 @@ class Live:
                 words, where = " ".join(process.cmdline()), Path(process.cwd())
             except (psutil.Error, OSError):  # gone, or a zombie
                 continue
-            if str(self.places.root) in words or where.is_relative_to(self.places.root):
+            if str(self.paths.root) in words or where.is_relative_to(self.paths.root):
                 found.append(process)
         return found
 
@@ -387,9 +387,9 @@ def stack_up(world: Any) -> Iterator[Live]:
         live.serve()
         yield live
     finally:
-        stop_stack(live.places)
+        stop_stack(live.paths)
         live.close()
-        assert orphan_processes(live.places.programs) == {}
+        assert orphan_processes(live.paths.programs) == {}
         assert live.processes() == []
 
 

@@ -112,7 +112,7 @@ def test_a_served_file_that_was_swapped_is_found_before_more_users_get_it(live: 
     version = live.world.versions["swapped"]
     rollout = live.begin(version)
     live.reaches(Phase.WATCHING, 10)
-    served = live.places.versions / f"v{version}" / "repository" / live.world.spec.name / str(version) / "model.onnx"
+    served = live.paths.versions / f"v{version}" / "repository" / live.world.spec.name / str(version) / "model.onnx"
     shutil.copyfile(live.world.spec_file.parent / "shuffled" / "serving" / "model.onnx", served)
     record = live.end(rollout)
     evidence = rolled_back(live, record, r"shifting: .*model\.onnx: changed after it was written")

@@ -63,7 +63,7 @@ def killed_while_it_waits(live: Any, controller: subprocess.Popen[str], percent:
     """
     last = seen(live, percent)
     live.until(lambda: seen(live, percent) > last and is_at_work(live, controller), f"{percent} %")
-    with FileLock(live.places.root / "stack.lock"):
+    with FileLock(live.paths.root / "stack.lock"):
         killed_in(live, controller, phase)
 
 

@@ -50,7 +50,7 @@ def test_a_release_that_orders_otherwise_is_promoted_and_every_slate_can_be_expl
         live.until(lambda: live.predictions().filter(request).height == 1, "the slate was not logged")  # noqa: B023
         row = live.predictions().filter(request).to_dicts()[0]
         assert (row["items"], row["version"], row["track"]) == (slate["item_id"], version, "stable")
-        text = "\n".join(explain(live.places, f"slate-{number}-{version}"))
+        text = "\n".join(explain(live.paths, f"slate-{number}-{version}"))
         assert f"version {version}, stable" in text and "retrieval  50 candidates" in text
 
 
@@ -101,7 +101,7 @@ def test_a_refresh_reaches_the_servers_and_slates_name_the_release_that_made_the
 
         live.until(is_logged, "no slate was made by the refreshed release")
         row = live.predictions().filter(refreshed).to_dicts()[0]
-        text = "\n".join(explain(live.places, row["request_id"], place))
+        text = "\n".join(explain(live.paths, row["request_id"], place))
         (blessed,) = (digest for digest, one in made.items() if one.digest == row["slate:release"])
         assert f"release    {row['slate:release']}, a refresh of {blessed}, the training's; {items} items" in text
     finally:

@@ -61,7 +61,7 @@ def test_a_killed_process_in_which_a_triton_runs_its_model_loses_no_request(doub
 def test_a_killed_supervisor_loses_no_request_and_restarts_nothing(doubled: Any) -> None:
     version, stack = doubled.champion, doubled.stack
     before = [one.pid for one in stack.health(version).programs]
-    psutil.Process(int((doubled.places.programs / "supervisord.pid").read_text())).kill()
+    psutil.Process(int((doubled.paths.programs / "supervisord.pid").read_text())).kill()
     doubled.deployer_with({"replicas": 2}, {}).serve()
     assert [one.pid for one in doubled.stack.health(version).programs] == before
     assert lost(doubled) == []

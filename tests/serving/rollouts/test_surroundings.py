@@ -24,7 +24,7 @@ def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly
     rollout = live.begin(live.other, live.deployer_with({}, {"deadline_seconds": 20}))
     live.reaches(Phase.WATCHING, 10)
     before = dropped(live)
-    with full_disk(live.places.predictions):
+    with full_disk(live.paths.predictions):
         live.until(lambda: dropped(live) > before + 50, "no answers are dropped")
         # One look may find a busy server silent.
         live.until(lambda: complains(live), "status says nothing of a full disk")

@@ -60,7 +60,7 @@ class Shop:
         return f"{self.folder / 'runs' / 'stores'}#1"
 
     @property
-    def places(self) -> ServingPaths:
+    def paths(self) -> ServingPaths:
         return ServingPaths.of(self.folder / "runs", "shop")
 
     @property
@@ -76,13 +76,13 @@ class Shop:
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
         rest = {"items": ["i0", "i1"], "scores": [0.25, 0.5], "user_id": [1], "page": ["home"], "price": [1.0, 2.0]}
         rows = [{**common, **rest, **each} for each in answers]
-        return self._write(self.places.predictions / server, prediction_schema(self.data), rows)
+        return self._write(self.paths.predictions / server, prediction_schema(self.data), rows)
 
     def outcome(self, *outcomes: dict[str, Any]) -> Path:
         """Write a part of the outcome log; by default a click a minute after noon."""
         schema = outcome_schema(item_type(self.data), outcome_columns(self.data))
         rows = [{"time": NOON + minutes(1), "label": 1, **each} for each in outcomes]
-        return self._write(self.places.outcomes / "web", schema, rows)
+        return self._write(self.paths.outcomes / "web", schema, rows)
 
     def collector(self, log: CollectedLog | None = None, most_rows: int = 500_000) -> Collector:
         return Collector("shop", self.stores, self.data, self.serving, most_rows, log)

@@ -28,7 +28,7 @@ class Shipped(Shop):
         """Do what the processes beside servers do; then their disks are gone."""
         objects = open_object_store(StorageConfig.parse(self.stores))
         for kind in KINDS:
-            folder = self.places.root / kind
+            folder = self.paths.root / kind
             LogShipper(folder, objects, log_key("shop", kind), "pod-1", keep_seconds=3_600).ship()
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -41,7 +41,7 @@ def test_shipped_logs_become_batches_once_also_on_a_machine_that_never_saw_them(
     assert shop.collect().rows == 2
     shop.answer({"request_id": "b"}, {"request_id": "a", "time": NOON + minutes(1)}, server="v3-2")
     shop.ship()
-    shutil.rmtree(shop.places.mirror.root)  # another machine
+    shutil.rmtree(shop.paths.mirror.root)  # another machine
     (batch,) = shop.collect(minutes(20)).batches
     assert (batch.number, batch.counts.rows, batch.counts.repeated_requests) == (2, 2, 1)
     assert shop.collect(minutes(20)).batches == []

@@ -18,7 +18,7 @@ from shortlist.features.columns import PlanError
 from shortlist.features.fit import fit
 from shortlist.features.plan import plan
 from shortlist.features.publish import publish
-from shortlist.features.slates import SLATE, standing, whole_slates
+from shortlist.features.slates import SLATE, slate_statistics, whole_slates
 from shortlist.features.table import build_table
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -32,7 +32,7 @@ DAY = date(2026, 3, 2)
 
 
 def test_where_a_row_stands() -> None:
-    found = standing(np.array([2.0, np.nan, 6.0, 2.0, 5.0]), np.array([7, 7, 7, 7, 1]))
+    found = slate_statistics(np.array([2.0, np.nan, 6.0, 2.0, 5.0]), np.array([7, 7, 7, 7, 1]))
     assert found["rank"].tolist()[:1] + found["rank"].tolist()[2:] == [2, 1, 2, 1]
     assert found["size"].tolist() == [4, 4, 4, 4, 1]
     np.testing.assert_array_equal(found["share"], [0.2, np.nan, 0.6, 0.2, 1.0])
@@ -40,11 +40,11 @@ def test_where_a_row_stands() -> None:
 
 
 def test_where_nothing_adds_up_there_is_no_share() -> None:
-    found = standing(np.array([0.0, 0.0, np.nan]), np.array([0, 0, 1]))
+    found = slate_statistics(np.array([0.0, 0.0, np.nan]), np.array([0, 0, 1]))
     assert np.isnan(found["share"]).all()
     assert found["rank"].tolist()[:2] == [1, 1]
     assert np.isnan(found["rank"][2])
-    assert standing(np.zeros(0), None)["rank"].shape == (0,)
+    assert slate_statistics(np.zeros(0), None)["rank"].shape == (0,)
 
 
 values = st.one_of(st.floats(-1e6, 1e6, width=32), st.just(float("nan")), st.sampled_from([0.0, -0.0, 1.0]))
@@ -54,12 +54,12 @@ values = st.one_of(st.floats(-1e6, 1e6, width=32), st.just(float("nan")), st.sam
 @given(st.lists(st.tuples(values, st.integers(0, 4)), min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_a_slate_alone_and_in_any_order_gives_the_same_bits(rows: list[tuple[float, int]], random: Any) -> None:
     value, slate = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    whole = standing(value, slate)
+    whole = slate_statistics(value, slate)
     for number in set(slate.tolist()):
         own = np.flatnonzero(slate == number)
         shuffled = own.copy()
         random.shuffle(shuffled)
-        alone = standing(value[shuffled], None)
+        alone = slate_statistics(value[shuffled], None)
         for what, column in whole.items():
             np.testing.assert_array_equal(column[shuffled], alone[what])
             known = value[own][~np.isnan(value[own])]

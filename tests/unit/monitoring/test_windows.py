@@ -82,7 +82,7 @@ class Traffic:
     declared: dict[str, Any] = field(default_factory=lambda: DECLARED)
 
     @property
-    def places(self) -> ServingPaths:
+    def paths(self) -> ServingPaths:
         return ServingPaths.of(self.folder / "runs", "shop")
 
     @property
@@ -102,7 +102,7 @@ class Traffic:
         """Write a part of the prediction log; by default an answer at noon about two items."""
         common = {"time": NOON, "user": "1", "track": "stable", "version": 3, "status": 200, "digest": "0" * 16}
         rest = {"latency_ms": 4.0, "degraded": False, "items": ["i0", "i1"], "scores": [0.25, 0.5]}
-        folder = self.places.predictions / process
+        folder = self.paths.predictions / process
         return self._write(folder, prediction_schema(self.data), [{**common, **rest, **each} for each in answers])
 
     def outcome(self, *outcomes: tuple[Any, ...], process: str = "web") -> Path:
@@ -111,11 +111,11 @@ class Traffic:
             {"time": (*one, NOON + minutes(1))[3], "request_id": one[0], "row": one[1], "label": one[2]}
             for one in outcomes
         ]
-        return self._write(self.places.outcomes / process, outcome_schema(item_type(self.data)), rows)
+        return self._write(self.paths.outcomes / process, outcome_schema(item_type(self.data)), rows)
 
     def windows(self, now: datetime = LATER, sampling: float = 1.0, **settings: Any) -> Windows:
         declared = {"window": {"maturity_hours": 1.0, **settings}}
-        return Windows(self.places, self.data, self.log, Monitoring.model_validate(declared), now, sampling)
+        return Windows(self.paths, self.data, self.log, Monitoring.model_validate(declared), now, sampling)
 
     def read(self, span: Span = TODAY, sampling: float = 1.0, **settings: Any) -> LiveWindow:
         return self.windows(sampling=sampling, **settings).read(span)
@@ -361,7 +361,7 @@ def test_rows_have_the_outcomes_and_scores_of_further_labels(traffic: Traffic) -
         for request, row, label, seconds in said
     ]
     schema = outcome_schema(item_type(traffic.data), known)
-    traffic._write(traffic.places.outcomes / "web", schema, outcomes)
+    traffic._write(traffic.paths.outcomes / "web", schema, outcomes)
     rows = traffic.read().rows.sort("request_id", "row")
     assert rows["label_long"].to_list() == [1, 0, None, 1]
     assert rows["score_long"].to_list() == [pytest.approx(0.1), pytest.approx(0.2), None, None]  # b: an earlier model
@@ -530,7 +530,7 @@ def test_parts_are_looked_into_once_and_only_those_of_a_window_are_read(traffic:
 def test_an_index_that_is_lost_or_foreign_is_made_again(traffic: Traffic) -> None:
     traffic.answer({"request_id": "a"})
     traffic.windows().find()
-    (kept,) = (traffic.places.root / "log_index").iterdir()
+    (kept,) = (traffic.paths.root / "log_index").iterdir()
     for spoilt in (b"torn", pl.DataFrame({"x": [1]}).serialize()):
         kept.write_bytes(spoilt)
         assert traffic.windows().find().mature == (TODAY,)

@@ -56,7 +56,7 @@ def rows_by_user(counted: EventCounts) -> list[int]:
 
 def rows_and_positives(counted: EventCounts, after: timedelta) -> tuple[list[int], list[int]]:
     """Return the impressions of each of the users, and the positive ones, that a request of some time later sees."""
-    counted.look()
+    counted.poll()
     tiles = counted._tiles
     tiles.advance((time.time_ns() + int(after.total_seconds() * 1e9)) // 1000)
     rows, positives = tiles.counts("user_id", range(7))
@@ -75,7 +75,7 @@ def counted(tmp_path: Path) -> Path:
     """Return a folder of 21 events that are in the checkpoint, and of 7 that are not."""
     append(tmp_path, *range(21))
     first = counts(tmp_path)
-    first.look()
+    first.poll()
     first.stop()
     append(tmp_path, *range(21, 28))
     return tmp_path
@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_checkpoint_that_was_there(
 
     with monkeypatch.context() as broken:
         broken.setattr(event_checkpoint.os, "fsync", full)
-        again.look()
+        again.poll()
     assert "no checkpoint of the counts was kept: [Errno 28] No space left on device" in caplog.text
     assert path.read_bytes() == before
     assert [one.suffix for one in (counted / "events").iterdir() if "checkpoint" in one.name] == [".checkpoint"]
@@ -194,17 +194,17 @@ def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_
 def test_a_spoilt_event_log_is_a_problem_and_lets_the_counts_fall_behind(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     counted = counts(tmp_path)
-    counted.look()
+    counted.poll()
     assert counted.problem is None
     append(tmp_path, 2)
     newest = max((tmp_path / "events").glob("*.events"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     seen = counted.counted_at
-    counted.look()
+    counted.poll()
     assert "there is no record at byte 0" in str(counted.problem)
     assert counted.counted_at == seen
     newest.unlink()
-    counted.look()
+    counted.poll()
     assert counted.problem is None
     assert counted.counted_at > seen
     counted.stop()
@@ -233,7 +233,7 @@ def test_what_the_counts_lack_is_in_the_checkpoint(tmp_path: Path) -> None:
     assert (small.uncounted, "1 rows were not counted" in str(small.problem)) == (1, True)
     small.stop()
     again = counts(tmp_path)
-    again.look()
+    again.poll()
     assert (again.uncounted, "1 rows were not counted" in str(again.problem)) == (1, True)
     again.stop()
 

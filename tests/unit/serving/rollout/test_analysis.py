@@ -472,26 +472,26 @@ def test_a_smaller_alpha_asks_for_more() -> None:
 
 
 def test_aborted_and_mistaken_requests_of_one_user_send_nobody_back(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    places.logs.mkdir(parents=True)
+    paths = ServingPaths.of(tmp_path, "demo")
+    paths.logs.mkdir(parents=True)
     line = {"user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer", "us": None}
     lines = [{**line, "id": str(number), "status": (0, 400)[number % 2], "grpc": None} for number in range(200)]
-    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    seen = AnalysisObserver(EvidenceReader(places, "r1", 3, KPI()), POLICY, lambda: WELL).observe_step(0, 1.0)
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    seen = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL).observe_step(0, 1.0)
     assert (seen.decision, seen.canary.failed) == ("hold", 0)
     assert (seen.canary.client_errors, seen.canary.disconnected) == (100, 100)
     assert (seen.requests.failed_canary, seen.requests.client_errors, seen.requests.disconnected) == (0, 100, 100)
 
 
 def test_the_observer_reads_asks_and_judges(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    places.logs.mkdir(parents=True)
+    paths = ServingPaths.of(tmp_path, "demo")
+    paths.logs.mkdir(parents=True)
     line = {"id": "a", "user": "u", "track": "canary", "rollout": "r1", "step": "0", "path": "/v2/models/demo/infer"}
     lines = [{**line, "id": str(number), "status": 503, "grpc": None, "us": None} for number in range(20)]
-    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    well = AnalysisObserver(EvidenceReader(places, "r1", 3, KPI()), POLICY, lambda: WELL)
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    well = AnalysisObserver(EvidenceReader(paths, "r1", 3, KPI()), POLICY, lambda: WELL)
     seen = well.observe_step(0, 1.0)
     assert (seen.decision, seen.canary.failed, well.total().failed_canary) == ("roll_back", 20, 20)
     assert "20 of 20 answers failed" in seen.reason
-    ill = AnalysisObserver(EvidenceReader(places, "r2", 3, KPI()), POLICY, lambda: Health(ready=False))
+    ill = AnalysisObserver(EvidenceReader(paths, "r2", 3, KPI()), POLICY, lambda: Health(ready=False))
     assert ill.observe_step(0, 1.0).reason == "at 5 %: its servers are not ready"

@@ -21,7 +21,7 @@ from shortlist.evaluation.gates import GATES
 from shortlist.evaluation.records import Measures
 from shortlist.rollout.commands import RolloutCommands
 from shortlist.rollout.controller_context import ControllerContext
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.observations import Observation, Requests, Track
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.phases import Phase

@@ -44,14 +44,14 @@ GRPC = "/inference.GRPCInferenceService/ModelInfer"
 class Logs:
     """What Envoy, two servers and the users write."""
 
-    places: ServingPaths
+    paths: ServingPaths
 
     def __post_init__(self) -> None:
-        self.places.logs.mkdir(parents=True)
+        self.paths.logs.mkdir(parents=True)
 
     @property
     def access(self) -> Path:
-        return self.places.logs / "envoy-a.access.jsonl"
+        return self.paths.logs / "envoy-a.access.jsonl"
 
     def line(self, id: str, **changes: object) -> dict[str, Any]:
         common = {"time": "2026-11-21T03:34:00.123456Z", "id": id, "user": "u1", "track": "stable", "rollout": "r1"}
@@ -59,18 +59,18 @@ class Logs:
         return {**common, **rest, "grpc": None, "flags": None, "us": 5_000, **changes}
 
     def ask(self, *lines: dict[str, Any], envoy: str = "a") -> None:
-        with (self.places.logs / f"envoy-{envoy}.access.jsonl").open("a") as file:
+        with (self.paths.logs / f"envoy-{envoy}.access.jsonl").open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
     def answer(self, *rows: dict[str, Any], process: str = "p1") -> None:
         common = {"time": NOW, "user": "u1", "track": "stable", "rollout": "r1", "step": 0, "version": 3, "status": 200}
         rest = {"digest": "0" * 16, "latency_ms": 4.0, "degraded": False, "items": [7, 8], "scores": [0.1, 0.2]}
-        self._write(self.places.predictions / process, prediction_schema(DATA), [common | rest | r for r in rows])
+        self._write(self.paths.predictions / process, prediction_schema(DATA), [common | rest | r for r in rows])
 
     def outcome(self, *rows: tuple[str, int, int], folder: str = "", time: datetime = NOW) -> None:
         names = "request_id", "row", "label"
         full = [{"time": time, "item": 7, **dict(zip(names, row, strict=True))} for row in rows]
-        self._write(self.places.outcomes / folder, outcome_schema(pa.int64()), full)
+        self._write(self.paths.outcomes / folder, outcome_schema(pa.int64()), full)
 
     def _write(self, folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def logs(tmp_path: Path) -> Logs:
 def read(
     logs: Logs, top: int = 1, sampled: Callable[[str], bool] | None = None, since: datetime | None = None
 ) -> RolloutEvidence:
-    return polled(EvidenceReader(logs.places, "r1", steps=4, kpi=KPI(top=top), sampled=sampled, since=since))
+    return polled(EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI(top=top), sampled=sampled, since=since))
 
 
 def polled(reader: EvidenceReader) -> RolloutEvidence:
@@ -156,7 +156,7 @@ def test_tracks_and_steps_are_told_apart_by_what_envoy_wrote(logs: Logs) -> None
 
 def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Logs) -> None:
     asked = [f"2026-11-21T03:34:{second:02}.000000Z" for second in range(20)]
-    reader = EvidenceReader(logs.places, "r1", 4, KPI())
+    reader = EvidenceReader(logs.paths, "r1", 4, KPI())
     for number in range(0, 20, 2):  # the canary has answered all of its users, the stable track is being restarted
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked[number]))
     assert polled(reader).at(0).canary_share is None
@@ -174,7 +174,7 @@ def test_users_are_compared_up_to_the_newest_answer_of_the_slower_track(logs: Lo
 
 
 def test_users_are_settled_when_all_that_began_with_their_requests_must_have_ended(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", 4, KPI())
+    reader = EvidenceReader(logs.paths, "r1", 4, KPI())
     asked = "2026-11-21T03:34:{:02}.000000Z"
     for number in range(4):  # the stable track is slow: only one of its requests has ended, and it began last
         logs.ask(logs.line(f"c{number}", track="canary", user=f"c{number}", time=asked.format(number)))
@@ -270,7 +270,7 @@ def test_users_without_the_header_count_by_request_on_both_tracks(logs: Logs) ->
 
 def test_the_log_of_an_earlier_version_says_nothing_of_the_header(logs: Logs) -> None:
     logs.answer({"request_id": "a"}, {"request_id": "b"}, {"request_id": "c", "user": None})
-    (part,) = logs.places.predictions.rglob("part-*")
+    (part,) = logs.paths.predictions.rglob("part-*")
     pl.read_parquet(part).drop("routed_by_user").write_parquet(part)
     logs.answer({"request_id": "d", "routed_by_user": True}, {"request_id": "e", "routed_by_user": False})
     logs.outcome(*((name, 1, 1) for name in "abcde"))
@@ -314,7 +314,7 @@ def test_a_spoilt_line_costs_only_itself(logs: Logs) -> None:
 
 
 def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
+    reader = EvidenceReader(logs.paths, "r1", steps=1, kpi=KPI())
     logs.ask(logs.line("a"))
     reader.poll()
     logs.ask(logs.line("b"))
@@ -329,7 +329,7 @@ def test_a_rotated_log_is_read_to_its_end_and_the_new_one_from_its_start(logs: L
 
 
 def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
-    first = EvidenceReader(logs.places, "r1", steps=4, kpi=KPI())
+    first = EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI())
     for number in range(3):
         logs.ask(logs.line(f"a{number}"))
         logs.answer({"request_id": f"a{number}"})
@@ -345,18 +345,18 @@ def test_a_new_reader_knows_what_one_before_it_knew(logs: Logs) -> None:
 
 def test_a_part_that_is_no_parquet_file_is_counted_and_skipped(logs: Logs) -> None:
     logs.answer({"request_id": "a"})
-    (logs.places.predictions / "p1" / PART.format(number=1)).write_bytes(b"half a file")
-    (logs.places.predictions / "p1" / "part-000002.parquet.partial").write_bytes(b"not whole yet")
+    (logs.paths.predictions / "p1" / PART.format(number=1)).write_bytes(b"half a file")
+    (logs.paths.predictions / "p1" / "part-000002.parquet.partial").write_bytes(b"not whole yet")
     logs.answer({"request_id": "b"}, process="p2")
     seen = read(logs)
     assert (seen.whole.stable.logged, seen.accounting.unreadable) == (2, 1)
 
 
 def test_parts_beyond_a_million_come_after_those_before(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
+    reader = EvidenceReader(logs.paths, "r1", steps=1, kpi=KPI())
     for number in (999_999, 1_000_000):
         logs.answer({"request_id": f"a{number}"})
-        folder = logs.places.predictions / "p1"
+        folder = logs.paths.predictions / "p1"
         newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         newest.rename(folder / PART.format(number=number))
         reader.poll()
@@ -370,7 +370,7 @@ def test_days_of_earlier_parts_are_not_read(logs: Logs, monkeypatch: pytest.Monk
         time = NOW - timedelta(days=number < 12)
         logs.answer({"request_id": f"a{number}", "rollout": rollout, "time": time})
         logs.outcome((f"a{number}", 1, 1), time=time)
-    for place in (logs.places.predictions / "p1", logs.places.outcomes):
+    for place in (logs.paths.predictions / "p1", logs.paths.outcomes):
         (place / PART.format(number=2)).write_bytes(b"spoilt, and nobody should look")
     seen = read(logs, since=NOW)
     assert (seen.whole.stable.logged, seen.whole.stable.with_outcomes, seen.accounting.unreadable) == (4, 4, 0)
@@ -456,7 +456,7 @@ def test_a_users_value_is_the_mean_over_the_best_scored_items_with_an_outcome(lo
 
 
 def test_outcomes_may_come_first_or_late_or_change(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=1, kpi=KPI())
+    reader = EvidenceReader(logs.paths, "r1", steps=1, kpi=KPI())
 
     def kpi() -> tuple[float | None, int, int]:
         reader.poll()
@@ -491,7 +491,7 @@ def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
     logs.answer(*({"request_id": f"c{number}", "user": f"u{number}", "track": "canary", **SLATE} for number in (2, 3)))
     logs.outcome(*(("s0", row, int(row == 0)) for row in range(3)), ("s1", 1, 0))
     logs.outcome(*((f"c{number}", row, int(row != 1)) for number in (2, 3) for row in range(3)))
-    seen = polled(EvidenceReader(logs.places, "r1", steps=4, kpi=KPI(slate=slate)))
+    seen = polled(EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI(slate=slate)))
     assert (seen.kpi.stable_mean, seen.kpi.canary_mean) == (stable, canary)
     of_stable, of_canary = seen.at(0).stable, seen.at(0).canary
     assert (of_stable.slates, of_stable.hits, of_stable.clicks) == (2, 1, 1)
@@ -500,7 +500,7 @@ def test_a_slate_counts_as_one_by_what_was_done_with_all_of_its_items(
 
 
 def test_a_click_that_comes_later_turns_a_slate_into_a_hit_once(logs: Logs) -> None:
-    reader = EvidenceReader(logs.places, "r1", steps=4, kpi=KPI())
+    reader = EvidenceReader(logs.paths, "r1", steps=4, kpi=KPI())
     logs.answer({"request_id": "s", **SLATE}, {"request_id": "brought"})
     counted = []
     for outcome in (("s", 1, 0), ("s", 2, 1), ("s", 0, 1), ("brought", 1, 1)):

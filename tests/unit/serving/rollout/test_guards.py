@@ -284,7 +284,7 @@ def visits(canary_watches: float, slate: bool = False, seed: int = 3) -> list[Vi
     return found
 
 
-def write(places: ServingPaths, found: Sequence[Visit], with_columns: bool = True) -> None:
+def write(paths: ServingPaths, found: Sequence[Visit], with_columns: bool = True) -> None:
     """Write what Envoy, the servers and the users tell."""
     lines, answers, outcomes = [], [], []
     for place, one in enumerate(found):
@@ -303,11 +303,11 @@ def write(places: ServingPaths, found: Sequence[Visit], with_columns: bool = Tru
         outcomes.append(shown | {"seconds": one.seconds, "deed": one.deed})
         # The item below: of a slate it was shown as well, of a request that brought its candidates it was not.
         outcomes.append(shown | {"item": 7, "row": 0, "label": 0, "seconds": 1.0, "deed": None})
-    places.logs.mkdir(parents=True)
-    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paths.logs.mkdir(parents=True)
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     schema = outcome_schema(pa.int64(), outcome_columns(DATA) if with_columns else None)
-    _part(places.predictions / "p1", prediction_schema(DATA), answers)
-    _part(places.outcomes, schema, [{name: row[name] for name in schema.names} for row in outcomes])
+    _part(paths.predictions / "p1", prediction_schema(DATA), answers)
+    _part(paths.outcomes, schema, [{name: row[name] for name in schema.names} for row in outcomes])
 
 
 def _part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
@@ -316,18 +316,18 @@ def _part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=number))
 
 
-def read(places: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
+def read(paths: ServingPaths, declared: Canary = ON_DISK) -> RolloutEvidence:
     guarded = {name: DATA.labels[name] for name in declared.guards}
-    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi, guarded=guarded)
+    reader = EvidenceReader(paths, "r1", len(declared.steps), declared.kpi, guarded=guarded)
     reader.poll()
     return reader.snapshot()
 
 
 @pytest.mark.parametrize("slate", [False, True])
 def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path: Path, slate: bool) -> None:
-    places, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
-    write(places, found)
-    seen = read(places)
+    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5, slate=slate)
+    write(paths, found)
+    seen = read(paths)
     for canary in (False, True):
         mine = [one for one in found if one.canary == canary]
         long = np.mean([one.seconds == 30 for one in mine])  # without a value: 0, as in training
@@ -342,9 +342,9 @@ def test_outcomes_of_every_guarded_label_are_joined_with_what_was_shown(tmp_path
 
 
 def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    write(places, visits(canary_watches=0.1))
-    seen = read(places)
+    paths = ServingPaths.of(tmp_path, "demo")
+    write(paths, visits(canary_watches=0.1))
+    seen = read(paths)
     judgement = said(seen, ON_DISK)
     assert judgement.decision == "roll_back"
     assert judgement.reason.startswith("at 50 %: long_view difference -")
@@ -359,9 +359,9 @@ def test_a_canary_with_more_clicks_and_fewer_long_views_goes_back_for_these(tmp_
 
 
 def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    write(places, visits(canary_watches=0.5), with_columns=False)
-    seen = read(places)
+    paths = ServingPaths.of(tmp_path, "demo")
+    write(paths, visits(canary_watches=0.5), with_columns=False)
+    seen = read(paths)
     assert (seen.kpi.canary_users, seen.guards["shared"].canary_users, seen.accounting.unreadable) == (300, 0, 0)
     judgement = said(seen, ON_DISK, 1)
     assert judgement.decision == "hold"
@@ -369,19 +369,19 @@ def test_outcomes_without_the_labels_columns_hold_the_rollout(tmp_path: Path) ->
 
 
 def test_columns_that_are_there_and_never_have_a_value_say_nothing(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    write(places, [replace(one, deed=None) for one in visits(canary_watches=0.5)])
-    seen = read(places)
+    paths = ServingPaths.of(tmp_path, "demo")
+    write(paths, [replace(one, deed=None) for one in visits(canary_watches=0.5)])
+    seen = read(paths)
     assert (seen.guards["shared"].canary_users, seen.guards["long_view"].canary_users) == (0, 300)
 
 
 def test_parts_with_and_without_the_columns_are_read_together(tmp_path: Path) -> None:
-    places, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5)
-    write(places, found)
+    paths, found = ServingPaths.of(tmp_path, "demo"), visits(canary_watches=0.5)
+    write(paths, found)
     at = BEGAN + timedelta(minutes=1)
     late = {"time": at, "request_id": "request-0", "item": 8, "row": 1, "label": 1}
-    _part(places.outcomes, outcome_schema(pa.int64()), [late])
-    seen = read(places)
+    _part(paths.outcomes, outcome_schema(pa.int64()), [late])
+    seen = read(paths)
     assert seen.accounting.unreadable == 0
     assert seen.guards["long_view"].canary_users == 300
 

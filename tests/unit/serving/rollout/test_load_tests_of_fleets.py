@@ -10,10 +10,10 @@ import pytest
 from kubernetes.client import ApiClient
 
 from shortlist.rollout import fleet_connection
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
 from shortlist.rollout.kserve.connection import KServeConnection
 from shortlist.rollout.local.connection import StackConnection
-from shortlist.rollout.local.deployment import Deployment
 from shortlist.spec.gates import Gates
 from shortlist.spec.runtime import Runtime
 from shortlist.spec.serving import Serving

@@ -27,8 +27,8 @@ from shortlist.rollout.actions import (
     StopServers,
     VerifyServedFiles,
 )
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.events import Abort, Done, Event, Failed, Promote, StepAnalyzed
-from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.phases import REVERTING_PHASES, Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.rollouts import RolloutError, Rollouts

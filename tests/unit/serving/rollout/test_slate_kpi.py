@@ -80,7 +80,7 @@ def played(stable: Sequence[float], canary: Sequence[float], step: int, seed: in
     return found
 
 
-def write(places: ServingPaths, slates: Sequence[Slate]) -> None:
+def write(paths: ServingPaths, slates: Sequence[Slate]) -> None:
     """Write what Envoy, the servers and the users tell of slates."""
     random = np.random.default_rng(len(slates))
     lines, answers, outcomes = [], [], []
@@ -101,11 +101,11 @@ def write(places: ServingPaths, slates: Sequence[Slate]) -> None:
             {"time": at, "request_id": one.id, "item": 7 + row, "row": row, "label": int(label)}
             for row, label in enumerate(one.clicks)
         ]
-    places.logs.mkdir(parents=True)
-    (places.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paths.logs.mkdir(parents=True)
+    (paths.logs / "envoy-a.access.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for folder, schema, rows in (
-        (places.predictions / "p1", prediction_schema(DATA), answers),
-        (places.outcomes, outcome_schema(pa.int64()), outcomes),
+        (paths.predictions / "p1", prediction_schema(DATA), answers),
+        (paths.outcomes, outcome_schema(pa.int64()), outcomes),
     ):
         folder.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / PART.format(number=0))
@@ -115,9 +115,9 @@ def judged(
     folder: Path, slates: Sequence[Slate], step: int, declared: Canary
 ) -> tuple[StepAnalysis, RolloutEvidence]:  # fmt: skip
     """Return what the analysis says, and the evidence."""
-    places = ServingPaths.of(folder, "demo")
-    write(places, slates)
-    reader = EvidenceReader(places, "r1", len(declared.steps), declared.kpi)
+    paths = ServingPaths.of(folder, "demo")
+    write(paths, slates)
+    reader = EvidenceReader(paths, "r1", len(declared.steps), declared.kpi)
     reader.poll()
     evidence = reader.snapshot()
     return analyze_step(evidence, declared, step, 10.0, Health(ready=True)), evidence

@@ -208,7 +208,7 @@ class Shop:
 
     def server(self) -> ServerComponents:
         self.parts.append(ServerComponents(self.settings, Scorer(self.model)))  # type: ignore[arg-type]
-        self.parts[-1].counts.look()  # type: ignore[union-attr]
+        self.parts[-1].counts.poll()  # type: ignore[union-attr]
         return self.parts[-1]
 
     async def ask(self, server: ServerComponents, asked: Asked, request: str) -> list[float]:
@@ -224,7 +224,7 @@ class Shop:
         answer = await server.service.answer(InferenceRequest("streamed", "", tensors, origin))
         self.tell(request, labels)
         for each in self.parts:
-            each.counts.look()  # type: ignore[union-attr]
+            each.counts.poll()  # type: ignore[union-attr]
         return np.asarray(answer.scores).tolist()
 
     def tell(self, request: str, labels: Sequence[int]) -> None:
@@ -408,7 +408,7 @@ def test_a_spoilt_part_of_the_outcome_log_is_told_and_the_others_count(shop: Sho
         server = shop.server()
         await shop.ask(server, (0, 1, ["home"], [1]), "a")
         (shop.folder / "outcomes" / "client" / "part-999999.parquet").write_bytes(b"PAR1 no more")
-        server.counts.look()  # type: ignore[union-attr]
+        server.counts.poll()  # type: ignore[union-attr]
         problem = server.counts.problem  # type: ignore[union-attr]
         scores = await shop.ask(server, (700, 1, ["other"], [0]), "b")
         await shop.close()
@@ -465,7 +465,7 @@ def test_a_server_is_not_ready_before_it_has_counted_what_there_is(shop: Shop) -
     async def served() -> list[bool]:
         server = ServerComponents(shop.settings, Scorer(shop.model))  # type: ignore[arg-type]
         before = await server.service.is_ready()
-        server.counts.look()  # type: ignore[union-attr]
+        server.counts.poll()  # type: ignore[union-attr]
         after = await server.service.is_ready()
         await server.close()
         return [before, after]

@@ -49,7 +49,7 @@ class Service:
         if self.error is not None:
             raise self.error
         return InferenceResponse(
-            np.ones(question.tensors[0].shape[0], np.float32), question.origin.request_id or "own", False
+            np.ones(question.tensors[0].shape[0], np.float32), question.context.request_id or "own", False
         )
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -284,7 +284,7 @@ def test_of_a_header_that_is_there_twice_the_first_one_counts() -> None:
     async def test(service: Service, server: uvicorn.Server, connection: Connection) -> None:
         connection.send(BODY, PATH, "X-Request-Id: first", "X-Request-Id: second")
         assert (await connection.receive())[0] == 200
-        assert service.asked[0].origin.request_id == "first"
+        assert service.asked[0].context.request_id == "first"
 
     run(test)
 

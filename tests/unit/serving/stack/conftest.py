@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.deployment import Deployment
 from shortlist.rollout.local.lifecycle import stop_stack
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.signature import FOLDER, MODEL_FILE, Signature
@@ -86,12 +86,12 @@ def until() -> Callable[..., None]:
 @pytest.fixture(scope="module")
 def bring_up() -> Iterator[Callable[..., Stack]]:
     """Bring stacks up; whatever they started is stopped at the end, however the test went."""
-    places = []
+    paths = []
 
     def up(where: ServingPaths, serving: Serving | None = None, port: int = 0) -> Stack:
-        places.append(where)
+        paths.append(where)
         return Stack.up(where, MODEL, serving or Serving(), SQLiteOnline(), MODEL, port, server=ECHO)
 
     yield up
-    for where in places:
+    for where in paths:
         stop_stack(where)

@@ -16,8 +16,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.evidence_access import AccessLog, of_rollout
-from shortlist.rollout.local.deployment import Deployment, Route
 from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.paths import ServingPaths
@@ -186,7 +186,7 @@ def test_the_access_log_has_a_line_with_every_field_for_every_request(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     def lines() -> dict[str, dict[str, Any]]:
-        logs = [stack.places.logs / f"{name}.access.jsonl" for name in ENVOYS]
+        logs = [stack.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
         found = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
         return {line["id"]: line for line in found}
 
@@ -215,7 +215,7 @@ def test_a_client_that_goes_away_is_told_apart_from_a_server_that_fails(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
     stack.route(HALF)
-    logs = [AccessLog(stack.places.logs / f"{name}.access.jsonl") for name in ENVOYS]
+    logs = [AccessLog(stack.paths.logs / f"{name}.access.jsonl") for name in ENVOYS]
     seen: dict[str, dict[str, Any]] = {}
     waits = itertools.cycle((0.05, 0.1, 0.15))  # the answer takes 0.2 s
 
@@ -279,9 +279,9 @@ def test_a_route_that_only_was_written_down_is_told_and_put_right(
 ) -> None:
     stack.route(Route(stable=1))
     killed_right_after_writing = stack.record.model_copy(update={"route": Route(stable=2)})
-    killed_right_after_writing.write(stack.places.record)
+    killed_right_after_writing.write(stack.paths.record)
     problems = stack.status().problems
     assert "envoy-a sends users elsewhere than is written down: serve again." in problems
-    bring_up(stack.places)
+    bring_up(stack.paths)
     assert ask(stack, "POST", INFER, b"{}")[2]["version"] == 2
     assert "envoy-a sends users elsewhere than is written down: serve again." not in stack.status().problems

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from shortlist.features.online_stores.sqlite import SQLiteOnline
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.local.lifecycle import stack_down_reason, stop_stack
 from shortlist.rollout.local.record import StackRecord
 from shortlist.rollout.local.stack import Stack
@@ -24,13 +24,13 @@ from shortlist.storage.artefacts import IntegrityError, write_json
 INFER = "/v2/models/demo/infer"
 
 
-def mentions(places: ServingPaths) -> list[psutil.Process]:
+def mentions(paths: ServingPaths) -> list[psutil.Process]:
     """Return the processes whose command line or environment names a place."""
     found = []
     for process in psutil.process_iter():
         try:
             words = [*process.cmdline(), *process.environ().values()]
-            if process.pid != os.getpid() and any(str(places.root) in word for word in words):
+            if process.pid != os.getpid() and any(str(paths.root) in word for word in words):
                 found.append(process)
         except psutil.Error:
             continue
@@ -40,9 +40,9 @@ def mentions(places: ServingPaths) -> list[psutil.Process]:
 def test_before_the_first_version_every_request_is_told_so(
     tmp_path: Path, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
-    places = ServingPaths.of(tmp_path / "an %s odd; #1 [folder]", "demo")
-    assert Stack.connect(places) is None
-    stack = bring_up(places)
+    paths = ServingPaths.of(tmp_path / "an %s odd; #1 [folder]", "demo")
+    assert Stack.connect(paths) is None
+    stack = bring_up(paths)
     for method, path in (("POST", INFER), ("GET", "/v2/health/ready"), ("GET", "/nothing")):
         status, headers, body = ask(stack, method, path)
         assert (status, headers["content-type"]) == (503, "application/json")
@@ -50,49 +50,49 @@ def test_before_the_first_version_every_request_is_told_so(
     assert stack.status().problems == (
         "No version is routed: every request is answered with 503 until one is deployed.",
     )
-    again = bring_up(places)
+    again = bring_up(paths)
     assert again.port == stack.port
     assert [each.pid for each in again.status().envoys] == [each.pid for each in stack.status().envoys]
-    assert Stack.connect(places).port == stack.port
+    assert Stack.connect(paths).port == stack.port
     assert stack.stop() == ["envoy-a", "envoy-b", "supervisord"]
     assert stack.stop() == []
     assert not stack.record.sockets.exists()
-    assert mentions(places) == []
-    assert Stack.connect(places) is None
-    assert stack_down_reason(places) == "nothing is being served."
-    assert bring_up(places).port == stack.port  # kept
+    assert mentions(paths) == []
+    assert Stack.connect(paths) is None
+    assert stack_down_reason(paths) == "nothing is being served."
+    assert bring_up(paths).port == stack.port  # kept
 
 
 def test_a_taken_port_is_named_with_its_holder_and_nothing_is_started(
     tmp_path: Path, bring_up: Callable[..., Stack]
 ) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.of(tmp_path, "demo")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTakenError, match=rf"port {port} of 127.0.0.1 is taken by .*pid {os.getpid()}"):
-            bring_up(places, port=port)
-    assert mentions(places) == []
-    assert StackRecord.read(places.record) is None
+            bring_up(paths, port=port)
+    assert mentions(paths) == []
+    assert StackRecord.read(paths.record) is None
 
 
 def test_a_stack_whose_record_is_broken_can_be_stopped(tmp_path: Path) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
-    places.root.mkdir(parents=True)
-    write_json(places.record, {"model": "demo"})
+    paths = ServingPaths.of(tmp_path, "demo")
+    paths.root.mkdir(parents=True)
+    write_json(paths.record, {"model": "demo"})
     with pytest.raises(IntegrityError, match="stop the stack, delete this file, and serve again"):
-        StackRecord.read(places.record)
-    assert stop_stack(places) == []
+        StackRecord.read(paths.record)
+    assert stop_stack(paths) == []
 
 
 def test_a_configuration_that_envoy_refuses_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bring_up: Callable[..., Stack]
 ) -> None:
-    places = ServingPaths.of(tmp_path, "demo")
+    paths = ServingPaths.of(tmp_path, "demo")
     monkeypatch.setattr("shortlist.rollout.local.gateway._READY_SECONDS", 10.0)
     monkeypatch.setattr("shortlist.rollout.local.gateway.bootstrap", lambda *_: {"nonsense": True})
     with pytest.raises(StackError, match=r"(?s)envoy-a is not ready after 10 s.*nonsense"):
-        bring_up(places)
-    assert mentions(places) == []
+        bring_up(paths)
+    assert mentions(paths) == []
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_tampered_model_folder_is_not_deployed(stack: Stack, deployment: Calla
     with pytest.raises(IntegrityError, match="but 0000000000000000 was blessed"):
         stack.deploy(deployment(2).model_copy(update={"digest": "0" * 16}), Serving())
     assert list(stack.record.versions) == [1]
-    assert not (stack.places.versions / "v2").exists()
+    assert not (stack.paths.versions / "v2").exists()
 
 
 def test_a_version_never_changes_its_model(stack: Stack, deployment: Callable[[int], Deployment]) -> None:
@@ -158,7 +158,7 @@ def test_deploying_again_changes_nothing(stack: Stack, deployment: Callable[[int
 def test_a_repository_that_was_changed_is_not_started_until_it_is_deployed_again(
     stack: Stack, deployment: Callable[[int], Deployment]
 ) -> None:
-    graph = stack.places.versions / "v1" / "repository" / "demo" / "1" / "model.onnx"
+    graph = stack.paths.versions / "v1" / "repository" / "demo" / "1" / "model.onnx"
     graph.write_bytes(graph.read_bytes() + b"\0")
     os.kill(stack.health(1).triton.pid, 9)
     with pytest.raises(StackError, match=r"(?s)version 1 does not start.*model\.onnx: changed after it was written"):
@@ -182,8 +182,8 @@ def test_a_version_that_crashes_on_load_is_given_up_on_and_retired(
         stack.wait_ready(4, 60)
     stack.retire(4)
     stack.retire(4)
-    assert (stack.places.versions / "v4").is_dir()
-    until(lambda: not any("/v4/" in " ".join(process.cmdline()) for process in mentions(stack.places)))
+    assert (stack.paths.versions / "v4").is_dir()
+    until(lambda: not any("/v4/" in " ".join(process.cmdline()) for process in mentions(stack.paths)))
     with pytest.raises(StackError, match=r"version 4 is not deployed; deployed: \[1\]"):
         stack.health(4)
     assert ask(stack, "POST", INFER, b"{}")[0] == 200
@@ -199,13 +199,13 @@ def test_who_has_users_is_not_retired_and_who_is_not_deployed_gets_none(stack: S
 
 def test_a_killed_supervisor_is_explained_and_what_it_left_is_kept(stack: Stack, ask: Callable[..., Any]) -> None:
     before, envoys = stack.health(1), [each.pid for each in stack.status().envoys]
-    os.kill(int((stack.places.programs / "supervisord.pid").read_text()), 9)
+    os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     assert ask(stack, "POST", INFER, b"{}")[0] == 200  # nobody notices yet
-    assert Stack.connect(stack.places) is None
-    assert stack_down_reason(stack.places).startswith(
+    assert Stack.connect(stack.paths) is None
+    assert stack_down_reason(stack.paths).startswith(
         "the supervisor was killed; still running: envoy-a, envoy-b, server-v1, triton-v1."
     )
-    again = Stack.up(stack.places, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    again = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
     assert again.port == stack.port
     after = again.wait_ready(1, 30)
     assert (after.server.pid, after.triton.pid) == (before.server.pid, before.triton.pid)
@@ -217,7 +217,7 @@ def test_a_killed_supervisor_is_explained_and_what_it_left_is_kept(stack: Stack,
 def test_a_program_that_was_kept_is_looked_after_like_any_other(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
-    again = Stack.connect(stack.places)
+    again = Stack.connect(stack.paths)
     assert again is not None
     before = again.health(1)
     os.kill(before.server.pid, 9)
@@ -231,16 +231,16 @@ def test_only_what_does_not_answer_any_more_is_started_again(
 ) -> None:
     monkeypatch.setattr("shortlist.rollout.local.lifecycle.BUSY_SECONDS", 2.0)
     before = stack.health(1)
-    os.kill(int((stack.places.programs / "supervisord.pid").read_text()), 9)
+    os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     os.kill(before.server.pid, signal.SIGSTOP)
-    again = Stack.up(stack.places, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
+    again = Stack.up(stack.paths, "demo", Serving(), SQLiteOnline(), "demo", server=stack.record.server)
     after = again.wait_ready(1, 60)
     assert (after.triton.pid, after.server.pid != before.server.pid) == (before.triton.pid, True)
     assert ask(again, "POST", INFER, b"{}")[0] == 200
 
 
 def test_stopping_after_the_supervisor_was_killed_leaves_nothing(stack: Stack) -> None:
-    os.kill(int((stack.places.programs / "supervisord.pid").read_text()), 9)
-    assert stop_stack(stack.places) == ["envoy-a", "envoy-b", "server-v1", "triton-v1"]
-    assert mentions(stack.places) == []
-    assert not list(Path("/dev/shm").glob(f"{shared_memory_of(stack.places)}*"))  # noqa: S108
+    os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
+    assert stop_stack(stack.paths) == ["envoy-a", "envoy-b", "server-v1", "triton-v1"]
+    assert mentions(stack.paths) == []
+    assert not list(Path("/dev/shm").glob(f"{shared_memory_of(stack.paths)}*"))  # noqa: S108

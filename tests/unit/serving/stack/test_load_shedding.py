@@ -20,8 +20,8 @@ from tritonclient.grpc import service_pb2_grpc as services
 
 from benchmarks.fuzz.cases import INFER, MODEL
 from benchmarks.fuzz.running import VERSION, free_ports, running_envoy
+from shortlist.rollout.deployment import Route
 from shortlist.rollout.evidence_access import AccessLog
-from shortlist.rollout.local.deployment import Route
 from shortlist.rollout.local.envoy import FLUSH_MS
 from shortlist.spec.serving import Overload, Serving
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shortlist.rollout.local.deployment import Deployment, Route
+from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.local.record import StackRecord
 from shortlist.rollout.local.routes import clusters, routes
 from shortlist.rollout.local.stack import Stack
@@ -117,7 +117,7 @@ def test_the_number_of_replicas_follows_the_spec(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
     before = stack.health(1)
-    fewer = bring_up(stack.places, Serving(replicas=1))
+    fewer = bring_up(stack.paths, Serving(replicas=1))
     after = fewer.wait_ready(1, 120)
     assert [each.program for each in after.programs] == ["triton-v1", "server-v1"]
     assert (after.triton.pid, after.server.pid) == (before.triton.pid, before.server.pid)
@@ -129,7 +129,7 @@ def test_more_than_its_servers_can_hold_envoy_refuses_at_once_and_still_answers_
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
     limits = Overload(max_concurrent=1, max_waiting=0)
-    few = bring_up(stack.places, Serving(replicas=1, overload=limits))
+    few = bring_up(stack.paths, Serving(replicas=1, overload=limits))
     few.wait_ready(1, 120)
     with ThreadPoolExecutor(12) as askers:
         answers = [askers.submit(ask, few, "POST", INFER, b"take your time") for _ in range(24)]
@@ -141,7 +141,7 @@ def test_more_than_its_servers_can_hold_envoy_refuses_at_once_and_still_answers_
 
 
 def test_one_server_is_neither_asked_for_its_health_nor_put_aside(stack: Stack) -> None:
-    record = StackRecord.read(stack.places.record)
+    record = StackRecord.read(stack.paths.record)
     assert record is not None
     one = clusters({1: record.versions[1].replicas[:1]}, 100)["resources"][0]
     assert not {"health_checks", "outlier_detection"} & set(one)

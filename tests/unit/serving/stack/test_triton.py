@@ -7,7 +7,7 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 
-from shortlist.rollout.local.deployment import Deployment
+from shortlist.rollout.deployment import Deployment
 from shortlist.serving.export.repository import verify_repository, write_repository
 from shortlist.serving.processes.errors import StackError
 from shortlist.serving.triton.triton import running_triton
