@@ -29,7 +29,7 @@ from shortlist.training.tuning.search import STUDY, Result, Search, Trial, searc
 from shortlist.training.tuning.space import changes_of, distributions, shipped_params, space_of
 from shortlist.training.tuning.tracked import TrackedSearch
 from shortlist.training.tuning.trial import OnLoss, TrialFailure, TrialJob, measure, run_trial
-from tests.page_rules import HOSTILE, injected, planted
+from tests.page_rules import HOSTILE, injected, planted, problems_of
 
 DEMO = Path(__file__).parents[3] / "pipelines/specs/demo.yaml"
 TREES = next(iter(KINDS))
@@ -217,7 +217,7 @@ def test_by_gauc_the_order_within_users_decides_and_is_shown(table: DayTable, tm
     lines = "\n".join(write_outcome(result, "demo", tmp_path))
     assert "trial 1, AUC 0.7000, GAUC 0.6100, log loss 0.5000; as shipped AUC 0.8000, GAUC 0.6000" in lines
     page = (tmp_path / PAGE).read_text()
-    assert "<th>GAUC</th>" in page and "GAUC on the validation days" in page
+    assert '<th scope="col" class="num">GAUC</th>' in page and "GAUC on the validation days" in page
 
 
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(table: DayTable, tmp_path: Path) -> None:
@@ -403,6 +403,11 @@ def test_no_text_of_a_search_runs_on_its_page(result: Result, tmp_path: Path) ->
     page = (folder / PAGE).read_text()
     assert injected(page, least=8) == []
     assert "default-src 'none'" in page
+
+
+def test_the_page_keeps_the_rules_of_pages(result: Result, tmp_path: Path) -> None:
+    write_outcome(result, "demo", tmp_path)
+    assert problems_of((tmp_path / PAGE).read_text()) == []
 
 
 def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: Result, tmp_path: Path) -> None:
