@@ -121,7 +121,7 @@ class UserItems(Refresher):
                 self.items -= len(self._users.popitem(last=False)[1])
                 self.forgotten += 1
 
-    def poll(self) -> None:
+    def read_logs(self) -> None:
         """Read what is new in the logs; now and then, forget what is older than the window."""
         oldest = datetime.now(UTC) - self._window
         for path in self._new(self._predictions, oldest):
@@ -171,7 +171,7 @@ class UserItems(Refresher):
                 self._early.popitem(last=False)
 
     def _refresh(self) -> None:
-        self.poll()
+        self.read_logs()
         self.problem, self.has_looked = None, True
 
 

@@ -89,7 +89,7 @@ def test_whoever_asks_gets_a_slate(local: Shop) -> None:
 @pytest.mark.parametrize(
     ("inputs", "value"),
     [
-        ({"paths": Tensor("paths", "INT64", (1, 3), np.array([1, 2, NO_CODE]))}, [1, 2]),
+        ({"places": Tensor("places", "INT64", (1, 3), np.array([1, 2, NO_CODE]))}, [1, 2]),
         ({"words": Tensor("words", "BYTES", (1, 2), ["a", None])}, ["a"]),
         ({"query": Tensor("query", "FP32", (1, 2), np.array([1.0, 2.0]))}, [1.0, 2.0]),
         ({"code": 255}, 255),
@@ -312,7 +312,7 @@ class TestWhy:
     """`shortlist why`."""
 
     @pytest.fixture
-    def paths(self, local: Shop, start: Any) -> ServingPaths:
+    def places(self, local: Shop, start: Any) -> ServingPaths:
         sections: Any = ({"rules": [WEIGHTY]}, {"explore": {"kind": "gumbel", "temperature": 2.0}})
         parts = local.parts(*sections)
         local.ask(parts, {"user_id": 1, "page": "home"})
@@ -322,9 +322,9 @@ class TestWhy:
         shutil.copytree(local.folder / "release", version / "release")
         return places_of(local)
 
-    def test_every_stage_is_told_and_the_slate_comes_out_the_same(self, paths: ServingPaths) -> None:
-        text = "\n".join(explain(paths, "r0"))
-        row = find_slate(paths, "r0")
+    def test_every_stage_is_told_and_the_slate_comes_out_the_same(self, places: ServingPaths) -> None:
+        text = "\n".join(explain(places, "r0"))
+        row = find_slate(places, "r0")
         assert "request 'r0' of " in text and ", version 3" in text
         assert "retrieval  8 candidates; after filters: popular " in text
         assert f"weighty: {', '.join(row['slate:removed'])}" in text
@@ -343,36 +343,36 @@ class TestWhy:
         ],
     )
     def test_what_does_not_come_out_the_same_is_named(
-        self, paths: ServingPaths, change: dict[str, Any], differs: list[str]
+        self, places: ServingPaths, change: dict[str, Any], differs: list[str]
     ) -> None:
-        version = ServedVersion.open(paths, 3)
-        assert replay(find_slate(paths, "r0") | change, version, version.recommender()) == differs
+        version = ServedVersion.open(places, 3)
+        assert replay(find_slate(places, "r0") | change, version, version.recommender()) == differs
 
     def test_the_command_prints_it_and_says_which_request_nobody_logged(
-        self, paths: ServingPaths, tmp_path: Path
+        self, places: ServingPaths, tmp_path: Path
     ) -> None:
         served = ServingPaths.of(tmp_path / "runs", "demo")
-        shutil.copytree(paths.predictions, served.predictions)
-        shutil.copytree(paths.versions, served.versions)
+        shutil.copytree(places.predictions, served.predictions)
+        shutil.copytree(places.versions, served.versions)
         (tmp_path / "runs" / "stores").mkdir()
         command = ["why", "demo", "--runs", str(tmp_path / "runs")]
         told = CliRunner().invoke(app, [*command, "r0"])
-        assert told.exit_code == 0 and told.output.splitlines() == list(explain(paths, "r0"))
+        assert told.exit_code == 0 and told.output.splitlines() == list(explain(places, "r0"))
         unknown = CliRunner().invoke(app, [*command, "nobody"])
         assert (unknown.exit_code, type(unknown.exception)) == (1, ShortlistError)
         assert "no answer to request 'nobody' is logged. It may not be written yet" in str(unknown.exception)
 
-    def test_files_that_were_changed_are_not_explained(self, paths: ServingPaths) -> None:
-        (paths.versions / "v3" / "release" / "slates.json").write_text("{}")
+    def test_files_that_were_changed_are_not_explained(self, places: ServingPaths) -> None:
+        (places.versions / "v3" / "release" / "slates.json").write_text("{}")
         with pytest.raises(IntegrityError, match="changed after it was written"):
-            list(explain(paths, "r0"))
+            list(explain(places, "r0"))
 
-    def test_a_request_that_nobody_logged_is_told(self, paths: ServingPaths) -> None:
+    def test_a_request_that_nobody_logged_is_told(self, places: ServingPaths) -> None:
         with pytest.raises(ShortlistError, match="no answer to request 'nobody' is logged"):
-            find_slate(paths, "nobody")
-        shutil.rmtree(paths.versions / "v3" / "release")
+            find_slate(places, "nobody")
+        shutil.rmtree(places.versions / "v3" / "release")
         with pytest.raises(ShortlistError, match="version 3 is not deployed here any more"):
-            find_slate(paths, "r0")
+            find_slate(places, "r0")
 
 
 def test_a_client_with_candidates_is_answered_as_before(local: Shop, start: Any) -> None:
@@ -424,12 +424,12 @@ class TestUserItems:
         log.add((datetime.now(UTC), "r0", told["item_id"][1], 1, 1))
         log.close()
         items = followed()
-        items.poll()
+        items.read_logs()
         history = items.history(1)
         assert history is not None and history.items.to_list() == told["item_id"]
         assert history.positive.to_list() == [False, True, False]
         assert items.history(2) is None and items.history(None) is None
-        items.poll()  # nothing is read twice
+        items.read_logs()  # nothing is read twice
         assert len(items.history(1).items) == 3
 
     def test_an_outcome_may_be_known_before_its_answer(self, local: Shop, followed: Any) -> None:
@@ -437,7 +437,7 @@ class TestUserItems:
         log.add((datetime.now(UTC), "early", "b", 1, 1))
         log.close()
         items = followed()
-        items.poll()
+        items.read_logs()
         items.show("early", 1, ["a", "b"], datetime.now(UTC))
         assert items.history(1).positive.to_list() == [False, True]
 
@@ -447,7 +447,7 @@ class TestUserItems:
         items.show("old", 1, ["a"], now - timedelta(hours=2))
         items.show("new", 1, ["b"], now)
         items.show("other", 2, ["c"], now - timedelta(hours=2))
-        items.poll()
+        items.read_logs()
         assert items.history(1).items.to_list() == ["b"]
         assert items.history(2) is None
 
