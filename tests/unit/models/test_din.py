@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.din.network import Attention
+from models.din.network import DIN, Attention
 from models.din.ranker import DINRanker
 from models.din.section import DINModel
 from models.dlrm.chunks import Chunk
 from models.dlrm.layout import Attended, Layout
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
+from models.dlrm.step import batch_loss, silenced
 from models.inputs import FeatureColumn
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc
@@ -142,6 +143,23 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
     for few, every in zip(*results, strict=True):
         torch.testing.assert_close(few, every, rtol=1e-12, atol=1e-12)
     assert (results[0][2][~there] == 0).all()  # the gradient of places without an event
+
+
+def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None:
+    layout = Layout.of(FEATURES, (), Attended("past", "item_id"))
+    torch.manual_seed(2)
+    network = DIN(layout, DINModel.model_validate(SECTION)).train().network
+    rows = 16
+    dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
+    pooled, labels = torch.randn(rows * layout.slots, 8), (torch.rand(rows) < 0.5).float()
+    found = []
+    for loss in (batch_loss, torch.compile(batch_loss, fullgraph=True, dynamic=False, backend="eager")):
+        given = pooled.clone().requires_grad_()
+        with silenced():
+            value = loss(network, dense, given, labels, torch.tensor(rows))
+            value.backward()
+        found.append((value.detach(), given.grad))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
