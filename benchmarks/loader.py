@@ -21,10 +21,10 @@ from rich.console import Console
 
 from benchmarks.bench import Line, in_turn, peak_mib, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, write_table
-from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
-from models.dlrm.chunks import Chunk
-from models.dlrm.layout import Layout
-from models.dlrm.spill import Spill
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Chunk
+from models.embedding.layout import Layout
+from models.embedding.spill import Spill
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable

@@ -64,9 +64,9 @@ def build_table(spec: Spec, folder: Path) -> None:
 
 def load_batches(spec: Spec, folder: Path) -> None:
     """Hand every training row to torch once, shuffled, as DLRM's training does."""
-    from models.dlrm.batches import BatchLoader, ChunkStore
-    from models.dlrm.layout import Layout
     from models.dlrm.section import DLRMModel
+    from models.embedding.batches import BatchLoader, ChunkStore
+    from models.embedding.layout import Layout
     from models.inputs import LearningTable, chosen
 
     section = spec.models["dlrm"]

@@ -33,16 +33,16 @@ from models.dcn.network import DCN
 from models.dcn.section import DCNModel
 from models.din.network import DIN
 from models.din.section import DINModel
-from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
-from models.dlrm.chunks import Batch
-from models.dlrm.embedding_model import EmbeddingModel
-from models.dlrm.embedding_section import EmbeddingSection
-from models.dlrm.layout import Attended, Layout
 from models.dlrm.network import DLRM
-from models.dlrm.precision import narrow, precision_of
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import missing
-from models.dlrm.train import Training, score_batch
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Batch
+from models.embedding.embedding_model import EmbeddingModel
+from models.embedding.layout import Attended, Layout
+from models.embedding.precision import narrow, precision_of
+from models.embedding.step import missing
+from models.embedding.train import Training, score_batch
+from models.embedding_section import EmbeddingSection
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel
 from models.inputs import LearningTable, chosen

@@ -19,13 +19,13 @@ from benchmarks.gpu.published import published
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.timing import ROUNDS, seconds, wall_s
 from benchmarks.gpu.world import SEED, World
-from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
-from models.dlrm.chunks import Batch
-from models.dlrm.device_batches import DeviceStore
-from models.dlrm.device_chunks import DeviceChunk
-from models.dlrm.file_offsets import size_of
-from models.dlrm.loading import cudf_decoder, host_decoder
-from models.dlrm.pools import Store
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Batch
+from models.embedding.device_batches import DeviceStore
+from models.embedding.device_chunks import DeviceChunk
+from models.embedding.file_offsets import size_of
+from models.embedding.loading import cudf_decoder, host_decoder
+from models.embedding.pools import Store
 
 TITLE: Final = "Rows to the device, in shuffled batches"
 _PEER: Final = "host decodes once, pageable copies"

@@ -97,7 +97,7 @@ def _export(made: Configuration, model: DLRM, path: Path) -> None:
 
 @torch.no_grad()
 def _scores(made: Configuration, model: DLRM, floats: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    from models.dlrm.chunks import Lookups
+    from models.embedding.chunks import Lookups
 
     rows = torch.from_numpy((ids + np.array(made.layout.starts)).astype(np.int32).ravel())
     lookups = Lookups(rows, torch.arange(len(rows) + 1, dtype=torch.int32), None)

@@ -16,12 +16,12 @@ from benchmarks.gpu.published import Configuration, published
 from benchmarks.gpu.roofs import precisions
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.world import SEED, World
-from models.dlrm.cuda_graphs import make_step
 from models.dlrm.network import DLRM
-from models.dlrm.precision import Precision
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import StepOptions, step_options
-from models.dlrm.train import score_batch
+from models.embedding.cuda_graphs import make_step
+from models.embedding.precision import Precision
+from models.embedding.step import StepOptions, step_options
+from models.embedding.train import score_batch
 from models.validation import quality
 
 TITLE: Final = "AUC against float32 on the CPU"

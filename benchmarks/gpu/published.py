@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.setting import Setting
-from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.layout import Layout
 from models.dlrm.section import DLRMModel
+from models.embedding.chunks import Batch, Lookups
+from models.embedding.layout import Layout
 from models.inputs import FeatureColumn
 from models.planning.plan import PUBLISHED
 from models.planning.plan_inputs import Shape, Table

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.roofs import DTYPES
-from models.dlrm.chunks import Batch, Lookups
 from models.dlrm.network import DLRM
-from models.dlrm.precision import matmul_precision
-from models.dlrm.step import StepOptions
+from models.embedding.chunks import Batch, Lookups
+from models.embedding.precision import matmul_precision
+from models.embedding.step import StepOptions
 
 _WARM_UPS = 3
 

@@ -13,8 +13,8 @@ from benchmarks.gpu.roofs import Roofs
 from benchmarks.gpu.timing import seconds
 from benchmarks.gpu.variants import declared
 from benchmarks.gpu.world import World
-from models.dlrm.chunks import Batch
-from models.dlrm.step import StepOptions, batch_loss, row_optimizer
+from models.embedding.chunks import Batch
+from models.embedding.step import StepOptions, batch_loss, row_optimizer
 from models.planning.plan import forward_bytes
 
 _UPDATES: Final = {

@@ -11,7 +11,7 @@ from benchmarks.gpu.roofs import measured
 from benchmarks.gpu.setting import Findings, Setting
 from benchmarks.gpu.variants import declared, first_batches, learnt, rate
 from benchmarks.gpu.world import World
-from models.dlrm.step import StepOptions
+from models.embedding.step import StepOptions
 from models.planning.plan_inputs import Shape
 
 TITLE: Final = "DLRM training by the width of an embedding row, bf16"

@@ -13,12 +13,12 @@ import torch
 
 from benchmarks.gpu.published import Configuration, write_table
 from benchmarks.gpu.setting import Setting
-from models.dlrm.batches import BatchLoader
-from models.dlrm.chunks import Batch
-from models.dlrm.layout import Layout
-from models.dlrm.loading import Loading
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
+from models.embedding.batches import BatchLoader
+from models.embedding.chunks import Batch
+from models.embedding.layout import Layout
+from models.embedding.loading import Loading
 from models.inputs import LearningTable, chosen
 from models.planning.plan import FLOAT
 from shortlist.contracts import Files

@@ -13,8 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.chunks import Batch
 from models.dlrm.network import DLRM
+from models.embedding.chunks import Batch
 
 
 class Naumov(nn.Module):

@@ -4,7 +4,7 @@ from typing import Final
 
 from models.base import ModelKind, Tuning
 from models.dcn.section import DCNModel
-from models.dlrm.embedding_section import EMBEDDING_SPACE
+from models.embedding_section import EMBEDDING_SPACE
 from shortlist.spec.tune import Dimension
 
 KIND: Final = ModelKind(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from models.dcn.section import DCNModel
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.dlrm.heads import last_layer, scorer
-from models.dlrm.layout import Layout
+from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.heads import last_layer, scorer
+from models.embedding.layout import Layout
 
 
 class Cross(nn.Module):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from models.dcn.network import DCN
 from models.dcn.section import DCNModel
-from models.dlrm.diagnosis import Diagnosis, diagnose_table
-from models.dlrm.ranker import EmbeddingRanker
+from models.embedding.diagnosis import Diagnosis, diagnose_table
+from models.embedding.ranker import EmbeddingRanker
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
 
 class DCNRanker(EmbeddingRanker[DCNModel]):
-    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
 
     kind = "dcn"
     section_type = DCNModel

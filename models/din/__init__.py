@@ -4,7 +4,7 @@ from typing import Final
 
 from models.base import ModelKind, Tuning
 from models.din.section import DINModel
-from models.dlrm.embedding_section import EMBEDDING_SPACE
+from models.embedding_section import EMBEDDING_SPACE
 
 KIND: Final = ModelKind(
     section=DINModel,

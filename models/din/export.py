@@ -9,8 +9,8 @@ from torch import nn
 
 from models.din.network import DIN, NOT_THERE, InterestNetwork
 from models.din.section import DINModel
-from models.dlrm.layout import Attended
-from models.dlrm.network_graph import NetworkGraph, read_model
+from models.embedding.layout import Attended
+from models.embedding.network_graph import NetworkGraph, read_model
 from models.record import TrainedModel
 from shortlist.serving.export.graph import FeatureGraph
 

@@ -15,11 +15,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from models.din.section import DINModel
-from models.dlrm.embedding_model import EmbeddingModel
-from models.dlrm.interaction import Interaction
-from models.dlrm.layout import Layout
 from models.dlrm.network import InteractionNetwork
-from models.dlrm.perceptron import perceptron
+from models.embedding.embedding_model import EmbeddingModel
+from models.embedding.interaction import Interaction
+from models.embedding.layout import Layout
+from models.embedding.perceptron import perceptron
 
 
 class Attention(nn.Module):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from models.din.network import DIN
 from models.din.section import DINModel
-from models.dlrm.layout import Attended, Layout
-from models.dlrm.ranker import EmbeddingRanker
+from models.embedding.layout import Attended, Layout
+from models.embedding.ranker import EmbeddingRanker
 from models.inputs import FeatureColumn
 from shortlist.contracts import ShortlistError
 
 
 class DINRanker(EmbeddingRanker[DINModel]):
-    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
 
     kind = "din"
     section_type = DINModel

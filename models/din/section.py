@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.dlrm.embedding_section import check_widths
 from models.dlrm.section import DLRMModel
+from models.embedding_section import check_widths
 from shortlist.contracts import did_you_mean
 from shortlist.spec.features import Features
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM, InteractionNetwork
-from models.dlrm.network_graph import NetworkGraph, read_model
 from models.dlrm.section import DLRMModel
+from models.embedding.layout import Layout
+from models.embedding.network_graph import NetworkGraph, read_model
 from models.record import TrainedModel, read_record
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.dlrm.heads import last_layer, scorer
-from models.dlrm.interaction import Interaction
-from models.dlrm.layout import Layout
-from models.dlrm.perceptron import perceptron
 from models.dlrm.section import DLRMModel
+from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.heads import last_layer, scorer
+from models.embedding.interaction import Interaction
+from models.embedding.layout import Layout
+from models.embedding.perceptron import perceptron
 
 
 class InteractionNetwork(EmbeddingNetwork):

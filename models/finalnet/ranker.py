@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.dlrm.diagnosis import Diagnosis, diagnose_table
-from models.dlrm.ranker import EmbeddingRanker
+from models.embedding.diagnosis import Diagnosis, diagnose_table
+from models.embedding.ranker import EmbeddingRanker
 from models.finalnet.network import FinalNet
 from models.finalnet.section import FinalNetModel
 from shortlist.spec.runtime import Runtime
@@ -11,7 +11,7 @@ from shortlist.storage.tables import DayTable
 
 
 class FinalNetRanker(EmbeddingRanker[FinalNetModel]):
-    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
 
     kind = "finalnet"
     section_type = FinalNetModel

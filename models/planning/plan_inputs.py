@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from models.dlrm.embedding_section import EmbeddingSection
+from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.kinds.base import DeclaredIds, kinds_of

@@ -17,7 +17,7 @@ _NARROWEST: Final = 32
 _MOST_DEVICES: Final = 4096
 
 MOST_ROWS: Final = 2**31 - 1
-"""Rows that the fused table of `models.dlrm.layout` can number."""
+"""Rows that the fused table of `models.embedding.layout` can number."""
 
 Kind = Literal["whole", "table-wise", "column-wise", "row-wise", "copied"]
 
@@ -82,7 +82,7 @@ def smallest_sharding(shape: Shape, device: Accelerator, precision: Precision) -
 def row_wise_devices(shape: Shape, device: Accelerator, precision: Precision) -> int | None:
     """Return the fewest devices, a power of two, when every table is spread by rows; None: not even the most.
 
-    That is how our own workers do it (`models.dlrm.sharded`).
+    That is how our own workers do it (`models.embedding.sharded`).
     """
     total = sum(_size(table, shape.width) for table in shape.tables)
     for exponent in range(_MOST_DEVICES.bit_length()):

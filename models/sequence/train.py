@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.dlrm.optimizer import summed_by_row
+from models.embedding.optimizer import summed_by_row
 from models.modalities import ItemModalities
 from models.sequence.network import Encoder
 from models.two_tower.entities import Entities, looked_up

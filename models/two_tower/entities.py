@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.dlrm.chunks import Lookups
+from models.embedding.chunks import Lookups
 from models.modalities import ItemModalities
 from shortlist.retrieval.item_content import ENTITY, SHARE, VALUE, ItemContent, Matrix, NumberScale, column_values
 from shortlist.retrieval.vector_content import VectorContent

@@ -3,7 +3,7 @@
 from typing import Final
 
 from models.base import ModelKind, Tuning
-from models.dlrm.embedding_section import EMBEDDING_SPACE
+from models.embedding_section import EMBEDDING_SPACE
 from models.wide_deep.section import WideDeepModel
 
 KIND: Final = ModelKind(

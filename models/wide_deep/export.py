@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.dlrm.network_graph import NetworkGraph, read_model
+from models.embedding.network_graph import NetworkGraph, read_model
 from models.record import TrainedModel
 from models.wide_deep.network import WideDeep, WideDeepNetwork
 from models.wide_deep.section import WideDeepModel

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.dlrm.embedding_model import EmbeddingModel, EmbeddingNetwork
-from models.dlrm.heads import last_layer, scorer
-from models.dlrm.layout import Layout
+from models.embedding.embedding_model import EmbeddingModel, EmbeddingNetwork
+from models.embedding.heads import last_layer, scorer
+from models.embedding.layout import Layout
 from models.wide_deep.section import WideDeepModel
 
 

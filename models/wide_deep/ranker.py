@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.dlrm.diagnosis import Diagnosis, diagnose_table
-from models.dlrm.ranker import EmbeddingRanker
+from models.embedding.diagnosis import Diagnosis, diagnose_table
+from models.embedding.ranker import EmbeddingRanker
 from models.wide_deep.network import WideDeep
 from models.wide_deep.section import WideDeepModel
 from shortlist.spec.runtime import Runtime
@@ -11,7 +11,7 @@ from shortlist.storage.tables import DayTable
 
 
 class WideDeepRanker(EmbeddingRanker[WideDeepModel]):
-    """Trained as every network over embedded ids; see `models.dlrm.ranker`."""
+    """Trained as every network over embedded ids; see `models.embedding.ranker`."""
 
     kind = "wide_deep"
     section_type = WideDeepModel

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from models.dlrm.embedding_section import EmbeddingSection, check_widths
+from models.embedding_section import EmbeddingSection, check_widths
 
 
 class WideDeepModel(EmbeddingSection):

@@ -7,16 +7,16 @@ from datetime import date
 import pytest
 import torch
 
-from models.dlrm.admission import Admission
-from models.dlrm.cached_embeddings import CachedTable
-from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.cuda_graphs import make_step
-from models.dlrm.fused_table import FusedTable
-from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.ranker import free_memory
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import step_options
+from models.embedding.admission import Admission
+from models.embedding.cached_embeddings import CachedTable
+from models.embedding.chunks import Batch, Lookups
+from models.embedding.cuda_graphs import make_step
+from models.embedding.fused_table import FusedTable
+from models.embedding.layout import Layout
+from models.embedding.ranker import free_memory
+from models.embedding.step import step_options
 from models.inputs import FeatureColumn
 
 pytestmark = pytest.mark.gpu

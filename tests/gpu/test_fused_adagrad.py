@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.dlrm.chunks import Lookups
-from models.dlrm.optimizer import RowWiseAdagrad
+from models.embedding.chunks import Lookups
+from models.embedding.optimizer import RowWiseAdagrad
 
 pytest.importorskip("triton")
 
 from models.dlrm import fused_adagrad
-from models.dlrm.fused_adagrad import FusedAdagrad
+from models.embedding.fused_adagrad import FusedAdagrad
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from models.dlrm.fused_look_up import looked_up
+from models.embedding.fused_look_up import looked_up
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.batches import BatchLoader, ChunkStore
-from models.dlrm.chunks import Batch
-from models.dlrm.device_batches import DeviceStore
-from models.dlrm.file_offsets import size_of
-from models.dlrm.layout import Layout
-from models.dlrm.loading import cudf_decoder, host_decoder
+from models.embedding.batches import BatchLoader, ChunkStore
+from models.embedding.chunks import Batch
+from models.embedding.device_batches import DeviceStore
+from models.embedding.file_offsets import size_of
+from models.embedding.layout import Layout
+from models.embedding.loading import cudf_decoder, host_decoder
 from models.inputs import LearningTable, chosen
 from shortlist.contracts import Columns, Files
 from shortlist.storage.tables import DayTable, DayTableWriter

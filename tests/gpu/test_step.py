@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.cuda_graphs import make_step
-from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.precision import precision_of
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import LossScale, Step, StepOptions, step_options
+from models.embedding.chunks import Batch, Lookups
+from models.embedding.cuda_graphs import make_step
+from models.embedding.layout import Layout
+from models.embedding.precision import precision_of
+from models.embedding.step import LossScale, Step, StepOptions, step_options
 from models.inputs import FeatureColumn
 
 pytestmark = pytest.mark.gpu

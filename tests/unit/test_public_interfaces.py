@@ -129,11 +129,11 @@ def listed(of: Callable[[ast.Module], Iterable[str]]) -> set[str]:
 
 PRIVATE = {
     # torch documents this class under this name alone (its notes on extending torch).
-    "tests/unit/models/dlrm/test_admission.py: torch.utils._python_dispatch.TorchDispatchMode",
-    "tests/unit/models/dlrm/test_step.py: torch.utils._python_dispatch.TorchDispatchMode",
+    "tests/unit/models/embedding/test_admission.py: torch.utils._python_dispatch.TorchDispatchMode",
+    "tests/unit/models/embedding/test_step.py: torch.utils._python_dispatch.TorchDispatchMode",
     # Names of operators, as torch's dispatcher calls them.
-    "tests/unit/models/dlrm/test_admission.py: torch.ops.aten._local_scalar_dense",
-    "tests/unit/models/dlrm/test_admission.py: torch.ops.aten._unique2",
+    "tests/unit/models/embedding/test_admission.py: torch.ops.aten._local_scalar_dense",
+    "tests/unit/models/embedding/test_admission.py: torch.ops.aten._unique2",
 }
 REPLACED = {
     # ADR 30: Feast is imported in a fifth of the processor time; both are put back at once.

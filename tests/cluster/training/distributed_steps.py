@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.dlrm.batches import ChunkStore
-from models.dlrm.chunks import Batch
-from models.dlrm.distributed_trainer import DistributedTrainer
-from models.dlrm.fused_table import FusedTable
-from models.dlrm.layout import Layout
-from models.dlrm.optimizer import RowWiseAdagrad
 from models.dlrm.ranker import DLRMRanker
-from models.dlrm.sharded import ShardedAdagrad, ShardedTable
+from models.embedding.batches import ChunkStore
+from models.embedding.chunks import Batch
+from models.embedding.distributed_trainer import DistributedTrainer
+from models.embedding.fused_table import FusedTable
+from models.embedding.layout import Layout
+from models.embedding.optimizer import RowWiseAdagrad
+from models.embedding.sharded import ShardedAdagrad, ShardedTable
 from models.inputs import LearningTable, chosen
 from models.process_group import joined
 from shortlist.training.job import Job

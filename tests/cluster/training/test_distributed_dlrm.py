@@ -17,14 +17,14 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.batches import BatchLoader, ChunkStore, pool_rows
-from models.dlrm.chunks import Batch, Lookups
-from models.dlrm.layout import Layout
-from models.dlrm.lists import FileLists
 from models.dlrm.network import DLRM
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.dlrm.train import Loaders, Training
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Batch, Lookups
+from models.embedding.layout import Layout
+from models.embedding.lists import FileLists
+from models.embedding.train import Loaders, Training
 from models.inputs import chosen
 from models.moments import standardisation
 from models.objectives import learning_lists

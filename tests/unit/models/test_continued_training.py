@@ -18,8 +18,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from models.base import DeclaredModel
-from models.dlrm.layout import Layout
 from models.dlrm.section import DLRMModel
+from models.embedding.layout import Layout
 from models.ranker import IncompatibleModelError
 from models.record import read_record
 from models.xgboost.section import XGBoostModel

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from models.dlrm.chunks import Batch, Chunk
-from models.dlrm.diagnosis import Diagnosis, diagnose, diagnose_table
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
+from models.embedding.chunks import Batch, Chunk
+from models.embedding.diagnosis import Diagnosis, diagnose, diagnose_table
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable

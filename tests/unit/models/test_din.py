@@ -15,11 +15,11 @@ from torch import Tensor
 from models.din.network import DIN, Attention
 from models.din.ranker import DINRanker
 from models.din.section import DINModel
-from models.dlrm.chunks import Chunk
-from models.dlrm.layout import Attended, Layout
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.dlrm.step import batch_loss, silenced
+from models.embedding.chunks import Chunk
+from models.embedding.layout import Attended, Layout
+from models.embedding.step import batch_loss, silenced
 from models.inputs import FeatureColumn
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.evaluation.metrics import auc

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from models.dcn.network import Cross
-from models.dlrm.embedding_section import EmbeddingSection
-from models.dlrm.layout import Layout
-from models.dlrm.ranker import EmbeddingRanker
+from models.embedding.layout import Layout
+from models.embedding.ranker import EmbeddingRanker
+from models.embedding_section import EmbeddingSection
 from models.finalnet.network import Factorised
 from models.inputs import FeatureColumn
 from models.ranker import IncompatibleModelError

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 import torch
 
-from models.dlrm.heads import MixtureOfExperts
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
+from models.embedding.heads import MixtureOfExperts
 from models.ranker import IncompatibleModelError, Ranker
 from models.registry import kind_of
 from shortlist.contracts import DataError

@@ -14,10 +14,10 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from models.dlrm.chunks import Lookups
-from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
+from models.embedding.chunks import Lookups
+from models.embedding.layout import Layout
 from models.inputs import FeatureColumn
 from models.planning.accelerators import ACCELERATORS, accelerator
 from models.planning.plan import PUBLISHED, activation_bytes, costs, exchange_bytes, roofline, step_bytes

@@ -9,7 +9,7 @@ import torch
 from retrieval_log import Log, Row, declared, fit_data
 from torch.nn import functional
 
-from models.dlrm.fused_table import FusedTable
+from models.embedding.fused_table import FusedTable
 from models.two_tower.entities import Entities, looked_up
 from models.two_tower.train import softmax_loss, train
 from shortlist.contracts import DataError

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from models.dlrm.chunks import Lookups
-from models.dlrm.fused_table import FusedTable
-from models.dlrm.layout import Layout
 from models.dlrm.network import DLRM
-from models.dlrm.perceptron import perceptron
 from models.dlrm.section import DLRMModel
+from models.embedding.chunks import Lookups
+from models.embedding.fused_table import FusedTable
+from models.embedding.layout import Layout
+from models.embedding.perceptron import perceptron
 from models.inputs import FeatureColumn
 from shortlist.contracts import ShortlistError
 

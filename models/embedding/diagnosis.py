@@ -1,0 +1,218 @@
+"""What bounds a DLRM's training: the three classic tests, and a sentence of advice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Final, Literal, NamedTuple, Protocol
+
+import torch
+
+from models.devices import torch_device
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Batch
+from models.embedding.embedding_model import EmbeddingModel
+from models.embedding.layout import Layout
+from models.embedding.lists import FileLists
+from models.embedding.optimizer import RowWiseAdagrad
+from models.embedding.spill import Spill
+from models.embedding.train import Training
+from models.embedding.weighted_labels import weighted_log_loss
+from models.embedding_section import EmbeddingSection
+from models.inputs import chosen
+from models.objectives import learning_lists
+from shortlist.contracts import ShortlistError
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+Bound = Literal["loader", "embeddings", "network"]
+
+_WARM_UP: Final = 3  # steps whose time does not count: memory is mapped, kernels are chosen
+_LOADER_MATTERS: Final = 0.2
+_SAME_ROWS_MATTER: Final = 0.8
+
+
+class Steps(Protocol):
+    """A training step, whole and with layers removed."""
+
+    def whole(self, batch: Batch) -> None:
+        """Look up, score, and move all weights."""
+
+    def embeddings(self, batch: Batch) -> None:
+        """Only look up and move embedding rows."""
+
+    def network(self, batch: Batch) -> None:
+        """Only score and move the perceptrons, on embeddings that are given."""
+
+
+class Diagnosis(NamedTuple):
+    """Medians over the steps, in milliseconds."""
+
+    wait_ms: float
+    """What the step waits for its rows."""
+    step_ms: float
+    """The step itself, on rows it has not seen."""
+    constant_ms: float
+    """The step on the same rows again."""
+    embeddings_ms: float
+    """The step without the network."""
+    network_ms: float
+    """The step without the embeddings."""
+
+    @property
+    def loader_share(self) -> float:
+        """Share of the time that goes by waiting for rows."""
+        return self.wait_ms / (self.wait_ms + self.step_ms)
+
+    @property
+    def bound(self) -> Bound:
+        """What most of the time goes to."""
+        if self.loader_share > _LOADER_MATTERS:
+            return "loader"
+        return "embeddings" if self.embeddings_ms > self.network_ms else "network"
+
+    @property
+    def lines(self) -> list[str]:
+        """What a terminal shows."""
+        return [
+            f"step                       {self.step_ms:8.1f} ms",
+            f"waiting for the loader     {self.wait_ms:8.1f} ms  ({self.loader_share:.0%} of the time)",
+            f"same rows again            {self.constant_ms:8.1f} ms",
+            f"embeddings only            {self.embeddings_ms:8.1f} ms",
+            f"network only               {self.network_ms:8.1f} ms",
+            self.advice,
+        ]
+
+    @property
+    def advice(self) -> str:
+        """What bounds the training, and what to change first."""
+        return {"loader": self._on_loader, "embeddings": self._on_embeddings, "network": self._on_network}[self.bound]()
+
+    def _on_loader(self) -> str:
+        return (
+            f"The loader bounds this training: {self.loader_share:.0%} of the time a step waits for rows. Raise"
+            " runtime.memory_budget_mib until all rows stay in memory, or point TMPDIR to a fast disk."
+        )
+
+    def _on_embeddings(self) -> str:
+        far = self.constant_ms < _SAME_ROWS_MATTER * self.step_ms
+        why = "; the same rows again are quicker, so fetching them from far memory is part of it" if far else ""
+        return (
+            f"The embeddings bound this training: alone they take {self.embeddings_ms:.1f} ms, the network"
+            f" {self.network_ms:.1f} ms{why}. Lower the model's embedding_dim, raise the vocabularies' min_rows,"
+            " or raise its batch_size: a row that comes twice in a batch is moved once."
+        )
+
+    def _on_network(self) -> str:
+        return (
+            f"The network bounds this training: alone it takes {self.network_ms:.1f} ms, the embeddings"
+            f" {self.embeddings_ms:.1f} ms. Narrow the model's bottom_mlp and top_mlp, leave its precision on"
+            " auto and train where there is bf16 or a GPU, or declare more workers."
+        )
+
+
+def diagnose(
+    batches: Iterator[Batch], steps: Steps, count: int, clock: Callable[[], float] = time.perf_counter
+) -> Diagnosis:
+    """Make the three tests: the loader's share, the step with layers removed, the step on constant inputs.
+
+    Args:
+        batches: From the loader, as training gets them; short ones are taken as they are.
+        steps: The step and its parts.
+        count: Steps per test.
+        clock: Seconds.
+
+    Raises:
+        ShortlistError: There are too few batches to measure.
+    """
+    waits, wholes, batch = [], [], None
+    start = clock()
+    for batch in islice(batches, count + _WARM_UP):
+        waits.append(clock() - start)
+        wholes.append(_ms(lambda rows=batch: steps.whole(rows), clock))  # type: ignore[misc]
+        start = clock()
+    if batch is None or len(wholes) <= _WARM_UP:
+        raise ShortlistError(
+            f"diagnose: the training days give {len(wholes)} batch(es); wanted more than {_WARM_UP} to measure."
+            " Lower the model's batch_size, or give more data."
+        )
+    # Waiting is a mean: a loader makes many batches wait little and the first of a pool long.
+    wait_ms = 1_000 * sum(waits[_WARM_UP:]) / len(waits[_WARM_UP:])
+    alone = [
+        median(_ms(lambda: step(batch), clock) for _ in range(count))  # noqa: B023 - called before the next one
+        for step in (steps.whole, steps.embeddings, steps.network)
+    ]
+    return Diagnosis(wait_ms, median(wholes[_WARM_UP:]), *alone)
+
+
+def diagnose_table(
+    table: DayTable, section: EmbeddingSection, runtime: Runtime, count: int, model: type[EmbeddingModel]
+) -> Diagnosis:
+    """Say what bounds the training of a declared network on a feature table; its weights are thrown away.
+
+    Args:
+        table: The feature table.
+        section: The model's declaration.
+        runtime: Engine, memory budget and seed.
+        count: Steps per test.
+        model: Of the section's kind.
+
+    Raises:
+        ShortlistError: The table does not fit the section, or has too few rows.
+    """
+    learning = learning_lists(table, chosen(table, section.features), section)
+    layout = Layout.of(learning.features)
+    store = ChunkStore(learning, layout, runtime.memory_budget_mib * 2**20, Spill())
+    paths: list[Path] = learning.paths("train")
+    pool, lists = pool_rows(layout, runtime.chunk_rows), FileLists.of(learning)
+    loader = BatchLoader(store, paths, section.batch_size, pool, runtime.seed, lists)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(runtime.seed)
+        steps = NetworkSteps(model(layout, section), section, torch_device(runtime.engine))
+        return diagnose(loader.shuffled(1), steps, count)
+
+
+class NetworkSteps:
+    """The step of `models.embedding.train`, whole and in parts."""
+
+    def __init__(self, model: EmbeddingModel, section: EmbeddingSection, device: str) -> None:
+        self._model = model.to(device).train()
+        self._training = Training(self._model, section, device)
+        self._device = device
+        self._adam = torch.optim.AdamW(self._model.parameters(), lr=section.learning_rate, fused=True)
+        self._adagrad = RowWiseAdagrad(
+            self._model.table.weight_RD, self._model.table.squares_R, section.embedding_learning_rate
+        )
+
+    def whole(self, batch: Batch) -> None:
+        """Look up, score, and move all weights."""
+        self._training.step(batch.to(self._device))
+
+    def embeddings(self, batch: Batch) -> None:
+        """Only look up and move embedding rows, by a gradient of zeros: the rows stay what they are."""
+        lookups = batch.to(self._device).lookups
+        self._adagrad.step(lookups, torch.zeros_like(self._model.table(lookups)))
+        self._finish()
+
+    def network(self, batch: Batch) -> None:
+        """Only score and move the perceptrons, on embeddings of zeros."""
+        moved = batch.to(self._device)
+        pooled = moved.dense_BF.new_zeros(len(moved.lookups.starts) - 1, self._model.table.weight_RD.shape[1])
+        logits_B = self._model.network(moved.dense_BF, pooled.requires_grad_())
+        weighted_log_loss(logits_B, moved.labels_B, "mean").backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+        self._adam.zero_grad()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()  # a GPU's work is only queued by the lines above
+
+
+def _ms(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
+    work()
+    return 1_000 * (clock() - start)

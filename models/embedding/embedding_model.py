@@ -1,0 +1,160 @@
+"""What all networks over embedded ids share: standardised floats, perceptrons in narrow numbers.
+
+Shapes: B batch, F dense floats, S features with a table, D embedding width, I = F + S D inputs, R rows of the fused
+table, L looked-up rows, B*S slots (see `Lookups`).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.embedding.chunks import Lookups
+from models.embedding.fused_table import FusedTable
+from models.embedding.heads import MixtureOfExperts
+from models.embedding.layout import Layout
+from models.embedding.sharded import ShardedTable
+from models.embedding_section import EmbeddingSection
+from models.modalities import VectorColumns
+
+
+class EmbeddingNetwork(nn.Module):
+    """From dense floats and pooled embeddings to the log-odds of the label; a kind adds its layers and `forward`."""
+
+    mean_F: Tensor
+    scale_F: Tensor
+
+    narrow: torch.dtype | None = None
+    """What products are computed in while training; None: float32. Whoever trains sets it.
+
+    Scores are always computed in float32: they must not depend on the processor.
+    """
+    multiple: int = 1
+    """What the widths of the perceptrons' inputs are filled up to a multiple of, with zeros, while training. Whoever
+    trains sets it; the weights keep their shapes."""
+    fused: bool = False
+    """Whether our kernels of Triton take the place of torch's operations while training. Whoever trains sets it."""
+
+    def __init__(self, layout: Layout, section: EmbeddingSection) -> None:
+        super().__init__()
+        self.singles, self._lists, self._width = layout.slots, len(layout.lists), section.embedding_dim
+        self._build(layout, section)
+        self.vectors = (
+            None if section.vectors is None
+            else VectorColumns(section.vectors, layout.dense, layout.floats, section.embedding_dim)
+        )  # fmt: skip
+        self.register_buffer("mean_F", torch.zeros(layout.floats))
+        self.register_buffer("scale_F", torch.ones(layout.floats))
+
+    def _build(self, layout: Layout, section: Any) -> None:
+        """Make the layers of a section of this network's kind."""
+        raise NotImplementedError
+
+    def forward(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the log-odds, shape (B,); of a network with further labels shape (B, H), the label's first.
+
+        Args:
+            dense_BF: Floats as the feature table holds them; NaN for null, which counts as the training mean.
+            pooled: What the fused table gave, shape (slots, D).
+        """
+        raise NotImplementedError
+
+    @property
+    def last(self) -> nn.Linear:
+        """The layer whose bias is added to the log-odds."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def standardise(self, mean_F: Tensor, scale_F: Tensor) -> None:
+        """Take the moments of the floats; vectors that have a norm of their own are left as they are."""
+        self.mean_F.copy_(mean_F)
+        self.scale_F.copy_(scale_F)
+        for place in self.vectors.places if self.vectors is not None else ():
+            self.mean_F[place], self.scale_F[place] = 0.0, 1.0
+
+    @torch.no_grad()
+    def start_from(self, *base_rates: float) -> None:
+        """Set the last biases so that the untrained network predicts the base rates instead of learning them first.
+
+        Args:
+            base_rates: Of the label, then of the further labels.
+        """
+        self.last.bias.copy_(torch.tensor([math.log(rate / (1 - rate)) for rate in base_rates]))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.narrow if self.narrow is not None and self.training else torch.float32
+
+    def _standard(self, dense_BF: Tensor) -> Tensor:
+        """Return the floats with mean 0 and deviation 1, null is 0; and behind them what vectors are projected to."""
+        standard_BF = torch.nan_to_num((dense_BF - self.mean_F) * self.scale_F, nan=0.0)
+        return standard_BF if self.vectors is None else self.vectors(standard_BF)
+
+    def _inputs(self, dense_BF: Tensor, pooled: Tensor) -> Tensor:
+        """Return the standardised floats and all embeddings side by side, shape (B, I)."""
+        embedded = [one.flatten(1) for one in self._by_row(pooled, len(dense_BF))]
+        return torch.cat([self._standard(dense_BF), *embedded], dim=1)
+
+    def _by_row(self, pooled: Tensor, rows: int) -> list[Tensor]:
+        """Return the embeddings of rows, shape (B, features, D): of single ids, and of lists where there are any."""
+        if not self._lists:
+            return [pooled.view(rows, self.singles, self._width)]
+        # Split, not sliced: the derivative of a slice is a matrix of zeros of the size of the whole, filled and added.
+        singles, lists = torch.split(pooled, [rows * self.singles, rows * self._lists])
+        singles_BSD = singles.view(rows, self.singles, self._width)
+        return [singles_BSD, lists.view(self._lists, rows, self._width).transpose(0, 1)]
+
+    def _narrowly(self, like: Tensor) -> AbstractContextManager[Any]:
+        """Return a context in which layers multiply as training says; their outputs may be narrow."""
+        dtype = self._dtype
+        return nullcontext() if dtype is torch.float32 else torch.autocast(like.device.type, dtype=dtype)
+
+    def _through(self, network: nn.Sequential | MixtureOfExperts, *parts_BI: Tensor) -> Tensor:
+        """Return what a perceptron makes of inputs side by side, float32."""
+        fills = self.training and isinstance(network, nn.Sequential)
+        missing = -sum(part.shape[1] for part in parts_BI) % self.multiple if fills else 0
+        zeros = [parts_BI[0].new_zeros(len(parts_BI[0]), missing)] if missing else []
+        inputs = torch.cat([*parts_BI, *zeros], dim=1) if len(parts_BI) + len(zeros) > 1 else parts_BI[0]
+        dtype = self._dtype
+        if dtype is torch.float32:
+            return _applied(network, inputs, missing)
+        with torch.autocast(inputs.device.type, dtype=dtype):
+            outputs = _applied(network, inputs, missing)
+        return outputs.float()
+
+
+class EmbeddingModel(nn.Module):
+    """The whole model: look up, then score; a kind names its network."""
+
+    network_type: ClassVar[type[EmbeddingNetwork]]
+
+    def __init__(
+        self, layout: Layout, section: EmbeddingSection, table: FusedTable | ShardedTable | None = None
+    ) -> None:
+        super().__init__()
+        self.table = table or FusedTable(layout, section.embedding_dim)
+        self.network = self.network_type(layout, section)
+
+    def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
+        """Return the log-odds, shape (B,)."""
+        logits_B: Tensor = self.network(dense_BF, self.table(lookups))
+        return logits_B
+
+
+def _applied(network: nn.Sequential | MixtureOfExperts, inputs: Tensor, missing: int) -> Tensor:
+    """Return what a perceptron makes of inputs; its first layer has no weights for the last columns, `missing` many."""
+    if not missing:
+        outputs: Tensor = network(inputs)
+        return outputs
+    assert isinstance(network, nn.Sequential)
+    first = network[0]
+    assert isinstance(first, nn.Linear)
+    outputs = functional.linear(inputs, functional.pad(first.weight, (0, missing)), first.bias)
+    for layer in list(network)[1:]:
+        outputs = layer(outputs)
+    return outputs

@@ -1,0 +1,96 @@
+"""The one place that chooses how training rows reach the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from models.device_reading import CudfColumns, reads_on_device
+from models.embedding.batches import BatchLoader, ChunkStore, pool_rows
+from models.embedding.chunks import Chunk
+from models.embedding.device_batches import DeviceStore, on_default_stream, row_residence
+from models.embedding.device_chunks import DeviceChunk
+from models.embedding.file_offsets import FileOffsets, size_of
+from models.embedding.layout import Layout
+from models.embedding.lists import FileLists
+from models.embedding.spill import Spill
+from models.inputs import LearningTable
+from models.objectives import file_lists
+from shortlist.spec.runtime import Runtime
+
+
+class Rows(Protocol):
+    """A store of either kind."""
+
+    def dense(self, paths: list[Path]) -> Iterator[np.ndarray]:
+        """Give the dense floats of several files, file by file."""
+
+
+class Loading:
+    """The loaders of one training, over one store of decoded rows."""
+
+    def __init__(self, learning: LearningTable, layout: Layout, runtime: Runtime, device: str, beside: int) -> None:
+        """Choose where decoded rows stay; decode nothing yet.
+
+        On a GPU they stay in its memory where they fit, else in pinned host memory within the budget; else cuDF reads
+        the files again in every epoch. On the CPU they stay in memory within the budget, else on disk. Where order is
+        learnt, the host decodes files for a GPU too: it sorts them by list.
+
+        Args:
+            learning: The table.
+            layout: What becomes of its features.
+            runtime: Engine, memory budget, rows per file, seed.
+            device: "cpu" or "cuda".
+            beside: Bytes of device memory that the model takes.
+
+        Raises:
+            EngineError: `gpu` is declared, and cuDF is not installed.
+        """
+        budget = runtime.memory_budget_mib * 2**20
+        self._pool_rows, self._seed = pool_rows(layout, runtime.chunk_rows), runtime.seed
+        self._lists = FileLists.of(learning)
+        plain = self._lists is None and not learning.is_weighted and not layout.labels
+        plain = plain and layout.history is None
+        on_device = reads_on_device(runtime.engine, device) and plain
+        self._store: ChunkStore | DeviceStore
+        if device == "cpu":
+            self._store = ChunkStore(learning, layout, budget, Spill())
+            return
+        sizes = {path: size_of(path, layout) for path in learning.paths("train", "validation")}
+        free, _ = torch.cuda.mem_get_info()
+        where = row_residence(FileOffsets(sizes, sizes).total.bytes(layout), free, beside, budget)
+        decode = cudf_decoder(learning, layout, device) if on_device else host_decoder(learning, layout)
+        self._store = DeviceStore(decode, sizes, device, where)
+
+    @property
+    def lists(self) -> FileLists | None:
+        """The lists of the files; None: every row is learnt by itself."""
+        return self._lists
+
+    @property
+    def rows(self) -> Rows:
+        """The store."""
+        return self._store
+
+    def loader(self, paths: list[Path], batch_size: int) -> BatchLoader:
+        """Return the batches of some files."""
+        return BatchLoader(self._store, paths, batch_size, self._pool_rows, self._seed, self._lists)
+
+
+def cudf_decoder(learning: LearningTable, layout: Layout, device: str) -> Callable[[Path], DeviceChunk]:
+    """Return a function that decodes a file on the device."""
+
+    def decode(path: Path) -> DeviceChunk:
+        with on_default_stream(device):
+            return DeviceChunk.decoded(CudfColumns.read(path, learning.columns), layout)
+
+    return decode
+
+
+def host_decoder(learning: LearningTable, layout: Layout) -> Callable[[Path], DeviceChunk]:
+    """Return a function that decodes a file on the host."""
+    return lambda path: DeviceChunk.of(Chunk.decoded(file_lists(learning, path), layout))

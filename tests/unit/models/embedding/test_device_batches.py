@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from models.embedding.batches import BatchLoader, ChunkStore
+from models.embedding.chunks import Batch, Chunk
+from models.embedding.device_batches import DeviceStore, row_residence
+from models.embedding.device_chunks import DeviceChunk, padded
+from models.embedding.file_offsets import size_of
+from models.embedding.layout import Layout
+from models.embedding.loading import Loading, host_decoder
+from models.embedding.pools import epoch_pools
+from models.inputs import FeatureColumn, LearningTable, chosen
+from shortlist.spec.runtime import Runtime
+from shortlist.storage.tables import DayTable
+
+Where = Literal["device", "host", "files"]
+
+
+class HostColumns:
+    """Columns of a Polars frame, the simplest way: what a device's are held to."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+        self.rows = frame.height
+
+    def labels(self) -> torch.Tensor:
+        return torch.tensor(self._frame["label"].to_list(), dtype=torch.float32)
+
+    def floats(self, feature: FeatureColumn) -> torch.Tensor:
+        nan = float("nan")
+        rows = [nan if value is None else value for value in self._frame[feature.name].to_list()]
+        return torch.tensor(rows, dtype=torch.float32).reshape(self.rows, -1)
+
+    def ids(self, feature: FeatureColumn) -> torch.Tensor:
+        return torch.tensor(self._frame[feature.name].to_list(), dtype=torch.int32)
+
+    def lists(self, feature: FeatureColumn) -> tuple[torch.Tensor, torch.Tensor]:
+        lists = self._frame[feature.name].to_list()
+        values = torch.tensor([value for one in lists for value in one], dtype=torch.int32)
+        return values, torch.tensor([len(one) for one in lists], dtype=torch.int64)
+
+
+@pytest.fixture
+def learning(table: DayTable) -> LearningTable:
+    return LearningTable(table, chosen(table, ("*",)))
+
+
+def loader(learning: LearningTable, store: object) -> BatchLoader:
+    return BatchLoader(store, learning.paths("train"), 100, 1_000, seed=5)  # type: ignore[arg-type]
+
+
+def device_store(
+    learning: LearningTable, where: Where, decode: Callable[[Path], DeviceChunk] | None = None
+) -> DeviceStore:
+    layout = Layout.of(learning.features)
+    sizes = {path: size_of(path, layout) for path in learning.paths("train")}
+    return DeviceStore(decode or host_decoder(learning, layout), sizes, "cpu", where)
+
+
+def assert_equal(one: Batch, other: Batch) -> None:
+    np.testing.assert_array_equal(one.dense_BF, other.dense_BF)  # NaN, too
+    assert torch.equal(one.labels_B, other.labels_B)
+    for own, others in zip(one.lookups, other.lookups, strict=True):
+        assert own is others is None or (own.dtype == others.dtype and torch.equal(own, others))  # type: ignore[union-attr,arg-type]
+
+
+@pytest.mark.parametrize("features", [("*",), ("age", "user_id"), ("tags_id",)])
+@pytest.mark.parametrize("where", ["device", "host", "files"])
+def test_batches_of_a_device_are_those_of_the_host_bit_by_bit(
+    table: DayTable, where: Where, features: tuple[str, ...]
+) -> None:
+    learning = LearningTable(table, chosen(table, features))
+    host = loader(learning, ChunkStore(learning, Layout.of(learning.features), 2**40))
+    device = loader(learning, device_store(learning, where))
+    for epoch in (1, 2):
+        for one, other in zip(host.shuffled(epoch), device.shuffled(epoch), strict=True):
+            assert_equal(one, other)
+    for one, other in zip(host.in_order(), device.in_order(), strict=True):
+        assert_equal(one, other)
+
+
+def test_rows_decoded_on_the_device_are_those_of_the_host(learning: LearningTable) -> None:
+    layout = Layout.of(learning.features)
+    host = loader(learning, ChunkStore(learning, layout, 2**40))
+    decoded = device_store(
+        learning, "device", lambda path: DeviceChunk.decoded(HostColumns(learning.read(path)), layout)
+    )
+    for one, other in zip(host.shuffled(1), loader(learning, decoded).shuffled(1), strict=True):
+        assert_equal(one, other)
+
+
+@pytest.mark.parametrize(("where", "reads"), [("device", 4), ("host", 4), ("files", 4 + 4)])
+def test_files_are_decoded_once_where_their_rows_fit(learning: LearningTable, where: Where, reads: int) -> None:
+    decoded: list[Path] = []
+    decode = host_decoder(learning, Layout.of(learning.features))
+
+    def counted(path: Path) -> DeviceChunk:
+        decoded.append(path)
+        return decode(path)
+
+    batches = loader(learning, device_store(learning, where, counted))
+    for epoch in (1, 2):
+        assert sum(batch.rows for batch in batches.shuffled(epoch)) == 3_000
+    assert len(decoded) == reads
+
+
+def test_rows_stay_on_the_device_only_beside_the_model() -> None:
+    assert row_residence(rows=30, device_free=80, beside=20, host_budget=100) == "device"
+    assert row_residence(rows=30, device_free=80, beside=21, host_budget=100) == "host"
+    assert row_residence(rows=30, device_free=80, beside=90, host_budget=29) == "files"
+
+
+class RecordingStore:
+    """Pools of one row that say what happened to them, in which order."""
+
+    def __init__(self, pools: int) -> None:
+        self.said: list[str] = []
+        self.begun = [Event() for _ in range(pools)]
+
+    def rows(self, path: Path) -> int:
+        return 2
+
+    def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> RecordingPool:
+        number = sum(what.startswith("fetch") for what in self.said)
+        self.said.append(f"fetch {number}")
+        self.begun[number].set()
+        return RecordingPool(number, self)
+
+    def file(self, path: Path) -> RecordingPool:
+        raise AssertionError(path)
+
+    def leave(self, pool: RecordingPool) -> None:
+        self.said.append(f"leave {pool.number}")
+
+
+class RecordingPool:
+    size = 2
+
+    def __init__(self, number: int, store: RecordingStore) -> None:
+        self.number, self.store = number, store
+
+    def batch(self, first: int, last: int) -> Batch:
+        self.store.said.append(f"take {self.number}")
+        assert all(event.wait(10) for event in self.store.begun[self.number + 1 : self.number + 2])
+        return Chunk.decoded(pl.DataFrame({"label": [1] * (last - first)}), Layout.of([])).batch(0, last - first)
+
+
+def test_the_next_pool_is_fetched_while_one_is_taken_from_and_no_other() -> None:
+    store = RecordingStore(pools=4)
+    paths = [Path(str(number)) for number in range(4)]
+    for _ in BatchLoader(store, paths, batch_size=1, pool_rows=2, seed=1).shuffled(1):
+        pass
+    said = store.said
+    for number in range(4):
+        assert said.index(f"fetch {number}") < said.index(f"take {number}") < said.index(f"leave {number}")
+        if number > 1:
+            assert said.index(f"leave {number - 2}") < said.index(f"fetch {number}")  # never three in memory
+    assert said.count("take 2") == 2
+
+
+def test_the_order_of_files_is_the_epochs_and_the_seeds_alone() -> None:
+    rows = {Path(str(number)): 10 for number in range(20)}
+    pools = epoch_pools(rows, 35, seed=1, epoch=1)
+    assert sorted(path for pool in pools for path in pool) == sorted(rows)
+    assert [len(pool) for pool in pools] == [4, 4, 4, 4, 4]
+    assert pools == epoch_pools(rows, 35, seed=1, epoch=1)
+    assert pools != epoch_pools(rows, 35, seed=1, epoch=2)
+    assert pools != epoch_pools(rows, 35, seed=2, epoch=1)
+
+
+@pytest.mark.parametrize(("width", "stride"), [(1, 1), (8, 8), (12, 12), (13, 16), (14, 16)])
+def test_wide_rows_begin_at_multiples_of_16_bytes(width: int, stride: int) -> None:
+    dense = torch.arange(3.0 * width).reshape(3, width)
+    assert torch.equal(padded(dense), dense)
+    assert padded(dense).stride(0) == stride
+    chunk = DeviceChunk(dense[:, 0], padded(dense), torch.zeros(3, 0, dtype=torch.int32), ())
+    assert chunk.bytes >= 4 * (3 + 3 * stride)
+
+
+def test_on_the_cpu_rows_are_kept_by_the_host(learning: LearningTable) -> None:
+    loading = Loading(learning, Layout.of(learning.features), Runtime(engine="cpu", seed=5), "cpu", beside=0)
+    assert isinstance(loading.rows, ChunkStore)
+    assert loading.loader(learning.paths("train"), 100).rows == 3_000
+
+
+def test_a_gpu_without_cudf_gets_rows_from_the_host(learning: LearningTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
+    monkeypatch.setattr("models.embedding.loading.reads_on_device", lambda engine, device: False)
+    monkeypatch.setattr("models.embedding.device_batches.SideStream.__init__", lambda self, device: None)
+    loading = Loading(learning, Layout.of(learning.features), Runtime(engine="auto"), "cuda", beside=0)
+    assert isinstance(loading.rows, DeviceStore)

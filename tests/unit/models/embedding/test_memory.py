@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.embedding.ranker import host_free
+
+MEMINFO = "MemTotal:       32000 kB\nMemFree:         1000 kB\nMemAvailable:   20000 kB\n"
+STAT = "anon 7\ninactive_file 500000\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 20_000 * 1024),  # no container
+        ({"memory.max": "max\n", "memory.current": "5\n"}, 20_000 * 1024),  # one without a limit
+        ({"memory.max": "9000000\n", "memory.current": "2500000\n", "memory.stat": STAT}, 7_000_000),
+        (
+            {"memory.max": "900000000\n", "memory.current": "600000\n", "memory.stat": STAT},
+            20_000 * 1024,
+        ),  # a limit that the machine cannot keep
+    ],
+)
+def test_free_is_what_both_machine_and_container_have(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert host_free(tmp_path / "meminfo", tmp_path) == expected
+
+
+def test_this_machine_has_memory() -> None:
+    assert host_free() > 0
