@@ -133,6 +133,6 @@ class CacheState:
     def _too_small(self, rows_L: np.ndarray) -> CacheError:
         distinct = len(np.unique(rows_L))
         return CacheError(
-            f"models.dlrm.cached_rows: a batch looks up {distinct:,} distinct rows, the cache has {self._slots:,}"
+            f"cached_rows: a batch looks up {distinct:,} distinct rows, the cache has {self._slots:,}"
             f" slots; declare cached_rows: {distinct} or more, or a smaller batch_size"
         )

@@ -66,7 +66,7 @@ def cached_rows(demand: MemoryDemand, declared: int | None, memory: Memory | Non
 
     Args:
         demand: What the training needs.
-        declared: `models.dlrm.cached_rows`; None: as many as there is room for.
+        declared: `cached_rows`; None: as many as there is room for.
         memory: What there is; None: the device is the host, where what is declared is done.
 
     Raises:

@@ -16,7 +16,7 @@ from models.embedding.optimizer import RowWiseAdagrad
 
 pytest.importorskip("triton")
 
-from models.dlrm import fused_adagrad
+from models.embedding import fused_adagrad
 from models.embedding.fused_adagrad import FusedAdagrad
 
 pytestmark = pytest.mark.gpu

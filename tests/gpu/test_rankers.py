@@ -16,7 +16,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from models.checkpoints import CheckpointLocation, checkpoint_to
-from models.dlrm import train as training_module
+from models.embedding import train as training_module
 from models.dlrm.ranker import DLRMRanker
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch

@@ -135,7 +135,7 @@ def test_a_batch_of_more_rows_than_slots_is_refused_and_changes_nothing() -> Non
     residents = CacheState(rows=10, slots=3)
     residents.exchange(np.array([1, 2], np.int32))
     message = (
-        r"models\.dlrm\.cached_rows: a batch looks up 4 distinct rows, the cache has 3 slots;"
+        r"cached_rows: a batch looks up 4 distinct rows, the cache has 3 slots;"
         r" declare cached_rows: 4 or more, or a smaller batch_size"
     )
     with pytest.raises(CacheError, match=message):

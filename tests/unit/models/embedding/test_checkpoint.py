@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from models.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
-from models.dlrm import train as training_module
+from models.embedding import train as training_module
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
 from models.embedding.batches import BatchLoader

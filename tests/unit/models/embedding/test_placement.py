@@ -71,7 +71,7 @@ def test_no_room_for_a_batch_says_what_is_missing_and_what_would_fit() -> None:
 
 def test_more_declared_than_there_is_room_for_says_how_many_fit() -> None:
     message = (
-        r"models\.dlrm: cached_rows \(9,000 of 10,000,000, 0\.00 GB with their accumulators\).*"
+        r"embedding table: cached_rows \(9,000 of 10,000,000, 0\.00 GB with their accumulators\).*"
         r"What would fit: cached_rows: 5000; embedding_dim: \d+"
     )
     with pytest.raises(PlacementError, match=message):

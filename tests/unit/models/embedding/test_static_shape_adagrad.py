@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from models.dlrm import static_shape_adagrad as fixed_rows
+from models.embedding import static_shape_adagrad as fixed_rows
 from models.embedding.chunks import Lookups
 from models.embedding.optimizer import RowWiseAdagrad
 from models.embedding.static_shape_adagrad import StaticShapeAdagrad

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.dlrm import step
+from models.embedding import step
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
 from models.embedding.chunks import Batch, Lookups
