@@ -73,7 +73,7 @@ class DistributedTrainer(Training):
     def _pass(self, epoch: int, train: BatchLoader) -> float:
         total, rows = 0.0, 0
         self._model.train()
-        with progress(f"epoch {epoch}/{self._section.epochs}", total=self._rows) as advance:
+        with progress(f"{self._section.kind} epoch {epoch}/{self._section.epochs}", total=self._rows) as advance:
             for step, batch in enumerate(self._padded_with_empty_batches(train.shuffled(epoch)), start=1):
                 with matmul_precision(self._step.options.precision):
                     loss, seen = self._distributed_step(batch)

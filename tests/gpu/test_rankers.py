@@ -16,8 +16,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from models.checkpoints import CheckpointLocation, checkpoint_to
-from models.embedding import train as training_module
 from models.dlrm.ranker import DLRMRanker
+from models.embedding import train as training_module
 from models.embedding.batches import BatchLoader
 from models.embedding.chunks import Batch
 from shortlist.contracts import Columns

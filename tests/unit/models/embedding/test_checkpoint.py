@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from models.checkpoints import CheckpointLocation, checkpoint_location, checkpoint_to
-from models.embedding import train as training_module
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
+from models.embedding import train as training_module
 from models.embedding.batches import BatchLoader
 from models.embedding.checkpoint import Checkpoint
 from models.embedding.chunks import Batch

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.embedding import step
 from models.dlrm.network import DLRM
 from models.dlrm.section import DLRMModel
+from models.embedding import step
 from models.embedding.chunks import Batch, Lookups
 from models.embedding.cuda_graphs import Buffers, make_step
 from models.embedding.layout import Layout
