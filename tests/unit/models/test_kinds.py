@@ -23,10 +23,7 @@ from shortlist.spec.models import ModelSection
 ROOT = Path(__file__).parents[3]
 ALLOWED = {
     "models/registry.py": "it is where they are named",
-    "models/planning/plan_inputs.py": "the plan of a DLRM's tables, which its ModelKind names",
-    "models/two_tower/entities.py": "a source of candidates, whose ids are looked up as a DLRM's are",
     "models/two_tower/train.py": "it learns with a DLRM's table of ids, and popularity is a number of its own",
-    "models/sequence/train.py": "it learns with the optimizer of a DLRM's table of ids",
     "shortlist/serving/export/fil.py": "Triton's FIL backend looks for a file called xgboost.ubj",
     "shortlist/serving/export/triton_config.py": "the same backend calls that format xgboost_ubj",
 }
