@@ -23,7 +23,7 @@ from shortlist.spec.models import ModelSection
 ROOT = Path(__file__).parents[3]
 ALLOWED = {
     "models/registry.py": "it is where they are named",
-    "models/two_tower/train.py": "it learns with a DLRM's table of ids, and popularity is a number of its own",
+    "models/two_tower/train.py": "popularity is a number of its own there",
     "shortlist/serving/export/fil.py": "Triton's FIL backend looks for a file called xgboost.ubj",
     "shortlist/serving/export/triton_config.py": "the same backend calls that format xgboost_ubj",
 }
