@@ -142,7 +142,7 @@ def is_half_way(deployer: LocalDeployer, before: RolloutRecord) -> bool:
     return now.id != before.id and (now.state.phase, now.state.percent) == (Phase.WATCHING, 50)
 
 
-class Books:
+class SoakRecords:
     """What the client, Envoy and the servers wrote down.
 
     Args:
@@ -211,7 +211,7 @@ def _since(moments: pl.Series, moment: float) -> float:
     return max(0.0, float(moments.max()) - moment) if moments.len() else 0.0  # type: ignore[arg-type]
 
 
-def soak(folder: Path, printing: Console, wanted: int) -> tuple[Books, list[RolloutRecord], float]:
+def soak(folder: Path, printing: Console, wanted: int) -> tuple[SoakRecords, list[RolloutRecord], float]:
     """Train, serve, ask and roll out; return the books, the rollouts and the seconds."""
     runs = folder / "runs"
     for seed in (1, 2):
@@ -230,7 +230,7 @@ def soak(folder: Path, printing: Console, wanted: int) -> tuple[Books, list[Roll
         seconds = time.monotonic() - began
     finally:
         stack.stop()
-    return Books(deployer, spec, folder / "ledger.parquet"), records, seconds
+    return SoakRecords(deployer, spec, folder / "ledger.parquet"), records, seconds
 
 
 def main() -> int:

@@ -28,7 +28,7 @@ class HashCollisions(BaseModel):
 
     @classmethod
     def of(cls, buckets: int, occupied: int, admitted: int) -> Self:
-        """Return the occupancy by what was counted."""
+        """Return how full the buckets are, by what was counted."""
         values = distinct_values(buckets, occupied)
         rate = None if values is None else max(0.0, 1 - occupied / values) if occupied else 0.0
         return cls(buckets=buckets, occupied=occupied, admitted=admitted, values=values, collision_rate=rate)

@@ -104,7 +104,7 @@ class Admission:
             return None
         return self._counts_R.index_select(0, rows_L) >= self._needed_R.index_select(0, rows_L)
 
-    def occupancy(self) -> dict[str, HashCollisions]:
+    def hash_collisions(self) -> dict[str, HashCollisions]:
         """Return how full the buckets of every hashed feature are, by what was counted so far."""
         self._follow(torch.device("cpu"))
         found = {}

@@ -117,7 +117,7 @@ class EmbeddingRanker(Ranker[SectionT]):
         passes = len(history) + (best if self.section.refit else 0)
         return Outcome(
             tuple(history), passes=passes, held_out=held_out, held_out_further=further, best=best, epochs=len(history),
-            hashed={} if admission is None else admission.occupancy(),
+            hashed={} if admission is None else admission.hash_collisions(),
             cached_rows=slots,
         )  # fmt: skip
 

@@ -104,8 +104,8 @@ def kubeflow() -> Kubeflow:
 
 
 @pytest.fixture(params=["files", "postgres"])
-def book(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
-    """A book with two bad windows, in files and in a real PostgreSQL."""
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
+    """A store with two bad windows, in files and in a real PostgreSQL."""
     stores = StorageConfig(folder=tmp_path / "stores", epoch="1")
     if request.param == "postgres":
         monkeypatch.setenv("SHORTLIST_DATABASE", request.getfixturevalue("postgres"))
@@ -124,8 +124,8 @@ def files_book(tmp_path: Path) -> MonitoringStore:
     return found
 
 
-def retrainer(book: MonitoringStore, kubeflow: Kubeflow, **policy: Any) -> Retrainer:
-    return Retrainer(book, RetrainPolicy(**policy), kubeflow)
+def retrainer(store: MonitoringStore, kubeflow: Kubeflow, **policy: Any) -> Retrainer:
+    return Retrainer(store, RetrainPolicy(**policy), kubeflow)
 
 
 @pytest.fixture
@@ -160,11 +160,11 @@ def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer) -> I
 
 
 def test_ten_identical_webhooks_at_two_receivers_start_one_run(
-    book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer
+    store: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer
 ) -> None:
     kubeflow.seconds = 0.1
     with ExitStack() as stack:
-        clients = [stack.enter_context(served({"demo": retrainer(book, kubeflow)}, bearer)) for _ in range(2)]
+        clients = [stack.enter_context(served({"demo": retrainer(store, kubeflow)}, bearer)) for _ in range(2)]
         everybody = stack.enter_context(ThreadPoolExecutor(10))
 
         def send(number: int) -> list[int]:
@@ -176,26 +176,26 @@ def test_ten_identical_webhooks_at_two_receivers_start_one_run(
 
         answers = list(everybody.map(send, range(10)))
     assert len(kubeflow.started) == 1
-    (retraining,) = book.retrainings()
+    (retraining,) = store.retrainings()
     assert (retraining.run, retraining.state) == (f"run-{kubeflow.started[0]}", "running")
     assert [codes[-1] for codes in answers] == 10 * [200]
 
 
 def test_without_kubeflow_nothing_stays_claimed_and_the_next_one_starts_it(
-    book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, caplog: pytest.LogCaptureFixture
+    store: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubeflow.is_away = True
-    with served({"demo": retrainer(book, kubeflow)}, bearer) as client, caplog.at_level(logging.INFO):
+    with served({"demo": retrainer(store, kubeflow)}, bearer) as client, caplog.at_level(logging.INFO):
         refused = client.post("/alerts", json=ALARM)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "30"
         assert "does not answer" in refused.json()["error"]
         assert "pa55word" not in refused.text + caplog.text
-        assert not book.retrainings()
+        assert not store.retrainings()
         kubeflow.is_away = False
         answer = client.post("/alerts", json=ALARM)
     assert answer.json()["alarms"]["demo"]["result"] == "started"
-    assert len(book.retrainings()) == 1
+    assert len(store.retrainings()) == 1
 
 
 def test_a_claim_of_another_process_is_waited_for_and_not_passed_over(
@@ -252,19 +252,19 @@ def test_an_alert_starts_nothing_that_the_policy_forbids(
     policy: dict[str, Any],
     result: str,
     says: str,
-    book: MonitoringStore,
+    store: MonitoringStore,
     kubeflow: Kubeflow,
     bearer: Bearer,
 ) -> None:
     for _ in ended:
-        before = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
+        before = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
         assert before.action == "retrain"
-        assert book.claim(before)
-        assert book.start(before, "run-before")
-        book.finish(before.key, "held", reason="no candidate passed the gates")
+        assert store.claim(before)
+        assert store.start(before, "run-before")
+        store.finish(before.key, "held", reason="no candidate passed the gates")
     for window in windows:
-        book.add_report(window)
-    with served({"demo": retrainer(book, kubeflow, **policy)}, bearer) as client:
+        store.add_report(window)
+    with served({"demo": retrainer(store, kubeflow, **policy)}, bearer) as client:
         found = client.post("/alerts", json=ALARM).json()["alarms"]["demo"]
     assert found["result"] == result
     assert says in found["reason"]

@@ -87,13 +87,13 @@ def test_while_another_training_is_running_a_submitted_run_ends_without_an_error
     spec = load_spec(ROOT / "pipelines/specs/demo.yaml")
     state = RunsFolder.open(tmp_path / "runs")
     stores = state.storage_parameter(spec.runtime)
-    book = open_monitoring_store(stores, spec.name)
-    assert begin_moment(book, CRON, spec.monitoring.retrain, datetime.now(UTC))[0]
+    store = open_monitoring_store(stores, spec.name)
+    assert begin_moment(store, CRON, spec.monitoring.retrain, datetime.now(UTC))[0]
     run, graph = state.new_run(spec.name), COMPILED / "submitted.yaml"
     write_json(run / "arguments.json", training_arguments(spec, "", stores) | {"cause": {"key": "0123456789abcdef"}})
     with Display(run / "events.jsonl", graph) as display:
         assert run_child(graph, run, state, display) == 0, (run / "pipeline.log").read_text()[-4000:]
     (note,) = display.notes
     assert "there is one at a time" in note
-    assert len(book.retrainings()) == 1
+    assert len(store.retrainings()) == 1
     assert "find_champion" not in display.finished

@@ -184,10 +184,10 @@ def retraining(until: datetime) -> RetrainDecision:
 def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run, demo_runs: Path) -> None:
     spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), demo_runs
     second = END + timedelta(days=1)  # the log ends a day before
-    decision, book = retraining(second - timedelta(hours=6)), open_monitoring_store(str(runs / "stores"), "demo")
-    assert book.start(decision, "")
+    decision, store = retraining(second - timedelta(hours=6)), open_monitoring_store(str(runs / "stores"), "demo")
+    assert store.start(decision, "")
     assert run_locally(spec, None, runs, decision=decision) == 0
-    (ended,) = book.retrainings()  # the runs before, a person's, are not counted until one is due
+    (ended,) = store.retrainings()  # the runs before, a person's, are not counted until one is due
     assert ended.state in ("held", "not_promoted")  # nothing is served, so nothing can be promoted
     latest = runs / "latest"
     summary = json.loads((latest / "summary.json").read_text())

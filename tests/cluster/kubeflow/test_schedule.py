@@ -88,7 +88,7 @@ def test_it_makes_what_is_declared(server: KubeflowServer, schedule: Apply) -> N
         assert one["service_account"] == "shortlist-pipeline"
         parameters = one["runtime_config"]["parameters"]
         assert parameters["log"] == {"location": "", "digest": ""}
-    # It claims the moment that started it in the book of all retrainings: that takes the expression.
+    # It claims the moment that started it in the store of all retrainings: that takes the expression.
     parameters = made["demo-scheduled-retraining"]["runtime_config"]["parameters"]
     assert parameters["cron"] == "0 3 * * *"
     assert "cause" not in parameters

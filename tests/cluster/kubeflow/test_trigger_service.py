@@ -82,8 +82,8 @@ def specs(changes: Callable[..., list[str]], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def book(spec: Spec, postgres: str, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
-    """A book with two bad windows, in PostgreSQL."""
+def store(spec: Spec, postgres: str, monkeypatch: pytest.MonkeyPatch) -> MonitoringStore:
+    """A store with two bad windows, in PostgreSQL."""
     monkeypatch.setenv("SHORTLIST_DATABASE", postgres)
     found = open_monitoring_store(str(storage_config(spec.runtime)), "demo")
     for number in range(2):
@@ -142,7 +142,7 @@ def _is_ready(client: httpx.Client) -> bool:
 
 
 def test_ten_webhooks_at_two_processes_start_one_run(
-    specs: Path, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
+    specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     server.faults.append(Fault("run_service_create_run", after=True))  # it begins, and nobody is told
     with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(10) as everybody:
@@ -156,7 +156,7 @@ def test_ten_webhooks_at_two_processes_start_one_run(
         assert list(everybody.map(send, range(10))) == 10 * [200]
         numbers = receivers[0][0].get("/metrics").text
     (run,) = server.there["runs"]
-    (retraining,) = book.retrainings()
+    (retraining,) = store.retrainings()
     assert retraining.run == run["run_id"]
     sent = run["runtime_config"]["parameters"]["cause"]
     assert (sent["trigger"], sent["key"]) == ("drift", retraining.key)
@@ -166,7 +166,7 @@ def test_ten_webhooks_at_two_processes_start_one_run(
 
 
 def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
-    specs: Path, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
+    specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     server.faults.append(Fault("run_service_create_run", after=True, seconds=5))  # it begins; the answer takes its time
     with two_receivers(specs, server, tmp_path) as receivers, ThreadPoolExecutor(1) as sender:
@@ -178,47 +178,47 @@ def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             cut_off.result()
-        assert not book.retrainings()
+        assert not store.retrainings()
         answer = heir.post("/alerts", json=ALARM)
     assert answer.json()["alarms"]["demo"]["result"] == "started"
     (run,) = server.there["runs"]
-    assert [one.run for one in book.retrainings()] == [run["run_id"]]
+    assert [one.run for one in store.retrainings()] == [run["run_id"]]
 
 
 def test_a_refusal_of_kubeflow_leaves_nothing_behind(
-    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
+    spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
+    decision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
     server.faults.append(Fault("run_service_create_run", status=403, message="namespace is not yours"))
-    monitoring_run = MonitoringRun((), decision, book.claim(decision), "", (), "")
+    monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
     with pytest.raises(RetryLaterError, match=r"no training could be started: .*namespace is not yours"):
-        act(book, monitoring_run, start)
-    assert (book.decisions(), server.there["runs"]) == ((), [])
+        act(store, monitoring_run, start)
+    assert (store.decisions(), server.there["runs"]) == ((), [])
 
 
 def test_the_watching_job_starts_what_its_look_decided_and_nothing_twice(
-    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
+    spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
-    monitoring_run = MonitoringRun((), decision, book.claim(decision), "", (), "")
-    (line,) = act(book, monitoring_run, start)
+    decision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
+    monitoring_run = MonitoringRun((), decision, store.claim(decision), "", (), "")
+    (line,) = act(store, monitoring_run, start)
     (run,) = server.there["runs"]
     assert line.startswith("started: ")
     assert run["run_id"] in line
-    again = MonitoringRun((), decision, book.claim(decision), "", (), "")
-    assert act(book, again, start) == ()
+    again = MonitoringRun((), decision, store.claim(decision), "", (), "")
+    assert act(store, again, start) == ()
     held = decision.model_copy(update={"action": "hold"})
-    assert act(book, MonitoringRun((), held, True, "", (), ""), start) == ()
+    assert act(store, MonitoringRun((), held, True, "", (), ""), start) == ()
     assert len(server.there["runs"]) == 1
 
 
 def test_asked_again_for_one_decision_the_same_run_is_found(
-    spec: Spec, book: MonitoringStore, server: KubeflowServer, tmp_path: Path
+    spec: Spec, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
     start = kubeflow_starter(spec, "", server.url, tmp_path)
-    decision: RetrainDecision = decide("demo", book.reports(), (), RetrainPolicy(), FIRST)
+    decision: RetrainDecision = decide("demo", store.reports(), (), RetrainPolicy(), FIRST)
     assert start(decision) == start(decision.model_copy(update={"made": FIRST + DAY}))
     assert len(server.there["runs"]) == 1
 

@@ -418,19 +418,19 @@ def decision(number: int, action: str, alarm: bool) -> RetrainDecision:
 
 def test_a_story_is_told_from_the_first_alarm_to_the_promotion(receiver: Receiver, tmp_path: Path) -> None:
     receiver.up()
-    book = MonitoringStore(tmp_path / "demo")
+    store = MonitoringStore(tmp_path / "demo")
     alerts = Alerts.model_validate({"urls": [receiver.url]})
     retrain, again = decision(1, "retrain", alarm=True), decision(2, "retrain", alarm=True)
-    assert send_alerts(book, decision(0, "hold", alarm=False), alerts, MADE) == Delivery()
+    assert send_alerts(store, decision(0, "hold", alarm=False), alerts, MADE) == Delivery()
     for one, state, version in ((retrain, "held", None), (again, "promoted", 4)):
-        book.claim(one)
-        assert send_alerts(book, one, alerts, MADE).sent == 1
-        book.start(one, "run")
-        assert send_alerts(book, one, alerts, MADE) == Delivery()  # looked at again while it trains
-        book.finish(one.key, state, version)
-        assert send_alerts(book, None, alerts, MADE).sent == 1
-        assert send_alerts(book, one, alerts, MADE) == Delivery()
-    assert send_alerts(book, decision(3, "hold", alarm=False), alerts, MADE).sent == 1
+        store.claim(one)
+        assert send_alerts(store, one, alerts, MADE).sent == 1
+        store.start(one, "run")
+        assert send_alerts(store, one, alerts, MADE) == Delivery()  # looked at again while it trains
+        store.finish(one.key, state, version)
+        assert send_alerts(store, None, alerts, MADE).sent == 1
+        assert send_alerts(store, one, alerts, MADE) == Delivery()
+    assert send_alerts(store, decision(3, "hold", alarm=False), alerts, MADE).sent == 1
     assert receiver.got == [
         "demo: the alarm is raised; a training starts",
         "demo: the retraining of 2026-01-20 00:00 led to no new champion (held)",
@@ -443,8 +443,8 @@ def test_a_story_is_told_from_the_first_alarm_to_the_promotion(receiver: Receive
 
 def test_a_page_is_told_once_per_window_however_often_one_looks(receiver: Receiver, tmp_path: Path) -> None:
     receiver.up()
-    book, alerts = MonitoringStore(tmp_path / "demo"), Alerts.model_validate({"urls": [receiver.url]})
-    sent = [send_alerts(book, decision(number, "page", alarm=False), alerts, MADE).sent for number in (1, 1, 1, 2, 2)]
+    store, alerts = MonitoringStore(tmp_path / "demo"), Alerts.model_validate({"urls": [receiver.url]})
+    sent = [send_alerts(store, decision(number, "page", alarm=False), alerts, MADE).sent for number in (1, 1, 1, 2, 2)]
     assert sent == [1, 0, 0, 1, 0]
 
 

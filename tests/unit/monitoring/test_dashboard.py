@@ -69,8 +69,8 @@ def samples(text: str) -> Known:
 
 
 def told_by_the_watcher(folder: Path) -> Known:
-    """Everything that a book can tell, from one in which everything happened."""
-    book = MonitoringStore(folder / "demo")
+    """Everything that a store can tell, from one in which everything happened."""
+    store = MonitoringStore(folder / "demo")
     finding = Finding(column="price", kind="numeric", effect=0.5, critical=0.2, p_value=0, drifted=True, reason="moved")
     measures = tuple(
         Measure(name=name, value=0.5, low=0.4, high=0.6, reference=0.5, limit=0.4)
@@ -106,14 +106,14 @@ def told_by_the_watcher(folder: Path) -> Known:
         reasons=(),
         made=FIRST,
     )
-    book.add_report(report)
-    book.claim(decision)
-    book.record_run_time()
+    store.add_report(report)
+    store.claim(decision)
+    store.record_run_time()
     column = ServedColumn(compared=10, equal=9, counted=1, largest_difference=1.0, cause="default", reason="it differs")
-    book.set_served_features(
+    store.set_served_features(
         ServedFeatures(spec="demo", made=FIRST, first=FIRST, last=FIRST, rows=10, columns={"price": column})
     )
-    return samples(metrics_text(book))
+    return samples(metrics_text(store))
 
 
 def told_by_a_server() -> Known:
@@ -152,7 +152,7 @@ def told_by_a_log_shipper(folder: Path) -> Known:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    folder = tmp_path_factory.mktemp("book")
+    folder = tmp_path_factory.mktemp("store")
     return {**told_by_the_watcher(folder), **told_by_a_server(), **told_by_a_log_shipper(folder / "log")}
 
 

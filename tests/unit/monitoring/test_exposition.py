@@ -1,4 +1,4 @@
-"""Prometheus reads what is in the book, whatever state the book is in."""
+"""Prometheus reads what is in the store, whatever state the store is in."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def numbers(text: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> MonitoringStore:
+def store(tmp_path: Path) -> MonitoringStore:
     return MonitoringStore(tmp_path / "demo")
 
 
-def test_the_newest_window_is_told_in_numbers(book: MonitoringStore) -> None:
-    book.add_report(report(0, rows=5))
-    book.add_report(report(1))
-    told = numbers(metrics_text(book))
+def test_the_newest_window_is_told_in_numbers(store: MonitoringStore) -> None:
+    store.add_report(report(0, rows=5))
+    store.add_report(report(1))
+    told = numbers(metrics_text(store))
     expected = {
         "window_start_timestamp_seconds": (FIRST + DAY).timestamp(),
         "window_end_timestamp_seconds": (FIRST + 2 * DAY).timestamp(),
@@ -117,36 +117,36 @@ def test_the_newest_window_is_told_in_numbers(book: MonitoringStore) -> None:
     assert sum(value for name, value in told.items() if name.startswith("verdict{")) == 1
 
 
-def test_what_is_not_known_is_left_out_and_never_a_nought(book: MonitoringStore) -> None:
-    book.add_report(report(0, champion=None))
-    told = numbers(metrics_text(book))
+def test_what_is_not_known_is_left_out_and_never_a_nought(store: MonitoringStore) -> None:
+    store.add_report(report(0, champion=None))
+    told = numbers(metrics_text(store))
     assert "volume_ratio" not in told
     assert "champion_version" not in told
     assert "quality_reference{measure=label_rate,slice=all,version=3}" not in told
     assert "quality_limit{measure=label_rate,slice=all,version=3}" not in told
 
 
-def test_problems_are_told_by_kind_and_column(book: MonitoringStore) -> None:
+def test_problems_are_told_by_kind_and_column(store: MonitoringStore) -> None:
     problems = (
         Problem(kind="nulls", column="brand", reason="many nulls"),
         Problem(kind="volume", reason="few"),
         Problem(kind="volume", reason="also few"),
     )
-    book.add_report(report(0, problems=problems))
-    told = numbers(metrics_text(book))
+    store.add_report(report(0, problems=problems))
+    told = numbers(metrics_text(store))
     assert told["problems{column=brand,kind=nulls}"] == 1
     assert told["problems{column=,kind=volume}"] == 2
     assert told["verdict{verdict=broken}"] == 1
 
 
-def test_decisions_and_retrainings_are_counted(book: MonitoringStore) -> None:
+def test_decisions_and_retrainings_are_counted(store: MonitoringStore) -> None:
     for number, action in enumerate(("hold", "retrain", "retrain", "page")):
-        book.claim(decision(number, action, alarm=action == "page"))
+        store.claim(decision(number, action, alarm=action == "page"))
     for number, state in ((1, "failed"), (2, None)):
-        book.start(decision(number, "retrain"), "run")
+        store.start(decision(number, "retrain"), "run")
         if state:
-            book.finish(decision(number, "retrain").key, state)
-    told = numbers(metrics_text(book))
+            store.finish(decision(number, "retrain").key, state)
+    told = numbers(metrics_text(store))
     expected = {
         "decisions_total{action=hold}": 1,
         "decisions_total{action=retrain}": 2,
@@ -161,60 +161,60 @@ def test_decisions_and_retrainings_are_counted(book: MonitoringStore) -> None:
     assert {name: told[name] for name in expected} == expected
 
 
-def test_what_the_schedule_decides_says_nothing_of_the_alarm(book: MonitoringStore) -> None:
-    book.claim(decision(0, "page", alarm=True))
-    book.claim(decision(1, "retrain", trigger="schedule"))
-    told = numbers(metrics_text(book))
+def test_what_the_schedule_decides_says_nothing_of_the_alarm(store: MonitoringStore) -> None:
+    store.claim(decision(0, "page", alarm=True))
+    store.claim(decision(1, "retrain", trigger="schedule"))
+    told = numbers(metrics_text(store))
     assert (told["alarm"], told["decision{action=page}"]) == (1, 1)
 
 
-def test_alerts_that_were_not_delivered_are_counted(book: MonitoringStore) -> None:
-    outbox = AlertQueue(book.records)
+def test_alerts_that_were_not_delivered_are_counted(store: MonitoringStore) -> None:
+    outbox = AlertQueue(store.records)
     alert = Alert(id="0" * 16, labels={"alertname": "ShortlistPage", "spec": "demo"}, annotations={}, starts=FIRST)
     outbox.put(alert, ["http://one.example/", "http://two.example/", "http://three.example/"], FIRST)
     lost, sent, _ = outbox.waiting()
     outbox.lost(lost, "refused")
     outbox.sent(sent)
-    told = numbers(metrics_text(book))
+    told = numbers(metrics_text(store))
     assert [told[name] for name in ("outbox_waiting", "outbox_lost_total", "outbox_sent_total")] == [1, 1, 1]
 
 
-def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(book: MonitoringStore) -> None:
-    told = numbers(metrics_text(book))
+def test_an_empty_book_counts_noughts_so_that_the_first_event_is_an_increase(store: MonitoringStore) -> None:
+    told = numbers(metrics_text(store))
     assert told["retrainings_total{state=failed}"] == 0
     assert told["outbox_lost_total"] == 0
     assert told["store_broken"] == 0
     assert "last_run_timestamp_seconds" not in told
-    assert not book.folder.exists()
+    assert not store.folder.exists()
 
 
-def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(book: MonitoringStore) -> None:
-    book.record_run_time()
-    book.add_report(report(0))
-    book.claim(decision(0, "page"))
-    (path,) = (book.folder / "windows").iterdir()
+def test_a_book_that_cannot_be_read_says_so_and_tells_the_rest(store: MonitoringStore) -> None:
+    store.record_run_time()
+    store.add_report(report(0))
+    store.claim(decision(0, "page"))
+    (path,) = (store.folder / "windows").iterdir()
     path.write_text(path.read_text()[:100])
-    told = numbers(metrics_text(book))
+    told = numbers(metrics_text(store))
     assert told["store_broken"] == 1
     assert told["decision{action=page}"] == 1
     assert "last_run_timestamp_seconds" in told
     assert "window_rows" not in told
 
 
-def test_the_textfile_is_written_whole(book: MonitoringStore, tmp_path: Path) -> None:
+def test_the_textfile_is_written_whole(store: MonitoringStore, tmp_path: Path) -> None:
     path = tmp_path / "textfiles" / "demo.prom"
-    book.add_report(report(0))
-    write_metrics(book, path)
-    write_metrics(book, path)
-    assert numbers(path.read_text()) == numbers(metrics_text(book))
+    store.add_report(report(0))
+    write_metrics(store, path)
+    write_metrics(store, path)
+    assert numbers(path.read_text()) == numbers(metrics_text(store))
     assert [one.name for one in path.parent.iterdir()] == ["demo.prom"]
 
 
-def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_alone(book: MonitoringStore) -> None:
-    with serve_metrics(book, 0) as port:
+def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_alone(store: MonitoringStore) -> None:
+    with serve_metrics(store, 0) as port:
         url = f"http://127.0.0.1:{port}/metrics"
         assert "window_rows" not in numbers(httpx.get(url).text)
-        book.add_report(report(0))
+        store.add_report(report(0))
         answer = httpx.get(url)
         assert numbers(answer.text)["window_rows"] == 1_000
         assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -224,21 +224,21 @@ def test_prometheus_gets_the_book_as_it_is_when_it_asks_and_from_this_machine_al
         httpx.get(url)
 
 
-def test_a_port_that_somebody_has_is_refused_with_what_to_do(book: MonitoringStore) -> None:
+def test_a_port_that_somebody_has_is_refused_with_what_to_do(store: MonitoringStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ShortlistError, match="choose another port") as caught, serve_metrics(book, port):
+        with pytest.raises(ShortlistError, match="choose another port") as caught, serve_metrics(store, port):
             pass
         assert f"127.0.0.1:{port}" in str(caught.value)
 
 
-def test_odd_names_survive_the_format(book: MonitoringStore) -> None:
+def test_odd_names_survive_the_format(store: MonitoringStore) -> None:
     odd = 'a "quoted" \\ name\nof two lines'
     finding = Finding(
         column=odd, kind="tags", effect=0.1, critical=0.2, p_value=1.0, drifted=False, reason="nothing moved"
     )
-    book.add_report(report(0, findings=(finding,)))
-    families = list(text_string_to_metric_families(metrics_text(book)))
+    store.add_report(report(0, findings=(finding,)))
+    families = list(text_string_to_metric_families(metrics_text(store)))
     (sample,) = next(one for one in families if one.name == "shortlist_monitoring_drift_effect").samples
     assert sample.labels["column"] == odd
 
@@ -256,10 +256,10 @@ def served(share: float | None) -> ServedFeatures:
 
 
 def test_served_features_are_told_by_column_with_their_limit(tmp_path: Path) -> None:
-    book = MonitoringStore(tmp_path / "demo")
-    assert "served" not in metrics_text(book) and book.served_features() is None
-    book.set_served_features(served(0.1))
-    text = metrics_text(book)
+    store = MonitoringStore(tmp_path / "demo")
+    assert "served" not in metrics_text(store) and store.served_features() is None
+    store.set_served_features(served(0.1))
+    text = metrics_text(store)
     for name, labels, value in (
         ("served_equal", ',column="by_user:rows"', "80.0"), ("served_unequal_ratio", ',column="by_user:rows"', "0.15"),
         ("served_largest_difference", ',column="by_user:rows"', "3.0"), ("served_stale", ',column="price"', "0.0"),
@@ -267,7 +267,7 @@ def test_served_features_are_told_by_column_with_their_limit(tmp_path: Path) -> 
     ):  # fmt: skip
         assert f'shortlist_monitoring_{name}{{{labels.lstrip(",")}{"," if labels else ""}spec="demo"}} {value}' in text
     assert 'served_largest_difference{column="users:city"' not in text
-    book.set_served_features(served(None))  # no limit is never passed
-    assert 'shortlist_monitoring_served_max_unequal_ratio{column="price",spec="demo"} +Inf' in metrics_text(book)
+    store.set_served_features(served(None))  # no limit is never passed
+    assert 'shortlist_monitoring_served_max_unequal_ratio{column="price",spec="demo"} +Inf' in metrics_text(store)
     assert served(None).blocker == "" and "it differs" in served(0.1).blocker
     assert served(0.1).model_copy(update={"min_rows": 101}).blocker == ""  # too few rows to say

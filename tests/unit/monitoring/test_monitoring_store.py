@@ -1,4 +1,4 @@
-"""Many processes share one book, die over it, and nothing is done twice or waits for ever."""
+"""Many processes share one store, die over it, and nothing is done twice or waits for ever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.process_identity import RUN_PROCESS_VARIABLE
 from monitoring.records import RetrainDecision
-book = MonitoringStore(Path(sys.argv[1]))
+store = MonitoringStore(Path(sys.argv[1]))
 decision = RetrainDecision.model_validate_json(sys.argv[2])
 def wait_for(path):
     while not Path(path).exists():
@@ -76,23 +76,23 @@ def decision(number: int = 0, action: str = "retrain", **changes: object) -> Ret
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> MonitoringStore:
+def store(tmp_path: Path) -> MonitoringStore:
     return MonitoringStore(tmp_path / "demo")
 
 
-def later(book: MonitoringStore, time: timedelta) -> MonitoringStore:
-    return MonitoringStore(book.folder, lambda: datetime.now(UTC) + time)
+def later(store: MonitoringStore, time: timedelta) -> MonitoringStore:
+    return MonitoringStore(store.folder, lambda: datetime.now(UTC) + time)
 
 
-def process(book: MonitoringStore, script: str, one: RetrainDecision, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BEGIN + script, str(book.folder), one.model_dump_json(), *more]
+def process(store: MonitoringStore, script: str, one: RetrainDecision, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BEGIN + script, str(store.folder), one.model_dump_json(), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def killed_after(book: MonitoringStore, script: str, one: RetrainDecision) -> Iterator[None]:
+def killed_after(store: MonitoringStore, script: str, one: RetrainDecision) -> Iterator[None]:
     """Run a process until it says so, and kill it when the block ends."""
-    running = process(book, script + "\nprint('done', flush=True)\ntime.sleep(600)", one)
+    running = process(store, script + "\nprint('done', flush=True)\ntime.sleep(600)", one)
     assert running.stdout is not None
     assert running.stdout.readline() == "done\n"
     yield
@@ -100,189 +100,189 @@ def killed_after(book: MonitoringStore, script: str, one: RetrainDecision) -> It
     running.communicate()
 
 
-def test_reports_come_back_as_they_were_oldest_first(book: MonitoringStore) -> None:
+def test_reports_come_back_as_they_were_oldest_first(store: MonitoringStore) -> None:
     kept = [report(2), report(0, problems=(Problem(kind="volume", reason="few"),)), report(1, findings=())]
-    assert [book.add_report(one) for one in kept] == [True, True, True]
-    assert book.reports() == tuple(sorted(kept, key=lambda one: one.start))
-    assert book.reports(newest=2) == book.reports()[1:]
-    assert book.reports(newest=9) == book.reports()
+    assert [store.add_report(one) for one in kept] == [True, True, True]
+    assert store.reports() == tuple(sorted(kept, key=lambda one: one.start))
+    assert store.reports(newest=2) == store.reports()[1:]
+    assert store.reports(newest=9) == store.reports()
 
 
-def test_a_report_says_its_verdict_to_whoever_opens_the_file(book: MonitoringStore) -> None:
-    book.add_report(report())
-    (path,) = (book.folder / "windows").iterdir()
+def test_a_report_says_its_verdict_to_whoever_opens_the_file(store: MonitoringStore) -> None:
+    store.add_report(report())
+    (path,) = (store.folder / "windows").iterdir()
     assert path.name == "20260119T000000Z.json"
     assert json.loads(path.read_text())["verdict"] == "drifted"
 
 
-def test_a_window_is_reported_once_unless_it_is_looked_at_anew(book: MonitoringStore) -> None:
+def test_a_window_is_reported_once_unless_it_is_looked_at_anew(store: MonitoringStore) -> None:
     first, second = report(rows=10), report(rows=20)
-    assert book.add_report(first)
-    assert not book.add_report(second)
-    assert book.reports() == (first,)
-    assert book.add_report(second, replace=True)
-    assert book.reports() == (second,)
+    assert store.add_report(first)
+    assert not store.add_report(second)
+    assert store.reports() == (first,)
+    assert store.add_report(second, replace=True)
+    assert store.reports() == (second,)
 
 
-def test_a_book_that_nobody_wrote_in_is_empty_and_is_not_made_by_reading(book: MonitoringStore) -> None:
-    assert (book.reports(), book.decisions(), book.retrainings(), book.last_run_time()) == ((), (), (), None)
-    assert not book.folder.exists()
+def test_a_book_that_nobody_wrote_in_is_empty_and_is_not_made_by_reading(store: MonitoringStore) -> None:
+    assert (store.reports(), store.decisions(), store.retrainings(), store.last_run_time()) == ((), (), (), None)
+    assert not store.folder.exists()
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["a new decision", "a decision whose process died"])
-def test_of_ten_processes_that_claim_at_once_one_acts(book: MonitoringStore, tmp_path: Path, lost: bool) -> None:
+def test_of_ten_processes_that_claim_at_once_one_acts(store: MonitoringStore, tmp_path: Path, lost: bool) -> None:
     if lost:
-        with killed_after(book, "assert book.claim(decision)", decision()):
+        with killed_after(store, "assert store.claim(decision)", decision()):
             pass
     go = tmp_path / "go"
     script = """
 print("ready", flush=True)
 wait_for(sys.argv[3])
-print(book.claim(decision) and book.start(decision, "run"))
+print(store.claim(decision) and store.start(decision, "run"))
 """
-    claimants = [process(book, script, decision(), str(go)) for _ in range(10)]
+    claimants = [process(store, script, decision(), str(go)) for _ in range(10)]
     for one in claimants:
         assert one.stdout is not None
         assert one.stdout.readline() == "ready\n"
     go.touch()
     assert sorted(one.communicate()[0] for one in claimants) == ["False\n"] * 9 + ["True\n"]
-    assert [one.key for one in book.retrainings()] == [decision().key]
-    assert [path.suffix for path in (book.folder / "decisions").iterdir()] == [".json"]
+    assert [one.key for one in store.retrainings()] == [decision().key]
+    assert [path.suffix for path in (store.folder / "decisions").iterdir()] == [".json"]
 
 
-def test_a_second_window_is_another_claim(book: MonitoringStore) -> None:
-    assert book.claim(decision(0))
-    assert not book.claim(decision(0))
-    assert book.claim(decision(1))
-    assert [one.window for one in book.decisions()] == [FIRST, FIRST + DAY]
+def test_a_second_window_is_another_claim(store: MonitoringStore) -> None:
+    assert store.claim(decision(0))
+    assert not store.claim(decision(0))
+    assert store.claim(decision(1))
+    assert [one.window for one in store.decisions()] == [FIRST, FIRST + DAY]
 
 
-def test_the_newest_wording_of_a_hold_is_kept_and_of_a_retraining_the_first(book: MonitoringStore) -> None:
+def test_the_newest_wording_of_a_hold_is_kept_and_of_a_retraining_the_first(store: MonitoringStore) -> None:
     for action, kept in (("hold", "second"), ("page", "second"), ("retrain", "first")):
-        assert book.claim(decision(action=action, reasons=("first",)))
-        assert not book.claim(decision(action=action, reasons=("second",)))
-        assert [one.reasons for one in book.decisions() if one.action == action] == [(kept,)]
+        assert store.claim(decision(action=action, reasons=("first",)))
+        assert not store.claim(decision(action=action, reasons=("second",)))
+        assert [one.reasons for one in store.decisions() if one.action == action] == [(kept,)]
 
 
-def test_a_claim_whose_process_was_killed_before_it_began_can_be_claimed_again(book: MonitoringStore) -> None:
-    with killed_after(book, "assert book.claim(decision)", decision()):
-        assert not book.claim(decision())
-        assert book.unfinished() == ()
-    assert book.unfinished() == (decision(),)
-    assert book.claim(decision())
-    assert not book.claim(decision())  # this very process has it now, and lives
-    assert book.start(decision(), "run")
-    assert book.unfinished() == ()
+def test_a_claim_whose_process_was_killed_before_it_began_can_be_claimed_again(store: MonitoringStore) -> None:
+    with killed_after(store, "assert store.claim(decision)", decision()):
+        assert not store.claim(decision())
+        assert store.unfinished() == ()
+    assert store.unfinished() == (decision(),)
+    assert store.claim(decision())
+    assert not store.claim(decision())  # this very process has it now, and lives
+    assert store.start(decision(), "run")
+    assert store.unfinished() == ()
 
 
-def test_a_claim_that_does_not_begin_within_ten_minutes_can_be_claimed_again(book: MonitoringStore) -> None:
-    assert book.claim(decision())
-    assert not later(book, timedelta(minutes=9)).claim(decision())
-    assert later(book, timedelta(minutes=11)).unfinished() == (decision(),)
-    assert later(book, timedelta(minutes=11)).claim(decision())
+def test_a_claim_that_does_not_begin_within_ten_minutes_can_be_claimed_again(store: MonitoringStore) -> None:
+    assert store.claim(decision())
+    assert not later(store, timedelta(minutes=9)).claim(decision())
+    assert later(store, timedelta(minutes=11)).unfinished() == (decision(),)
+    assert later(store, timedelta(minutes=11)).claim(decision())
 
 
-def test_a_claim_killed_before_it_was_signed_can_be_claimed_again(book: MonitoringStore) -> None:
-    assert book.claim(decision())
-    (book.folder / "owners" / f"{decision().key}.json").unlink()
-    assert not later(book, timedelta(minutes=9)).claim(decision())
-    assert later(book, timedelta(minutes=11)).claim(decision())
+def test_a_claim_killed_before_it_was_signed_can_be_claimed_again(store: MonitoringStore) -> None:
+    assert store.claim(decision())
+    (store.folder / "owners" / f"{decision().key}.json").unlink()
+    assert not later(store, timedelta(minutes=9)).claim(decision())
+    assert later(store, timedelta(minutes=11)).claim(decision())
 
 
-def test_who_claimed_late_does_not_start_what_another_took_over(book: MonitoringStore) -> None:
-    assert book.claim(decision())
-    patient = later(book, timedelta(minutes=11))
+def test_who_claimed_late_does_not_start_what_another_took_over(store: MonitoringStore) -> None:
+    assert store.claim(decision())
+    patient = later(store, timedelta(minutes=11))
     assert patient.claim(decision())
     assert patient.start(decision(), "theirs")
-    assert not book.start(decision(), "ours")
-    assert [one.run for one in book.retrainings()] == ["theirs"]
+    assert not store.start(decision(), "ours")
+    assert [one.run for one in store.retrainings()] == ["theirs"]
 
 
-def test_a_retraining_that_ended_is_not_claimed_again(book: MonitoringStore) -> None:
-    book.claim(decision())
-    book.start(decision(), "run")
-    book.finish(decision().key, "failed", reason="the disk is full")
-    assert not later(book, 9 * DAY).claim(decision())
-    assert book.unfinished() == ()
+def test_a_retraining_that_ended_is_not_claimed_again(store: MonitoringStore) -> None:
+    store.claim(decision())
+    store.start(decision(), "run")
+    store.finish(decision().key, "failed", reason="the disk is full")
+    assert not later(store, 9 * DAY).claim(decision())
+    assert store.unfinished() == ()
 
 
-def test_a_lost_claim_of_an_older_window_is_replaced_by_the_next_windows_decision(book: MonitoringStore) -> None:
-    with killed_after(book, "assert book.claim(decision)", decision(0)):
+def test_a_lost_claim_of_an_older_window_is_replaced_by_the_next_windows_decision(store: MonitoringStore) -> None:
+    with killed_after(store, "assert store.claim(decision)", decision(0)):
         pass
-    book.claim(decision(1, "hold"))
-    assert book.unfinished() == ()
+    store.claim(decision(1, "hold"))
+    assert store.unfinished() == ()
 
 
-def test_a_retraining_runs_and_ends(book: MonitoringStore) -> None:
-    book.claim(decision())
-    assert book.start(decision(), "runs/20260120-demo")
-    assert not book.start(decision(), "runs/other")
-    (running,) = book.retrainings()
+def test_a_retraining_runs_and_ends(store: MonitoringStore) -> None:
+    store.claim(decision())
+    assert store.start(decision(), "runs/20260120-demo")
+    assert not store.start(decision(), "runs/other")
+    (running,) = store.retrainings()
     assert (running.state, running.run, running.window) == ("running", "runs/20260120-demo", FIRST)
-    ended = book.finish(running.key, "promoted", version=5, reason="canary promoted")
-    assert book.retrainings() == (ended,)
+    ended = store.finish(running.key, "promoted", version=5, reason="canary promoted")
+    assert store.retrainings() == (ended,)
     assert (ended.state, ended.version, ended.started) == ("promoted", 5, running.started)
     with pytest.raises(AssertionError, match="ended before: promoted"):
-        book.finish(running.key, "failed")
+        store.finish(running.key, "failed")
 
 
-def test_a_retraining_whose_process_was_killed_is_failed_and_the_loop_goes_on(book: MonitoringStore) -> None:
-    with killed_after(book, "book.claim(decision) and book.start(decision, 'run')", decision()):
-        assert book.recover() == ()
-    (lost,) = book.recover()
+def test_a_retraining_whose_process_was_killed_is_failed_and_the_loop_goes_on(store: MonitoringStore) -> None:
+    with killed_after(store, "store.claim(decision) and store.start(decision, 'run')", decision()):
+        assert store.recover() == ()
+    (lost,) = store.recover()
     assert lost.state == "failed"
     assert lost.reason.endswith("ran it and died")
-    assert book.retrainings() == (lost,)
-    assert book.recover() == ()
+    assert store.retrainings() == (lost,)
+    assert store.recover() == ()
 
 
-def test_a_retraining_of_this_process_is_not_taken_for_dead_however_long_it_takes(book: MonitoringStore) -> None:
-    book.start(decision(), "run")
-    assert later(book, 30 * DAY).recover() == ()
+def test_a_retraining_of_this_process_is_not_taken_for_dead_however_long_it_takes(store: MonitoringStore) -> None:
+    store.start(decision(), "run")
+    assert later(store, 30 * DAY).recover() == ()
 
 
 def test_a_retraining_on_another_machine_is_given_up_after_a_day_and_right_when_it_comes_back(
-    book: MonitoringStore,
+    store: MonitoringStore,
 ) -> None:
-    book.start(decision(), "run")
-    owner = book.folder / "owners" / f"{decision().key}.json"
+    store.start(decision(), "run")
+    owner = store.folder / "owners" / f"{decision().key}.json"
     owner.write_text(owner.read_text().replace('"place": "', '"place": "elsewhere-'))
-    assert later(book, timedelta(hours=23)).recover() == ()
-    (lost,) = later(book, timedelta(hours=25)).recover()
+    assert later(store, timedelta(hours=23)).recover() == ()
+    (lost,) = later(store, timedelta(hours=25)).recover()
     assert lost.reason.endswith("has not reported for 24 h")
-    assert book.finish(lost.key, "promoted", version=5).state == "promoted"
+    assert store.finish(lost.key, "promoted", version=5).state == "promoted"
 
 
-def test_a_retraining_killed_before_it_was_signed_is_failed_after_ten_minutes(book: MonitoringStore) -> None:
-    book.start(decision(), "run")
-    (book.folder / "owners" / f"{decision().key}.json").unlink()
-    assert later(book, timedelta(minutes=9)).recover() == ()
-    (lost,) = later(book, timedelta(minutes=11)).recover()
+def test_a_retraining_killed_before_it_was_signed_is_failed_after_ten_minutes(store: MonitoringStore) -> None:
+    store.start(decision(), "run")
+    (store.folder / "owners" / f"{decision().key}.json").unlink()
+    assert later(store, timedelta(minutes=9)).recover() == ()
+    (lost,) = later(store, timedelta(minutes=11)).recover()
     assert lost.reason == "the process that ran it died as soon as it began"
 
 
 def test_a_step_owns_its_retraining_for_the_process_that_runs_the_pipeline(
-    book: MonitoringStore, monkeypatch: pytest.MonkeyPatch
+    store: MonitoringStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The step that begins a retraining ends at once; the pipeline goes on.
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as pipeline:
         monkeypatch.setenv(RUN_PROCESS_VARIABLE, str(pipeline.pid))
-        assert book.start(decision(), "run")
+        assert store.start(decision(), "run")
         monkeypatch.delenv(RUN_PROCESS_VARIABLE)
-        assert book.recover() == ()
+        assert store.recover() == ()
         pipeline.kill()
-    assert [one.state for one in book.recover()] == ["failed"]
+    assert [one.state for one in store.recover()] == ["failed"]
 
 
-def test_a_run_that_ends_early_gives_up_its_retraining_and_no_other(book: MonitoringStore) -> None:
-    book.mark_failed(decision().key, "it never began")
-    assert book.retrainings() == ()
-    book.start(decision(0), "run")
-    book.start(decision(1), "run")
-    book.finish(decision(0).key, "promoted", version=5)
-    book.mark_failed(decision(0).key, "a later step failed")
-    book.mark_failed(decision(1).key, "the step train failed")
-    assert [(one.state, one.reason) for one in book.retrainings()] == [
+def test_a_run_that_ends_early_gives_up_its_retraining_and_no_other(store: MonitoringStore) -> None:
+    store.mark_failed(decision().key, "it never began")
+    assert store.retrainings() == ()
+    store.start(decision(0), "run")
+    store.start(decision(1), "run")
+    store.finish(decision(0).key, "promoted", version=5)
+    store.mark_failed(decision(0).key, "a later step failed")
+    store.mark_failed(decision(1).key, "the step train failed")
+    assert [(one.state, one.reason) for one in store.retrainings()] == [
         ("promoted", ""),
         ("failed", "the step train failed"),
     ]
@@ -293,19 +293,19 @@ def test_a_book_lies_beside_the_stores(tmp_path: Path) -> None:
     assert open_monitoring_store(stores, "demo").folder == tmp_path / "runs" / "monitoring" / "demo"
 
 
-def test_a_process_of_the_same_number_is_not_the_one_that_died(book: MonitoringStore) -> None:
-    book.start(decision(), "run")
-    owner = book.folder / "owners" / f"{decision().key}.json"
+def test_a_process_of_the_same_number_is_not_the_one_that_died(store: MonitoringStore) -> None:
+    store.start(decision(), "run")
+    owner = store.folder / "owners" / f"{decision().key}.json"
     values = json.loads(owner.read_text())
     assert values["pid"] == os.getpid()
     owner.write_text(json.dumps({**values, "born": values["born"] + "0"}))
-    assert [one.state for one in book.recover()] == ["failed"]
+    assert [one.state for one in store.recover()] == ["failed"]
 
 
-def test_a_look_leaves_a_trace_even_when_there_was_nothing_new(book: MonitoringStore) -> None:
+def test_a_look_leaves_a_trace_even_when_there_was_nothing_new(store: MonitoringStore) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    book.record_run_time()
-    seen = book.last_run_time()
+    store.record_run_time()
+    seen = store.last_run_time()
     assert seen is not None
     assert before < seen < datetime.now(UTC) + timedelta(seconds=1)
 
@@ -329,41 +329,41 @@ def without_rows(text: str) -> str:
         (lambda text: text.replace("1000", '"many"'), "rows: Input should be a valid integer"),
     ],
 )
-def test_a_torn_or_foreign_report_is_named_with_what_to_do(book: MonitoringStore, damage: Damage, why: str) -> None:
-    book.add_report(report())
-    path = book.folder / "windows" / "20260119T000000Z.json"
+def test_a_torn_or_foreign_report_is_named_with_what_to_do(store: MonitoringStore, damage: Damage, why: str) -> None:
+    store.add_report(report())
+    path = store.folder / "windows" / "20260119T000000Z.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(ShortlistError, match=why) as caught:
-        book.reports()
+        store.reports()
     assert str(caught.value).startswith(f"{path}: not a window's report (")
     assert str(caught.value).endswith("restore it, or move it away and run make watch again.")
 
 
 @pytest.mark.parametrize("kind", ["decisions", "retrainings"])
-def test_torn_decisions_and_retrainings_are_named_too(book: MonitoringStore, kind: str) -> None:
-    book.claim(decision())
-    book.start(decision(), "run")
-    path = book.folder / kind / f"{decision().key}.json"
+def test_torn_decisions_and_retrainings_are_named_too(store: MonitoringStore, kind: str) -> None:
+    store.claim(decision())
+    store.start(decision(), "run")
+    path = store.folder / kind / f"{decision().key}.json"
     path.write_text(path.read_text()[:-20])
     with pytest.raises(RecordError, match=r"move it away and run make watch again") as caught:
-        getattr(book, kind)()
+        getattr(store, kind)()
     assert str(path) in str(caught.value)
 
 
-def test_a_copied_file_does_not_count_as_another_window(book: MonitoringStore) -> None:
-    book.add_report(report())
-    folder = book.folder / "windows"
+def test_a_copied_file_does_not_count_as_another_window(store: MonitoringStore) -> None:
+    store.add_report(report())
+    folder = store.folder / "windows"
     (folder / "20260120T000000Z.json").write_bytes((folder / "20260119T000000Z.json").read_bytes())
     with pytest.raises(RecordError, match=r"holds what belongs into 20260119T000000Z\.json"):
-        book.reports()
+        store.reports()
 
 
-def test_a_key_cannot_lead_out_of_the_book(book: MonitoringStore) -> None:
+def test_a_key_cannot_lead_out_of_the_book(store: MonitoringStore) -> None:
     with pytest.raises(AssertionError, match="not a decision's key"):
-        book.claim(decision().model_copy(update={"key": "../../elsewhere"}))
+        store.claim(decision().model_copy(update={"key": "../../elsewhere"}))
 
 
-def test_a_number_that_is_none_is_not_written_down(book: MonitoringStore) -> None:
+def test_a_number_that_is_none_is_not_written_down(store: MonitoringStore) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        book.add_report(report(coverage=float("nan")))
-    assert book.reports() == ()
+        store.add_report(report(coverage=float("nan")))
+    assert store.reports() == ()

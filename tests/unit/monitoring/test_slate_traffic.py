@@ -61,12 +61,12 @@ def test_without_slates_there_is_nothing_to_tell() -> None:
 
 
 def test_prometheus_is_told(tmp_path: Path) -> None:
-    book, start = MonitoringStore(tmp_path / "demo"), datetime(2026, 3, 1, tzinfo=UTC)
-    book.add_report(
+    store, start = MonitoringStore(tmp_path / "demo"), datetime(2026, 3, 1, tzinfo=UTC)
+    store.add_report(
         WindowReport(spec="demo", start=start, end=start.replace(day=2), made=start, champion=1, versions={1: 3},
                      requests=3, rows=3, coverage=1.0, slates=slate_traffic(SLATES, OUTCOMES, 1))
     )  # fmt: skip
-    told = metrics_text(book)
+    told = metrics_text(store)
     for line in (
         'shortlist_monitoring_slate_source_ratio{source="near",spec="demo",version="1"} 0.2',
         'shortlist_monitoring_slate_removed_ratio{filter="seen",spec="demo",version="1"} 0.5',

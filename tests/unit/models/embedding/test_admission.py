@@ -63,7 +63,7 @@ def test_a_second_epoch_counts_no_row_again() -> None:
     for _ in range(5):
         assert of_users(admission.admitted(looked_up(1, 2))) == [False, False]
         assert of_users(admission.admitted(looked_up(1, 3))) == [False, False]
-    assert admission.occupancy()["user_hash"].occupied == 3
+    assert admission.hash_collisions()["user_hash"].occupied == 3
 
 
 def test_what_the_first_epoch_counted_holds_from_the_second_ones_first_batch() -> None:
@@ -77,7 +77,7 @@ def test_without_admission_all_may_move_and_buckets_are_counted_still() -> None:
     admission = Admission(Layout.of((PLAIN, OTHER)), rows=10, last_day=DAY)
     rows = torch.tensor([1, 5 + 2, 1, 5 + 2, 1, 5 + 4], dtype=torch.int32)
     assert admission.admitted(Lookups(rows, torch.arange(7, dtype=torch.int32), None)) is None
-    found = admission.occupancy()
+    found = admission.hash_collisions()
     assert list(found) == ["page_hash"]
     assert (found["page_hash"].buckets, found["page_hash"].occupied, found["page_hash"].admitted) == (5, 2, 2)
 
@@ -93,7 +93,7 @@ def test_it_says_what_counting_one_by_one_says(batches: list[list[int]], admit_a
         assert (mask is None) == (admit_after == 1)
         if mask is not None:
             assert of_users(mask) == [user == 0 or counts[user] >= admit_after for user in users]
-    found = admission.occupancy()["user_hash"]
+    found = admission.hash_collisions()["user_hash"]
     assert (found.buckets, found.occupied) == (7, sum(user > 0 for user in counts))
     assert found.admitted == sum(count >= admit_after for user, count in counts.items() if user)
 
@@ -185,7 +185,7 @@ def test_a_warm_start_goes_on_counting(tmp_path: Path) -> None:
     second = Admission(LAYOUT, rows=100, last_day=DAY + timedelta(1))
     second.go_on(FusedTable(LAYOUT, WIDTH), folder)
     assert of_users(second.admitted(looked_up(1, 2, 3))) == [True, False, False]
-    assert second.occupancy()["user_hash"].occupied == 3  # of its own days
+    assert second.hash_collisions()["user_hash"].occupied == 3  # of its own days
     third = Admission(LAYOUT, rows=100, last_day=DAY + timedelta(2))
     third.go_on(FusedTable(LAYOUT, WIDTH), saved(second, tmp_path / "second"))
     assert of_users(third.admitted(looked_up(2, 3))) == [True, False]

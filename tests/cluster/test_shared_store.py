@@ -1,4 +1,4 @@
-"""The book, the outbox and the rollouts on PostgreSQL: what many machines decide at once happens once."""
+"""The store, the outbox and the rollouts on PostgreSQL: what many machines decide at once happens once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ import sys, time
 from pathlib import Path
 from monitoring.monitoring_store import open_monitoring_store
 from monitoring.records import RetrainDecision
-book, decision = open_monitoring_store(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
+store, decision = open_monitoring_store(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
 """
 
 
@@ -51,7 +51,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def book(stores: str) -> MonitoringStore:
+def store(stores: str) -> MonitoringStore:
     return open_monitoring_store(stores, "demo")
 
 
@@ -101,14 +101,14 @@ def said(running: subprocess.Popen[str], word: str) -> Iterator[None]:
 
 
 def test_of_ten_watchers_that_decide_at_once_one_starts_a_run(
-    stores: str, book: MonitoringStore, tmp_path: Path
+    stores: str, store: MonitoringStore, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     script = """
 print("ready", flush=True)
 while not Path(sys.argv[3]).exists():
     time.sleep(0.005)
-print(book.claim(decision) and book.start(decision, sys.argv[4]))
+print(store.claim(decision) and store.start(decision, sys.argv[4]))
 """
     ten = [process(stores, script, str(go), f"run-{number}") for number in range(10)]
     try:
@@ -122,73 +122,73 @@ print(book.claim(decision) and book.start(decision, sys.argv[4]))
             one.kill()
             one.communicate()
     assert sorted(answers) == ["False\n"] * 9 + ["True\n"]
-    (started,) = book.retrainings()
+    (started,) = store.retrainings()
     assert started.run == f"run-{answers.index('True' + chr(10))}"
 
 
-def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, book: MonitoringStore) -> None:
-    with said(process(stores, "assert book.claim(decision); print('done', flush=True); time.sleep(600)"), "done"):
-        assert not book.claim(decision())
-    assert book.unfinished() == (decision(),)
-    assert book.claim(decision())
-    assert book.start(decision(), "run")
-    assert book.finish(decision().key, "promoted", version=2).state == "promoted"
-    assert book.recover() == ()
+def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, store: MonitoringStore) -> None:
+    with said(process(stores, "assert store.claim(decision); print('done', flush=True); time.sleep(600)"), "done"):
+        assert not store.claim(decision())
+    assert store.unfinished() == (decision(),)
+    assert store.claim(decision())
+    assert store.start(decision(), "run")
+    assert store.finish(decision().key, "promoted", version=2).state == "promoted"
+    assert store.recover() == ()
 
 
-def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, book: MonitoringStore) -> None:
-    with said(process(stores, "\nwith book._alone(): print('in', flush=True); time.sleep(600)"), "in"):
-        assert open_record_store(stores, "monitoring", "demo").is_locked("book")
-    assert book.claim(decision())
+def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, store: MonitoringStore) -> None:
+    with said(process(stores, "\nwith store._alone(): print('in', flush=True); time.sleep(600)"), "in"):
+        assert open_record_store(stores, "monitoring", "demo").is_locked("store")
+    assert store.claim(decision())
 
 
-def test_reports_come_back_oldest_first(book: MonitoringStore) -> None:
-    assert [book.add_report(report(day)) for day in (2, 0, 1, 0)] == [True, True, True, False]
-    assert book.reports() == (report(0), report(1), report(2))
-    assert book.reports(newest=2) == (report(1), report(2))
-    assert book.add_report(report(1), replace=True)
-    assert book.reports() == (report(0), report(1), report(2))
+def test_reports_come_back_oldest_first(store: MonitoringStore) -> None:
+    assert [store.add_report(report(day)) for day in (2, 0, 1, 0)] == [True, True, True, False]
+    assert store.reports() == (report(0), report(1), report(2))
+    assert store.reports(newest=2) == (report(1), report(2))
+    assert store.add_report(report(1), replace=True)
+    assert store.reports() == (report(0), report(1), report(2))
 
 
-def test_a_torn_report_is_named(stores: str, book: MonitoringStore) -> None:
-    book.add_report(report())
+def test_a_torn_report_is_named(stores: str, store: MonitoringStore) -> None:
+    store.add_report(report())
     state = open_record_store(stores, "monitoring", "demo")
     state.replace("windows/20260119T000000Z.json", "{")
     with pytest.raises(RecordError, match=r"monitoring/demo/windows/20260119T000000Z\.json: not a window's report"):
-        book.reports()
+        store.reports()
     state.replace("windows/20260120T000000Z.json", report().model_dump_json())
     state.remove("windows/20260119T000000Z.json")
     with pytest.raises(RecordError, match=r"holds what belongs into 20260119T000000Z\.json"):
-        book.reports()
+        store.reports()
 
 
-def test_who_looked_leaves_a_trace(book: MonitoringStore) -> None:
-    assert book.last_run_time() is None
-    book.record_run_time()
-    seen = book.last_run_time()
+def test_who_looked_leaves_a_trace(store: MonitoringStore) -> None:
+    assert store.last_run_time() is None
+    store.record_run_time()
+    seen = store.last_run_time()
     assert seen is not None
     assert abs(seen - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_a_released_decision_can_be_claimed_by_the_next(book: MonitoringStore) -> None:
-    assert book.claim(decision())
-    assert not book.claim(decision())
-    book.release(decision().key)
-    assert book.decisions() == ()
-    assert book.claim(decision())
-    book.start(decision(), "run")
-    book.release(decision().key)
-    assert book.decisions() == (decision(),)  # it began: nobody may begin it again
+def test_a_released_decision_can_be_claimed_by_the_next(store: MonitoringStore) -> None:
+    assert store.claim(decision())
+    assert not store.claim(decision())
+    store.release(decision().key)
+    assert store.decisions() == ()
+    assert store.claim(decision())
+    store.start(decision(), "run")
+    store.release(decision().key)
+    assert store.decisions() == (decision(),)  # it began: nobody may begin it again
 
 
 def test_a_step_of_a_kubeflow_run_is_named_by_it_and_its_end_is_no_death(
-    stores: str, book: MonitoringStore, monkeypatch: pytest.MonkeyPatch
+    stores: str, store: MonitoringStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_ID_VARIABLE, "0f9e-11")
-    script = "assert book.claim(decision) and book.start(decision, 'run'); print('done', flush=True); time.sleep(600)"
+    script = "assert store.claim(decision) and store.start(decision, 'run'); print('done', flush=True); time.sleep(600)"
     with said(process(stores, script), "done"):
         pass  # the step's pod ends long before its run
-    assert book.recover() == ()
+    assert store.recover() == ()
     assert later(stores, timedelta(hours=23)).recover() == ()
     (lost,) = later(stores, timedelta(hours=25)).recover()
     assert lost.reason == "Kubeflow run 0f9e-11 ran it, and has not reported for 24 h"
@@ -198,12 +198,12 @@ def test_an_owner_outside_a_cluster_is_written_as_ever() -> None:
     assert set(ProcessIdentity.this_process(FIRST).model_dump()) == {"place", "pid", "born", "since"}
 
 
-def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: MonitoringStore) -> None:
+def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(store: MonitoringStore) -> None:
     alert = Alert(
         id="0123456789abcdef", labels={"alertname": "ShortlistPage", "spec": "demo", "severity": "critical"},
         annotations={"summary": "look"}, starts=FIRST, ends=None, link="",
     )  # fmt: skip
-    outbox, urls = AlertQueue(book.records), ["http://one.example/", "http://two.example/"]
+    outbox, urls = AlertQueue(store.records), ["http://one.example/", "http://two.example/"]
     assert (outbox.put(alert, urls, FIRST), outbox.put(alert, urls, FIRST)) == (2, 0)
     first, second = outbox.waiting()
     outbox.sent(first)
@@ -215,13 +215,13 @@ def test_an_alert_waits_until_it_is_sent_and_is_never_put_twice(book: Monitoring
     assert outbox.latest() == {"ShortlistPage": alert}
 
 
-def test_one_process_delivers_at_a_time(stores: str, book: MonitoringStore) -> None:
+def test_one_process_delivers_at_a_time(stores: str, store: MonitoringStore) -> None:
     with (
-        AlertQueue(book.records).delivering(0.0) as first,
+        AlertQueue(store.records).delivering(0.0) as first,
         AlertQueue(open_monitoring_store(stores, "demo").records).delivering(0.0) as second,
     ):
         assert (first, second) == (True, False)
-    with AlertQueue(book.records).delivering(0.0) as again:
+    with AlertQueue(store.records).delivering(0.0) as again:
         assert again
 
 
@@ -324,9 +324,9 @@ def test_a_book_reads_a_year_of_windows_in_one_question(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECORDS", postgres)
-    book = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS")), "demo")
+    store = open_monitoring_store(str(StorageConfig(folder=tmp_path / "stores", database_variable="RECORDS")), "demo")
     for day in range(365):
-        book.add_report(report(day))
+        store.add_report(report(day))
     began = time.monotonic()
-    assert len(book.reports()) == 365
+    assert len(store.reports()) == 365
     assert time.monotonic() - began < 5
