@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -232,10 +233,11 @@ class Live:
         return Verdict.model_validate(read_json(self.deployer.rollouts.folder_of(record.id) / EVIDENCE))
 
     def access(self) -> pl.DataFrame:
-        """Return Envoy's access logs, of both."""
+        """Return the whole lines of Envoy's access logs, of both; the last line may be half written."""
         schema = {**SCHEMA, "version": pl.String(), "flags": pl.String(), "time": pl.String()}
-        files = [self.paths.logs / f"{name}.access.jsonl" for name in ENVOYS]
-        return pl.concat([pl.read_ndjson(file, schema=schema) for file in files if file.stat().st_size])
+        texts = [(self.paths.logs / f"{name}.access.jsonl").read_bytes() for name in ENVOYS]
+        lines = [text[: text.rfind(b"\n") + 1] for text in texts]
+        return pl.concat([pl.read_ndjson(BytesIO(whole), schema=schema) for whole in lines if whole])
 
     def predictions(self) -> pl.DataFrame:
         """Return the prediction log."""
