@@ -136,9 +136,9 @@ def test_a_claim_whose_process_was_killed_is_claimed_again(stores: str, store: M
     assert store.recover() == ()
 
 
-def test_a_process_killed_while_it_writes_in_the_book_blocks_nobody(stores: str, store: MonitoringStore) -> None:
+def test_a_process_killed_while_it_writes_in_the_store_blocks_nobody(stores: str, store: MonitoringStore) -> None:
     with said(process(stores, "\nwith store._alone(): print('in', flush=True); time.sleep(600)"), "in"):
-        assert open_record_store(stores, "monitoring", "demo").is_locked("store")
+        assert open_record_store(stores, "monitoring", "demo").is_locked("book")
     assert store.claim(decision())
 
 
