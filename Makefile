@@ -170,8 +170,8 @@ tune: $(READY) ## search for better settings of SPEC's models on the last run's 
 	@$(BIN)/shortlist tune $(SPEC) $(if $(MODEL),--model $(MODEL)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(TRIALS),--trials $(TRIALS)) $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
 
-compare-orders: $(READY) ## compare formulas of SPEC's ordering.value by their slates on the validation days: VALUES=file, one a line [MODEL=xgboost] [DATA=path]
-	@$(BIN)/shortlist compare-orders $(SPEC) "$(VALUES)" $(if $(MODEL),--model $(MODEL)) $(if $(DATA),--data "$(DATA)") \
+compare-orderings: $(READY) ## compare formulas of SPEC's ordering.value by their slates on the validation days: VALUES=file, one a line [MODEL=xgboost] [DATA=path]
+	@$(BIN)/shortlist compare-orderings $(SPEC) "$(VALUES)" $(if $(MODEL),--model $(MODEL)) $(if $(DATA),--data "$(DATA)") \
 	  $(foreach change,$(SET),--set $(change)) --runs $(RUNS)
 
 ui: $(READY) ## open MLflow on http://127.0.0.1:5000 with every run made here
@@ -369,6 +369,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orders test test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune compare-orderings test test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

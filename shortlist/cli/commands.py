@@ -10,7 +10,7 @@ import typer
 
 from shortlist.cli.cluster import commands as cluster
 from shortlist.cli.compare import commands as comparing
-from shortlist.cli.compare_orders import commands as ordering
+from shortlist.cli.compare_orderings import commands as ordering
 from shortlist.cli.diagnose import commands as diagnosing
 from shortlist.cli.init import commands as initialising
 from shortlist.cli.monitoring import commands as watching

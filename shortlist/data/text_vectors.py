@@ -118,13 +118,14 @@ def write_text_vectors(table: Path, key: str, column: str, model: Path, out: Pat
             another width.
     """
     rows, named = _read(table, key, column), f"{column}_vector"
-    with TextVectors(model, batch_rows) as known, atomic_folder(out) as staging:
-        writer = ParquetFileWriter(staging / VECTORS, pl.Schema({key: rows.schema[key], named: pl.List(pl.Float32)}))
-        try:
-            for block in rows.iter_slices(BLOCK_ROWS):
-                writer.append(block.select(key, known.of(block[column], block[key]).alias(named)))
-        finally:
-            writer.close()
+    schema = pl.Schema({key: rows.schema[key], named: pl.List(pl.Float32)})
+    with (
+        TextVectors(model, batch_rows) as known,
+        atomic_folder(out) as staging,
+        ParquetFileWriter(staging / VECTORS, schema) as writer,
+    ):
+        for block in rows.iter_slices(BLOCK_ROWS):
+            writer.append(block.select(key, known.of(block[column], block[key]).alias(named)))
     return Written(rows.height, known.width, known.computed, rows[column].null_count())
 
 

@@ -73,8 +73,8 @@ class ModelComparison(Record):
     models: dict[str, ComparedModel]
     """Best first."""
     notice: str = ""
-    """Which candidates are not better than the best baseline, beyond chance, and which are not above a candidate that
-    is compared as a baseline; empty when all are."""
+    """Which candidates are not better than the best baseline, beyond chance, and which are not better than a candidate
+    that is compared as a baseline; empty when all are."""
 
 
 def compare_models(
@@ -170,7 +170,7 @@ def _below(
     ranked: Sequence[str], models: Mapping[str, TrainedFiles], scored: Mapping[str, Scored], metric: Metric,
     limits: Gates, blessed: str,
 ) -> Iterator[str]:  # fmt: skip
-    """Give a sentence for each candidate that is compared as a baseline and that others are not above."""
+    """Give a sentence for each candidate that is compared as a baseline and that others are not better than."""
     candidates = [name for name in ranked if models[name].role == "candidate" and scored[name].resampled]
     for reference in candidates:
         if not read_json(models[reference].folder / Files.MODEL).get("compared_as_baseline"):
@@ -183,7 +183,7 @@ def _below(
         if behind := {name: lead for name, lead in leads.items() if lead.value <= 0}:
             said = f"{TITLES[metric]} {next(iter(behind.values())).reference:.4f}"
             named = ", ".join(f"'{name}' {_with_gap(lead)}" for name, lead in behind.items())
-            yield f"Not above the candidate '{reference}', {said} on the same test rows: {named}."
+            yield f"Candidates not better than '{reference}' ({said} on the same test rows): {named}."
             yield from _which_serves(reference, leads, blessed)
 
 

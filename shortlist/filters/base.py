@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from shortlist.spec.base import Section
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(moment: datetime) -> int:
+    """Return a moment in microseconds since 1970-01-01 UTC."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class UserHistory:
 
     def since(self, moment: datetime) -> UserHistory:
         """Return what is not older than a moment."""
-        first = int(np.searchsorted(self.moments, (moment - _EPOCH) // timedelta(microseconds=1)))
+        first = int(np.searchsorted(self.moments, microseconds(moment)))
         return UserHistory(self.items[first:], self.times[first:], self.positive[first:])
 
 

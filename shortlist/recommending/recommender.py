@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, ShortlistError, score_column
 from shortlist.filters.apply import Filtered, apply_filters
-from shortlist.filters.base import FilterRequest, UserHistory
+from shortlist.filters.base import EPOCH, FilterRequest, UserHistory, microseconds
 from shortlist.ordering.order import columns_read, order
 from shortlist.recommending.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.recommending.past_items import PastItems
@@ -31,7 +31,6 @@ from shortlist.storage.artefacts import digest_of_files
 RECENT_WINDOW: Final = timedelta(days=7)
 """How long a user's live items are recent ones for the sources; what is older was fitted, or refreshed."""
 _NO_ITEM: Final = -1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SlateRequestError(ShortlistError):
@@ -171,7 +170,7 @@ class Recommender:
         read = dict.fromkeys((*(name for rule in filters.rules for name in rule.reads), *columns_read(ordering)))
         self._items = {name: items[name] for name in items.columns if name in read or name == Columns.ITEM}
         self._decided = {
-            rule.name: rule.keeps(items, FilterRequest(_EPOCH, None, self._lists))
+            rule.name: rule.keeps(items, FilterRequest(EPOCH, None, self._lists))
             for rule in filters.rules
             if not rule.asks_request and {*rule.reads} <= {*items.columns}
         }
@@ -393,7 +392,7 @@ class Recommender:
         """Return the columns of candidates; None: all that a stage reads."""
         # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
         places = pl.Series(rows.astype(np.uint32))
-        moment = (request.now - _EPOCH) // timedelta(microseconds=1)
+        moment = microseconds(request.now)
         values = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
         values |= {name: self._context_values(name, request.context.get(name)) for name in self._of_request}
         columns = [

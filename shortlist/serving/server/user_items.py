@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from shortlist.filters.base import UserHistory
+from shortlist.filters.base import UserHistory, microseconds
 from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import item_type as logged_item_type
 from shortlist.serving.log.logs import logged_name, outcome_schema, prediction_schema
@@ -28,7 +28,6 @@ MOST_ITEMS: Final = 1_000
 """Of a user; the oldest are forgotten."""
 MOST_REQUESTS: Final = 200_000
 """Whose outcomes can still be told; the oldest are forgotten."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _USERS_AT_ONCE: Final = 1_000
 """Users that are looked through while a request may wait for its user's items."""
 
@@ -106,7 +105,7 @@ class UserItems(Refresher):
             if request_id in self._requests:
                 return
             early = self._early.pop(request_id, {})
-            at = _microseconds(moment)
+            at = microseconds(moment)
             new = [_Shown(item, at, early.get(row, False)) for row, item in enumerate(items)]
             self._requests[request_id] = new
             shown = self._users.setdefault(user, deque(maxlen=MOST_ITEMS))
@@ -136,7 +135,7 @@ class UserItems(Refresher):
             self._forget(oldest)
 
     def _forget(self, oldest: datetime) -> None:
-        first_kept = _microseconds(oldest)
+        first_kept = microseconds(oldest)
         with self._lock:
             users = list(self._users)
         for first in range(0, len(users), _USERS_AT_ONCE):
@@ -173,7 +172,3 @@ class UserItems(Refresher):
     def _refresh(self) -> None:
         self.read_logs()
         self.problem, self.has_looked = None, True
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -105,8 +105,8 @@ def test_candidates_that_are_not_above_one_that_is_compared_as_a_baseline_are_na
     models.add("network", "candidate", noise=0.6, seconds=1.0)
     models.add("twin", "candidate", noise=0.3, seconds=1.0)
     blend = models.compared("blend").notice
-    assert blend.startswith("Not above the candidate 'line', GAUC 0.")
-    assert " on the same test rows: 'twin' 0." in blend and ", 'network' 0." in blend
+    assert blend.startswith("Candidates not better than 'line' (GAUC 0.")
+    assert " on the same test rows): 'twin' 0." in blend and ", 'network' 0." in blend
     assert "(+0.0000 [+0.0000, +0.0000])" in blend
     assert "'blend' is blessed, and beats it: " in blend and "no candidate" not in blend.lower()
     assert models.compared("line").notice.endswith("'line' itself is blessed.")

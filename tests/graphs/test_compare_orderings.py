@@ -1,4 +1,4 @@
-"""`shortlist compare-orders` on what a finished run left: formulas are measured on the validation days alone."""
+"""`shortlist compare-orderings` on what a finished run left: formulas are measured on the validation days alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import yaml
 from typer.testing import CliRunner
 
 from shortlist.cli.commands import app
-from shortlist.cli.compare_orders import formulas_of, run_folders, scoring
+from shortlist.cli.compare_orderings import formulas_of, run_folders, scoring
 from shortlist.contracts import Files, ShortlistError
 from shortlist.features.split import split_days
 from shortlist.spec.load import parse_spec
 from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
-from shortlist.training.tuning.orders import RunFolders, compare_orders
+from shortlist.training.tuning.orderings import RunFolders, compare_orderings
 
 POPULAR, UNPOPULAR = "0 - rank_of_popular", "rank_of_popular"
 STAGES: dict[str, Any] = {
@@ -44,11 +44,11 @@ def without_test_days(folders: RunFolders, spec: Spec, folder: Path) -> RunFolde
 def test_formulas_are_compared_without_a_row_of_a_test_day(declared: Spec, finished: Any, tmp_path: Path) -> None:
     folders = without_test_days(run_folders(declared, finished.runs, "demo", None), declared, tmp_path / "log")
     (tmp_path / "scratch").mkdir()
-    found = compare_orders(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
+    found = compare_orderings(declared, "xgboost", [POPULAR, UNPOPULAR, "score"], folders, tmp_path / "scratch")
     log = DayTable.open(folders.log, Files.LOG)
     split = split_days([part.day for part in log.days], declared.data.split)
     assert found.days == tuple(day.isoformat() for day in split.validation)
-    popular, unpopular, _ = found.orders
+    popular, unpopular, _ = found.orderings
     # What is popular is shown and taken: the order of the ranks, and not the declared exploration, is what is measured.
     assert popular.lead is None and popular.ndcg_at_10 > 2 * unpopular.ndcg_at_10
     assert unpopular.lead is not None and unpopular.lead.high < 0
@@ -60,7 +60,7 @@ def test_the_command_prints_the_best_first_and_refuses_a_formula_that_does_not_f
 ) -> None:
     written, formulas = tmp_path / "small.yaml", tmp_path / "formulas.txt"
     written.write_text(yaml.safe_dump({**finished.spec, **STAGES}))
-    command = ["compare-orders", str(written), str(formulas), "--runs", str(finished.runs)]
+    command = ["compare-orderings", str(written), str(formulas), "--runs", str(finished.runs)]
     formulas.write_text(f"# worse\n{UNPOPULAR}\n")
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 0, said.output
@@ -86,6 +86,6 @@ def test_a_file_without_a_formula_and_an_unknown_model_are_refused(declared: Spe
 def test_what_cannot_be_ordered_is_refused(finished: Any, declared: Spec, tmp_path: Path) -> None:
     bare = parse_spec(yaml.safe_dump(finished.spec))
     with pytest.raises(ShortlistError, match="declares no retrieval"):
-        compare_orders(bare, "xgboost", ["score"], run_folders(bare, finished.runs, "demo", None), tmp_path)
+        compare_orderings(bare, "xgboost", ["score"], run_folders(bare, finished.runs, "demo", None), tmp_path)
     with pytest.raises(ShortlistError, match="left a feature table here"):
         run_folders(declared, tmp_path, "demo", None)

@@ -1,4 +1,4 @@
-"""The command that compares formulas of `ordering.value` on the validation days: `shortlist compare-orders`."""
+"""The command that compares formulas of `ordering.value` on the validation days: `shortlist compare-orderings`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shortlist.contracts import Files, ShortlistError, did_you_mean
 
 if TYPE_CHECKING:
     from shortlist.spec.spec import Spec
-    from shortlist.training.tuning.orders import ComparedOrders, RunFolders
+    from shortlist.training.tuning.orderings import ComparedOrderings, RunFolders
 
 commands = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@commands.command("compare-orders")
-def compare_orders(
+@commands.command("compare-orderings")
+def compare_orderings(
     spec: SpecArgument,
     values: Annotated[Path, typer.Argument(help="Text file with one formula a line; # begins a comment.")],
     model: Annotated[str | None, typer.Option(help="Model that scores; the first candidate by default.")] = None,
@@ -31,14 +31,14 @@ def compare_orders(
     """Compare formulas of ordering.value by their slates on the validation days, on what the last run made."""
     from shortlist.spec.load import load_spec
     from shortlist.spec.ordering import Ordering
-    from shortlist.training.tuning.orders import compare_orders
+    from shortlist.training.tuning.orderings import compare_orderings
 
     loaded = load_spec(find_spec(spec), change or ())
     declared = (loaded.ordering or Ordering()).value
     formulas = (declared, *formulas_of(values))
     folders = run_folders(loaded, runs, spec, data)
-    with TemporaryDirectory(prefix="shortlist-orders-") as scratch:
-        found = compare_orders(loaded, scoring(loaded, model), formulas, folders, Path(scratch), typer.echo)
+    with TemporaryDirectory(prefix="shortlist-orderings-") as scratch:
+        found = compare_orderings(loaded, scoring(loaded, model), formulas, folders, Path(scratch), typer.echo)
     for line in lines_of(found):
         typer.echo(line)
 
@@ -86,7 +86,7 @@ def run_folders(spec: Spec, runs: Path, named: str, data: Path | None) -> RunFol
     Raises:
         ShortlistError: There is no such run, or filters read lists and nobody says where they are.
     """
-    from shortlist.training.tuning.orders import RunFolders
+    from shortlist.training.tuning.orderings import RunFolders
 
     if data is None and spec.filters is not None and (lists := [one.name for one in spec.filters.rules if one.file]):
         raise ShortlistError(f"filter '{lists[0]}' reads a list beside the log; say where that is: --data path/to/log")
@@ -112,16 +112,16 @@ def _log_of(table: Path, runs: Path, named: str) -> Path:
     )
 
 
-def lines_of(found: ComparedOrders) -> list[str]:
+def lines_of(found: ComparedOrderings) -> list[str]:
     """Return the comparison for a terminal: the best first, a line each, formulas at the end for their length."""
     best = "" if found.best_possible is None else f"; the best possible nDCG@10 is {found.best_possible:.4f}"
     lines = [
         f"{found.users:,} users of {', '.join(found.days)}{best}",
         "nDCG@10  recall@10  nDCG@10 minus the declared   ordering.value",
     ]
-    for one in sorted(found.orders, key=lambda one: -one.ndcg_at_10):
+    for one in sorted(found.orderings, key=lambda one: -one.ndcg_at_10):
         lead = one.lead
-        gap = "declared" if one is found.orders[0] else ""
+        gap = "declared" if one is found.orderings[0] else ""
         gap = gap if lead is None else f"{lead.value:+.4f} [{lead.low:+.4f}, {lead.high:+.4f}]"
         lines.append(f"{one.ndcg_at_10:7.4f}  {one.recall:9.4f}  {gap:<26}   {one.value}")
     return lines

@@ -43,7 +43,7 @@ class RunFolders(NamedTuple):
     """The user's files, for lists of items; None where there are none."""
 
 
-class ComparedOrder(NamedTuple):
+class ComparedOrdering(NamedTuple):
     """One formula."""
 
     value: str
@@ -54,7 +54,7 @@ class ComparedOrder(NamedTuple):
     """nDCG@10 minus that of the first formula, paired by user; None for the first, and with too few users."""
 
 
-class ComparedOrders(NamedTuple):
+class ComparedOrderings(NamedTuple):
     """All formulas, in the order in which they were given."""
 
     days: tuple[str, ...]
@@ -62,13 +62,13 @@ class ComparedOrders(NamedTuple):
     users: int
     best_possible: float | None
     """nDCG@10 of the best possible list; None where it is not known."""
-    orders: tuple[ComparedOrder, ...]
+    orderings: tuple[ComparedOrdering, ...]
 
 
-def compare_orders(
+def compare_orderings(
     spec: Spec, model: str, values: Sequence[str], run: RunFolders, scratch: Path,
     tell: Callable[[str], object] = lambda _: None,
-) -> ComparedOrders:  # fmt: skip
+) -> ComparedOrderings:  # fmt: skip
     """Return how good the slates of formulas are on the validation days.
 
     Sources and the model learn from the days before, and the model is not refit: no row of a test day is read. Slates
@@ -120,8 +120,8 @@ def compare_orders(
         if BEST in asked.lists:
             best = float(np.mean(list_metrics(asked.lists[BEST], asked.relevant, popularity).ndcg_at_10))
     first = measured[0].ndcg_at_10
-    orders = tuple(
-        ComparedOrder(
+    compared = tuple(
+        ComparedOrdering(
             value,
             float(np.mean(found.ndcg_at_10)),
             float(np.mean(found.recall)),
@@ -129,7 +129,7 @@ def compare_orders(
         )
         for number, (value, found) in enumerate(zip(orderings, measured, strict=True))
     )
-    return ComparedOrders(tuple(day.isoformat() for day in sorted(days)), len(first), best, orders)
+    return ComparedOrderings(tuple(day.isoformat() for day in sorted(days)), len(first), best, compared)
 
 
 def _ordering(spec: Spec, declared: Ordering, value: str) -> Ordering:
