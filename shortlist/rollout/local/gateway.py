@@ -8,7 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shortlist.rollout.local.envoy import CLUSTERS_FILE, ENVOYS, ROUTES_FILE, bootstrap, envoy_program, is_ready, taken
+from shortlist.rollout.local.envoy import (
+    CLUSTERS_FILE,
+    ENVOYS,
+    ROUTES_FILE,
+    begin_draining,
+    bootstrap,
+    envoy_program,
+    is_ready,
+    taken,
+    under_way,
+)
 from shortlist.rollout.local.record import StackRecord
 from shortlist.rollout.local.routes import clusters, routes
 from shortlist.serving.paths import ServingPaths
@@ -21,6 +31,10 @@ _LONGEST_LOG = 256 * 1024 * 1024
 """Bytes of an access log (about 800 000 requests) from which the next start begins another; one older is kept."""
 _READY_SECONDS = 15.0
 _TAKEN_SECONDS = 5.0
+_IDLE_SECONDS = 2.0
+"""Time that clients with idle connections get to send another request, whose answer ends the connection."""
+_DRAIN_SECONDS = 30.0
+"""Longest time that requests under way get when their Envoy is about to be stopped."""
 
 
 class Gateway:
@@ -79,6 +93,20 @@ class Gateway:
         """Return which Envoys answer, but send users elsewhere than a record says."""
         wanted = _routes(record)["version_info"]
         return [name for name in ENVOYS if taken(self._admin(name), "routes") not in {wanted, None}]
+
+    def drain(self, name: str) -> None:
+        """Let clients of an Envoy that is about to be stopped move to the other one.
+
+        Returns when no request is under way, and no connection or only idle ones are left; or after half a minute.
+        """
+        admin = self._admin(name)
+        begin_draining(admin)
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < _DRAIN_SECONDS:
+            connections, requests = under_way(admin)
+            if not connections or (waited > _IDLE_SECONDS and not requests):
+                return
+            time.sleep(0.02)
 
     def wait_ready(self) -> None:
         """Return when both listen.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from shortlist.rollout.deployment import Deployment, Route
+from shortlist.rollout.local.envoy import ENVOYS
 from shortlist.rollout.local.gateway import Gateway
 from shortlist.rollout.local.health import StackStatus, VersionHealth, stack_status, version_health
 from shortlist.rollout.local.lifecycle import (
@@ -266,7 +267,12 @@ class Stack:
             programs |= version_programs(self.paths, record, version, deployed)
         record.write(self.paths.record)
         self._gateway.send(record)
-        self._supervisor.apply(programs, partial(self._wait_restarted, record))
+        self._supervisor.apply(programs, self._finish_requests, partial(self._wait_restarted, record))
+
+    def _finish_requests(self, name: str) -> None:
+        """Return when a program that is about to be stopped may be: servers finish what is under way by themselves."""
+        if name in ENVOYS:
+            self._gateway.drain(name)
 
     def _wait_restarted(self, record: StackRecord, name: str) -> None:
         """Return when a program that was restarted does its work, or after a while; at once if nothing stands in."""

@@ -92,13 +92,19 @@ class Supervisor:
                 raise StackError(f"the supervisor does not start:\n{said}{last_lines(self.logs / 'supervisord.log')}")
             time.sleep(0.02)
 
-    def apply(self, programs: Mapping[str, Program], wait: Callable[[str], None] = lambda _: None) -> None:
+    def apply(
+        self,
+        programs: Mapping[str, Program],
+        before: Callable[[str], None] = lambda _: None,
+        wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Make it run exactly these programs: new ones are started, changed ones restarted, others stopped.
 
         Safe to be called again after being killed halfway.
 
         Args:
             programs: By name.
+            before: Called before each changed or removed program is stopped.
             wait: Called after the restart of each changed program: what does its work meanwhile is restarted later.
         """
         for name, program in programs.items():
@@ -106,6 +112,7 @@ class Supervisor:
         self._write_configuration(programs)
         _, changed, removed = self._call("reloadConfig")[0]
         for name in sorted([*changed, *removed]):  # servers come before their Tritons
+            before(name)
             self._call("stopProcessGroup", name)
             self._call("removeProcessGroup", name)
             if name in programs:

@@ -250,6 +250,48 @@ def test_a_killed_envoy_costs_nothing_and_comes_back(
     assert "envoy-a had to be started again 1 times" in " ".join(stack.status().problems)
 
 
+def test_envoys_whose_settings_changed_are_restarted_one_after_another_and_no_client_notices(
+    stack: Stack, bring_up: Callable[..., Stack]
+) -> None:
+    """Clients keep a connection, or speak gRPC; a request takes 0.2 s."""
+    stack.route(Route(stable=1))
+    before, after = [each.pid for each in stack.status().envoys], []
+    slow = b"take your time"
+    found: Counter[Any] = Counter()
+
+    def change() -> None:
+        for seconds in (61, 62):
+            changed = bring_up(stack.paths, Serving(limits={"idle_seconds": seconds}))
+            after.append([each.pid for each in changed.status().envoys])
+
+    async def over_http(done: asyncio.Event) -> None:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            while not done.is_set():
+                async with session.post(stack.url + INFER, data=slow) as answer:
+                    found[answer.status] += 1
+
+    async def over_grpc(done: asyncio.Event) -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{stack.port}") as channel:
+            stub = services.GRPCInferenceServiceStub(channel)
+            while not done.is_set():
+                answer = await stub.ModelInfer(messages.ModelInferRequest(model_name="demo"), timeout=10)
+                found[f"gRPC, version {answer.model_version}"] += 1
+
+    async def all_of_them() -> None:
+        done = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for client in (over_http, over_grpc):
+                for _ in range(4):
+                    group.create_task(client(done))
+            await asyncio.to_thread(change)
+            done.set()
+
+    asyncio.run(all_of_them())
+    assert not set(before) & set(after[0]) and not set(after[0]) & set(after[1])
+    assert set(found) == {200, "gRPC, version 1"}
+    assert min(found.values()) > 50
+
+
 def test_a_request_waits_for_a_killed_server_and_both_processes_come_back(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
