@@ -36,11 +36,11 @@ from models.xgboost.section import XGBoostModel
 from monitoring.checks import check_window
 from monitoring.drift.drift import find_drift
 from monitoring.live_quality import measure_quality
-from monitoring.records import WindowReport
 from monitoring.reference.reference import build_reference
 from monitoring.retraining.retrain_policy import decide
 from monitoring.windows.known_columns import with_side_columns
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import WindowReport
 from shortlist.contracts import Columns, Files
 from shortlist.data.ingest import ingest
 from shortlist.data.validate import validate

@@ -21,8 +21,8 @@ def claim_moment(
     """
     from datetime import UTC, datetime
 
-    from monitoring.monitoring_store import open_monitoring_store
     from monitoring.retraining.moments import begin_moment
+    from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.spec.monitoring import Monitoring
     from shortlist.tracking.steps import note, step
 

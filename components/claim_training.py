@@ -22,8 +22,8 @@ def claim_training(
     import sys
     from datetime import UTC, datetime
 
-    from monitoring.monitoring_store import open_monitoring_store
     from monitoring.retraining.moments import begin_submitted
+    from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.tracking.lineage import TrainingTrigger
     from shortlist.tracking.steps import note, step
 

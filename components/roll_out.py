@@ -19,7 +19,7 @@ def roll_out(
     code: str,
 ) -> str:
     """Roll the version out as a canary and return the verdict; without a version or a stack, say what is missing."""
-    from monitoring.monitoring_store import open_monitoring_store
+    from monitoring.store.monitoring_store import open_monitoring_store
     from shortlist.deployment.deployer import Deployer
     from shortlist.spec.cluster import Cluster
     from shortlist.spec.data import Data

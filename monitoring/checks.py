@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from monitoring.kpi import REQUEST
-from monitoring.records import Problem, WindowReport
+from monitoring.windows.kpi import REQUEST
+from monitoring.windows.records import Problem, WindowReport
 from shortlist.spec.monitoring import Checks, Monitoring, Window
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.monitoring_store import MonitoringStore, RetrainingState
-from monitoring.records import RetrainAction, RetrainDecision, Verdict, WindowReport
+from monitoring.store.monitoring_store import MonitoringStore, RetrainingState
+from monitoring.windows.records import RetrainAction, RetrainDecision, Verdict, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.storage.artefacts import write_text
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import polars as pl
 
-from monitoring.kpi import ROUNDS, SCORE, measure_rates
-from monitoring.records import Measure, Quality
-from monitoring.sampling import clusters_of
+from monitoring.windows.kpi import ROUNDS, SCORE, measure_rates
+from monitoring.windows.records import Measure, Quality
+from monitoring.windows.sampling import clusters_of
 from shortlist.contracts import Columns, label_column, score_column
 from shortlist.evaluation.calibration import rate_error
 from shortlist.evaluation.intervals import bootstrap

@@ -18,20 +18,20 @@ from monitoring.checks import check_window
 from monitoring.drift.drift import find_drift
 from monitoring.exposition import write_metrics
 from monitoring.live_quality import measure_quality, warnings
-from monitoring.monitoring_store import open_monitoring_store
 from monitoring.pages.evidently_pages import write_pages
 from monitoring.pages.status_page import PAGE, write_page
 from monitoring.pages.status_page_data import StatusPageData
-from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.reference.distributions import compared_columns
 from monitoring.retraining.retrain_policy import decide
 from monitoring.served_features.comparison import ServedModelFiles
 from monitoring.served_features.record import ServedFeatures
 from monitoring.served_features.served_features import PublishedViews, compare_served
-from monitoring.slates import slate_traffic
+from monitoring.store.monitoring_store import open_monitoring_store
 from monitoring.versions import Versions, WatchedVersion
 from monitoring.windows.known_columns import log_columns
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import Finding, RetrainDecision, WindowReport
+from monitoring.windows.slates import slate_traffic
 from monitoring.windows.spans import Span
 from monitoring.windows.windows import Windows
 from shortlist.contracts import Files, ShortlistError

@@ -9,7 +9,7 @@ from typing import cast
 from models.embedding_section import EmbeddingSection
 from shortlist.contracts import ShortlistError, did_you_mean
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import DeclaredIds, kinds_of
+from shortlist.features.feature_kind import DeclaredIds, kinds_of
 from shortlist.spec.spec import Spec, select
 
 _ASSUMED_VECTOR_WIDTH = 64

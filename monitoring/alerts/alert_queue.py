@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from monitoring import record_files
 from monitoring.alerts.alert import Alert
-from monitoring.record_files import RecordError
+from monitoring.store import record_files
+from monitoring.store.record_files import RecordError
 from shortlist.storage.records.store import LockedError, RecordStore
 
 QueueState = Literal["waiting", "sent", "lost"]

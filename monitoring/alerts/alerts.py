@@ -18,10 +18,10 @@ from typing import Final
 from monitoring.alerts.alert import Alert, digest
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.alerts.alert_sender import AlertSender, Delivery
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import RetrainDecision, Retraining
 from monitoring.retraining.alarm import text_of
 from monitoring.retraining.retrain_blockers import UNSUCCESSFUL_STATES
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import RetrainDecision, Retraining
 from shortlist.spec.monitoring import Alerts
 
 ALARM: Final = "ShortlistAlarm"

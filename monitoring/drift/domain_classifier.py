@@ -13,9 +13,9 @@ from scipy.stats import rankdata
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from monitoring.drift.number_format import with_limit
-from monitoring.records import Finding
 from monitoring.reference.distributions import Bins
-from monitoring.sampling import REQUEST, Floats, Ints, clusters_of
+from monitoring.windows.records import Finding
+from monitoring.windows.sampling import REQUEST, Floats, Ints, clusters_of
 from shortlist.contracts import Columns
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from scipy.stats import false_discovery_control
 from monitoring.drift.domain_classifier import domain_finding
 from monitoring.drift.drift_statistics import Distance, distance
 from monitoring.drift.number_format import percent, with_limit
-from monitoring.records import Finding
 from monitoring.reference.distributions import Bins, known_values
 from monitoring.reference.reference import ColumnReference, Reference
-from monitoring.sampling import ClusteredCounts, Ints, clusters_of
+from monitoring.windows.records import Finding
+from monitoring.windows.sampling import ClusteredCounts, Ints, clusters_of
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ValueIds
 from shortlist.spec.monitoring import DriftLimits

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from monitoring.drift.drift import SCORE, find_drift
-from monitoring.records import Finding
 from monitoring.reference.distributions import Kind, bins_of
 from monitoring.reference.reference import ColumnReference, Reference
-from monitoring.sampling import Floats
+from monitoring.windows.records import Finding
+from monitoring.windows.sampling import Floats
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ID, VALUE, ValueIds

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from monitoring.sampling import ClusteredCounts, Floats, Ints, NullDistribution
+from monitoring.windows.sampling import ClusteredCounts, Floats, Ints, NullDistribution
 
 _MIXED: Final = 0.01
 _FEWEST_EXPECTED: Final = 10

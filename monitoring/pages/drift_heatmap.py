@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from monitoring.records import Finding, Problem, WindowReport
+from monitoring.windows.records import Finding, Problem, WindowReport
 
 Mark = Literal["none", "sound", "calm", "drifted", "broken"]
 

@@ -16,7 +16,7 @@ from monitoring.pages.loop_status import format_duration, join_names, moment
 from monitoring.pages.plot_annotations import Slots, draw_ticks, draw_versions, draw_window_states
 from monitoring.pages.status_page import environment
 from monitoring.pages.status_plots import draw_measure
-from monitoring.records import RetrainAction, WindowReport
+from monitoring.windows.records import RetrainAction, WindowReport
 from shortlist.report.figures import DASHES, INK, Plot, drawn, plot
 from shortlist.rollout.page import NOTHING, words
 from shortlist.storage.artefacts import write_json, write_text

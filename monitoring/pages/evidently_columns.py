@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from monitoring.drift.drift_statistics import population_stability_index
-from monitoring.kpi import REQUEST, SCORE
 from monitoring.reference.distributions import Kind
 from monitoring.windows.known_columns import OWN
+from monitoring.windows.kpi import REQUEST, SCORE
 from shortlist.evaluation.metrics import Floats
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from monitoring.kpi import SCORE
 from monitoring.pages.evidently_columns import DrawnColumn, drawn_columns, sample_requests, scores_of_one_version
-from monitoring.records import Finding
 from monitoring.reference.distributions import Kind
+from monitoring.windows.kpi import SCORE
+from monitoring.windows.records import Finding
 from shortlist.contracts import Columns, ShortlistError
 from shortlist.spec.monitoring import DriftLimits
 from shortlist.storage.artefacts import write_text

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from monitoring.pages.status_page_data import StatusPageData
-from monitoring.records import Retraining, WindowReport
+from monitoring.windows.records import Retraining, WindowReport
 from shortlist.rollout.page import words
 
 StatusLevel = Literal["good", "warn", "bad", "plain"]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from monitoring.records import RetrainAction, RetrainDecision, WindowReport
+from monitoring.windows.records import RetrainAction, RetrainDecision, WindowReport
 from shortlist.report.figures import DASHES, GRID, INK, MUTED
 
 if TYPE_CHECKING:

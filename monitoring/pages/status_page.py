@@ -14,7 +14,7 @@ from monitoring.pages.drift_heatmap import heat_map
 from monitoring.pages.loop_status import SIGNS, format_duration, join_names, loop_state, moment
 from monitoring.pages.status_page_data import StatusPageData
 from monitoring.pages.status_plots import kpi_plots
-from monitoring.records import Quality, Retraining
+from monitoring.windows.records import Quality, Retraining
 from shortlist.contracts import Files
 from shortlist.report.templates import page_environment
 from shortlist.rollout.page import PAGE as ROLLOUT_PAGE

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from monitoring.records import RetrainDecision, Retraining, WindowReport
 from monitoring.retraining.alarm import Alarm, evaluate_alarm, reports_of_current_model
 from monitoring.served_features.record import ServedFeatures
+from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.spec.monitoring import RetrainPolicy

@@ -17,7 +17,7 @@ from monitoring.pages.plot_annotations import (
     draw_window_states,
 )
 from monitoring.pages.status_page_data import StatusPageData
-from monitoring.records import Measure
+from monitoring.windows.records import Measure
 from shortlist.report.figures import DASHES, INK, MARKERS, MUTED, SERIES, Plot, drawn, plot
 
 if TYPE_CHECKING:

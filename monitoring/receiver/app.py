@@ -20,9 +20,9 @@ from starlette.routing import Route
 
 from monitoring.alerts.alerts import ALARM
 from monitoring.exposition import MonitoringCollector
-from monitoring.monitoring_store import MonitoringStore
 from monitoring.receiver.bearer import Bearer
 from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, RetryLaterError
+from monitoring.store.monitoring_store import MonitoringStore
 from shortlist.contracts import ShortlistError
 from shortlist.storage.storage_config import redact_passwords
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import RetrainDecision
 from monitoring.retraining.retrain_policy import decide
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.storage.storage_config import redact_passwords

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from monitoring.kpi import REQUEST, ROW, SCORE, hit_rate
 from monitoring.reference.distributions import bins_of
 from monitoring.reference.reference_parts import ColumnReference, ModelReference
+from monitoring.windows.kpi import REQUEST, ROW, SCORE, hit_rate
 from shortlist.contracts import Columns
 from shortlist.evaluation.measure import scores_file
 from shortlist.evaluation.metrics import UnmeasurableError, auc, log_loss

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from monitoring.records import Retraining, Verdict, WindowReport
+from monitoring.windows.records import Retraining, Verdict, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
 JUDGED: Final[frozenset[Verdict]] = frozenset({"healthy", "drifted", "degraded"})

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from croniter import croniter
 
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import RetrainDecision
 from monitoring.retraining.retrain_blockers import running_retraining
 from monitoring.retraining.retrain_policy import by_hand, key_of, scheduled
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import RetrainDecision
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.tracking.pipeline_run import pipeline_name
 

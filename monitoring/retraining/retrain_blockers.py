@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from monitoring.records import RetrainAction, Retraining, WindowReport
 from monitoring.retraining.alarm import WEEK, text_of
+from monitoring.windows.records import RetrainAction, Retraining, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
 UNSUCCESSFUL_STATES: Final = frozenset({"failed", "held", "not_promoted"})

@@ -26,9 +26,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from monitoring.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
 from monitoring.retraining.alarm import JUDGED, evaluate_alarm, reports_of_current_model, text_of
 from monitoring.retraining.retrain_blockers import retrain_blocker, running_retraining, schedule_blocker
+from monitoring.windows.records import RetrainAction, RetrainDecision, Retraining, Trigger, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
 

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from monitoring.slates import READ
 from monitoring.windows import answered, live_outcomes
 from monitoring.windows.feature_sample import sampled
 from monitoring.windows.live_window import LiveWindow
 from monitoring.windows.part_index import QUARTER, PartIndex
+from monitoring.windows.slates import READ
 from monitoring.windows.spans import Span, span_of
 from monitoring.windows.window_reader import WindowReader, max_age_hours
 from shortlist.contracts import ShortlistError
@@ -99,7 +99,7 @@ class Windows:
         return requests.unique(answered.REQUEST, keep="first", maintain_order=True)
 
     def slates(self, span: Span) -> pl.DataFrame:
-        """Return the answered requests of a window as `monitoring.slates` reads them, each once."""
+        """Return the answered requests of a window as `monitoring.windows.slates` reads them, each once."""
         age = max_age_hours(self._settings, self._data)
         inside = pl.col(answered.MOMENT).is_between(*span, closed="left")
         pieces = self._predictions.read(self._predictions.about(*span), tuple(dict.fromkeys((*answered.READ, *READ))))

@@ -176,7 +176,7 @@ def _deployer(spec: str, runs: Path) -> LocalDeployer:
 def _on_target(spec: str, target: str | None, runs: Path) -> Deployer:
     """Return what drives the fleet that the spec names; refuse another target than the spec's."""
     from shortlist.deployment.deployer import Deployer
-    from shortlist.rollout.fleets import FLEETS
+    from shortlist.deployment.fleets import FLEETS
     from shortlist.spec.load import load_spec
 
     kinds = {fleet.option or kind: kind for kind, fleet in FLEETS.complete().items()}

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from monitoring.monitoring_job import MonitoringJob
 from monitoring.pages.drill_page import Drill, drill_table, write_drill
-from monitoring.records import RetrainDecision, Retraining, WindowReport
+from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Columns, Files, ShortlistError
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.drill.drill_report import WANTED, ChangeOfChampion, Day, summarize_drill

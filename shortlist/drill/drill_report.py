@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Final
 
 from monitoring.pages.drill_page import Drill, Kpi, Scenario, kpi_of
-from monitoring.records import RetrainAction, RetrainDecision, WindowReport
+from monitoring.windows.records import RetrainAction, RetrainDecision, WindowReport
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shortlist.contracts import Columns, Files
 from shortlist.features.feast_store_location import FeastStoreLocation
-from shortlist.features.kinds.base import FeatureKind
+from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.plan import Plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.previous_fit import DayRange

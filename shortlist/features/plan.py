@@ -8,9 +8,9 @@ from typing import Any
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.feature_kind import FeatureKind, Form, Measured, kinds_of
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import LAST_IMPRESSION, KeyedView
-from shortlist.features.kinds.base import FeatureKind, Form, Measured, kinds_of
 from shortlist.features.open_events import StreamingPlan
 from shortlist.features.slates import SlateValue, slate_columns
 from shortlist.features.static_view_plan import MeanView, StaticView, static_views

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shortlist.contracts import Files
-from shortlist.features.kinds.base import FeatureKind, Fitted
+from shortlist.features.feature_kind import FeatureKind, Fitted
 from shortlist.features.moments import Moments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.vocabulary import ValueIds

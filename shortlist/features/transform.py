@@ -11,8 +11,8 @@ from typing import Any, Self
 import polars as pl
 
 from shortlist.contracts import Columns, ShortlistError, did_you_mean
+from shortlist.features.feature_kind import Number
 from shortlist.features.joined_lists import with_joined_lists
-from shortlist.features.kinds.base import Number
 from shortlist.features.lookup import ViewFile, gathered, lookup_keys
 from shortlist.features.lookup_table import LookupTable
 from shortlist.features.plan import Plan, View

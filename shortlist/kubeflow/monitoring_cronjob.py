@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from monitoring.monitoring_job import MonitoringJob, MonitoringRun
-from monitoring.monitoring_store import MonitoringStore
 from monitoring.receiver.retrainer import RunStarter, begin
+from monitoring.store.monitoring_store import MonitoringStore
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.start import kubeflow_host, kubeflow_starter, read_locations, read_specs
 from shortlist.kubeflow.training_runs import storage_config

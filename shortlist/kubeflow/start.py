@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from monitoring.receiver.retrainer import RunStarter
-from monitoring.records import RetrainDecision
+from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.server import Kubeflow
 from shortlist.kubeflow.training_runs import prepare, start

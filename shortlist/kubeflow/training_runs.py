@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monitoring.records import RetrainDecision
+from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.features.previous_fit import DayRange
 from shortlist.kubeflow.cluster_compile import CompiledGraphs, GraphName

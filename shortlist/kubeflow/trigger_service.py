@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import uvicorn
 
-from monitoring.monitoring_store import open_monitoring_store
 from monitoring.receiver.app import receiver_app
 from monitoring.receiver.bearer import Bearer
 from monitoring.receiver.retrainer import Retrainer
+from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.start import kubeflow_host, kubeflow_starter, read_locations, read_specs
 from shortlist.kubeflow.training_runs import storage_config

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from monitoring.exposition import serve_metrics
 from monitoring.monitoring_job import MonitoringJob
-from monitoring.records import RetrainDecision
 from monitoring.retraining.moments import begin_moment, newest_moment
+from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED, monitoring_pipeline
 from pipelines.declared_steps import write_declared
 from shortlist.collecting.collector import Collected, Collector

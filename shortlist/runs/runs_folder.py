@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from shortlist.contracts import ShortlistError
 from shortlist.spec.runtime import Runtime, ServerTracking
 from shortlist.storage.artefacts import write_text
-from shortlist.storage.identity import claim
+from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 
 

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models.base import DeclaredModel
-from monitoring.monitoring_store import RetrainingState, open_monitoring_store
-from monitoring.records import RetrainDecision
 from monitoring.retraining.moments import begin_by_hand
+from monitoring.store.monitoring_store import RetrainingState, open_monitoring_store
+from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED, training_pipeline
 from pipelines.declared_steps import write_declared
 from shortlist.contracts import Files, ShortlistError

@@ -24,7 +24,7 @@ SLATE_OUTPUTS = ("score", "value", "source", "position", "propensity")
 
 
 class SourceSection(Section):
-    """What every kind of source declares; see `shortlist.retrieval.registry` for the kinds."""
+    """What every kind of source declares; see `shortlist.retrieval.sources.registry` for the kinds."""
 
     if TYPE_CHECKING:  # a field of every kind, at its place among the kind's own
         kind: str
@@ -78,7 +78,7 @@ class Retrieval(Section):
     recent_items: int = Field(default=20, ge=1, le=1_000)
     """A user's latest positive items that sources may start from."""
     sources: Annotated[
-        dict[SourceName, Annotated[SourceSection, OneOf("shortlist.retrieval.registry:SOURCE_KINDS")]],
+        dict[SourceName, Annotated[SourceSection, OneOf("shortlist.retrieval.sources.registry:SOURCE_KINDS")]],
         Field(min_length=1, max_length=20),
     ]
     """The sources, by name; several of one kind are fine."""

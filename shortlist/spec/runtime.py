@@ -166,7 +166,7 @@ class BucketObjects(Section):
 
 
 class Fleet(Section):
-    """Servers that releases are brought to; `shortlist.rollout.fleets` holds the kinds."""
+    """Servers that releases are brought to; `shortlist.deployment.fleets` holds the kinds."""
 
     if TYPE_CHECKING:  # a field of every kind
         kind: str
@@ -201,7 +201,7 @@ _FILES: Final[Any] = {"kind": "files"}
 _STACK: Final[Any] = {"kind": "stack"}
 AnyOnlineStore = Annotated[OnlineStore, OneOf("shortlist.features.online_stores.registry:ONLINE_STORES")]
 AnyDatabase = Annotated[Database, OneOf("shortlist.storage.records.opening:RECORD_STORES")]
-AnyFleet = Annotated[Fleet, OneOf("shortlist.rollout.fleets:FLEETS", by_name=True)]
+AnyFleet = Annotated[Fleet, OneOf("shortlist.deployment.fleets:FLEETS", by_name=True)]
 
 
 class Runtime(Section):

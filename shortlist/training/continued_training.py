@@ -17,7 +17,7 @@ from models.ranker import IncompatibleModelError, Ranker
 from models.record import TrainedModel, read_record
 from shortlist.contracts import Files
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import kinds_of
+from shortlist.features.feature_kind import kinds_of
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.models import ModelSection

@@ -10,7 +10,7 @@ from models.base import DeclaredModel
 from models.registry import kind_of
 from shortlist.features.feast_store_location import spec_feast_store_location
 from shortlist.features.previous_fit import newest_fit
-from shortlist.storage.identity import claim
+from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.lineage import run_tags
 from shortlist.tracking.steps import note

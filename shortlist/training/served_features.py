@@ -15,7 +15,7 @@ from shortlist.spec.data import Data
 from shortlist.spec.features import Features
 from shortlist.spec.load import canonical_json
 from shortlist.storage.artefacts import read_json
-from shortlist.storage.identity import claim
+from shortlist.storage.records.identity import claim
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.steps import note
 from shortlist.training.training import RunContext

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from shortlist.contracts import ShortlistError
-from shortlist.storage import identity
-from shortlist.storage.identity import MARKER, claim
 from shortlist.storage.objects import open_object_store
+from shortlist.storage.records import identity
+from shortlist.storage.records.identity import MARKER, claim
 from shortlist.storage.records.postgres import open_postgres
 from shortlist.storage.storage_config import StorageConfig
 

@@ -20,13 +20,13 @@ import uvicorn
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.webhook import Webhook
-from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.receiver import app as receiver_module
 from monitoring.receiver.app import receiver_app
 from monitoring.receiver.bearer import Bearer
 from monitoring.receiver.retrainer import Retrainer, RetrainerResponse, begin
-from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import decide
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.trigger_service import SERVER
 from shortlist.spec.monitoring import RetrainPolicy

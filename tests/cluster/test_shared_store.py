@@ -15,11 +15,11 @@ import pytest
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
-from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.process_identity import ProcessIdentity
-from monitoring.record_files import RecordError
-from monitoring.records import RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.store.process_identity import ProcessIdentity
+from monitoring.store.record_files import RecordError
+from monitoring.windows.records import RetrainDecision, WindowReport
 from shortlist.rollout.operator_commands import OperatorCommand
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord
@@ -35,8 +35,8 @@ FIRST, DAY = datetime(2026, 1, 19, tzinfo=UTC), timedelta(days=1)
 BEGIN = """
 import sys, time
 from pathlib import Path
-from monitoring.monitoring_store import open_monitoring_store
-from monitoring.records import RetrainDecision
+from monitoring.store.monitoring_store import open_monitoring_store
+from monitoring.windows.records import RetrainDecision
 store, decision = open_monitoring_store(sys.argv[1], "demo"), RetrainDecision.model_validate_json(sys.argv[2])
 """
 

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from monitoring.monitoring_store import open_monitoring_store
+from monitoring.store.monitoring_store import open_monitoring_store
 from shortlist.contracts import Columns, Files
 from shortlist.features.feast_store_location import SERVING
 from shortlist.serving.log.logs import PART, item_type, logged_inputs, logged_name, outcome_schema, prediction_schema

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from served_days import Served
 
-from monitoring.monitoring_store import open_monitoring_store
 from monitoring.retraining.moments import begin_moment, newest_moment
+from monitoring.store.monitoring_store import open_monitoring_store
 from pipelines.compile import COMPILED
 from shortlist.contracts import Columns
 from shortlist.data.collected import CollectedLog

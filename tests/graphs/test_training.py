@@ -20,8 +20,8 @@ import polars as pl
 import pytest
 import yaml
 
-from monitoring.monitoring_store import open_monitoring_store
-from monitoring.records import RetrainDecision
+from monitoring.store.monitoring_store import open_monitoring_store
+from monitoring.windows.records import RetrainDecision
 from shortlist.evaluation.comparison import ModelComparison
 from shortlist.report.summary import Summary
 from shortlist.runs.submit import run_locally

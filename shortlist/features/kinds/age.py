@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from shortlist.contracts import Columns
-from shortlist.features.kinds.base import Fitted, Number, PerColumn, limit_for, log1p
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import Fitted, Number, PerColumn, limit_for, log1p
+from shortlist.features.graph import Graph
 from shortlist.system.query_engine import Engine
 
 

@@ -7,9 +7,9 @@ from typing import Literal, Self
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
+from shortlist.features.feature_kind import Fitted, Number, OverDays, log1p, summed_nodes
+from shortlist.features.graph import Graph
 from shortlist.features.keyed import KeyedView, with_rows
-from shortlist.features.kinds.base import Fitted, Number, OverDays, log1p, summed_nodes
-from shortlist.features.kinds.graph import Graph
 from shortlist.features.static_view_plan import check_holds_items
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_history

@@ -9,8 +9,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import DeclaredIds, FeatureKind, FeatureName, Fitted, Form
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, Form
+from shortlist.features.graph import Graph
 from shortlist.features.kinds.hash import bucket, hashed
 from shortlist.spec.base import Names
 from shortlist.system.query_engine import Engine

@@ -10,8 +10,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import Fitted, Number, PerKey, log1p
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import Fitted, Number, PerKey, log1p
+from shortlist.features.graph import Graph
 from shortlist.features.open_counts import open_positives, open_rows
 from shortlist.spec.base import Names
 from shortlist.spec.data import Data

@@ -11,8 +11,8 @@ import polars as pl
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import SECOND_OF_DAY, WEEKDAY
-from shortlist.features.kinds.base import FeatureKind, FeatureName, Fitted
-from shortlist.features.kinds.graph import Graph, column
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.graph import Graph, column
 from shortlist.system.execution import on_cpu
 from shortlist.system.query_engine import Engine
 

@@ -10,9 +10,9 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import DeclaredIds, Fitted, Form, PerColumn
+from shortlist.features.graph import Graph
 from shortlist.features.hashing import LIMB, NO_CODE, NULL_IN_LIST, PRIME, ROUND_KEYS, codes_of, with_buckets
-from shortlist.features.kinds.base import DeclaredIds, Fitted, Form, PerColumn
-from shortlist.features.kinds.graph import Graph
 from shortlist.features.lists import of_each_value
 from shortlist.system.query_engine import Engine, collect
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import Fitted, Number, PerKey, looked_up, view_column
+from shortlist.features.graph import Graph, column
 from shortlist.features.keyed import KeyedView
-from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up, view_column
-from shortlist.features.kinds.graph import Graph, column
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine

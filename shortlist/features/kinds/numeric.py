@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import Fitted, Limit, Measured, Number, PerColumn, limit_by_clip, limit_for, log1p
-from shortlist.features.kinds.graph import Graph, column
+from shortlist.features.feature_kind import Fitted, Limit, Measured, Number, PerColumn, limit_by_clip, limit_for, log1p
+from shortlist.features.graph import Graph, column
 from shortlist.features.moments import Moments
 from shortlist.system.query_engine import Engine
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.kinds.age import Age
-from shortlist.features.kinds.base import FeatureKind
 from shortlist.features.kinds.count import Count
 from shortlist.features.kinds.cross import Cross
 from shortlist.features.kinds.current import Current

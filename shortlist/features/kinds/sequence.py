@@ -11,11 +11,11 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import DeclaredIds, FeatureKind, FeatureName, Fitted, Form, view_column
+from shortlist.features.graph import Graph
 from shortlist.features.hashing import NO_CODE
 from shortlist.features.joined_lists import ItemColumn, JoinedList
 from shortlist.features.keyed import NEWEST_TIMES, NEWEST_VALUES, KeyedView, Newest
-from shortlist.features.kinds.base import DeclaredIds, FeatureKind, FeatureName, Fitted, Form, view_column
-from shortlist.features.kinds.graph import Graph
 from shortlist.features.kinds.vocabulary import encoded
 from shortlist.features.lists import map_values
 from shortlist.features.open_events import OpenList

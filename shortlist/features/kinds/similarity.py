@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import FeatureKind, FeatureName, Fitted
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.graph import Graph
 from shortlist.features.static_view_plan import MeanView, check_holds_items
 from shortlist.features.vectors import matrix, normalised
 from shortlist.spec.data import Data

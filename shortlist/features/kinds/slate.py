@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns, PlanError
-from shortlist.features.kinds.base import FeatureKind, FeatureName, Fitted, Number
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted, Number
+from shortlist.features.graph import Graph
 from shortlist.features.slates import Given, SlateValue
 from shortlist.spec.data import Data
 from shortlist.system.query_engine import Engine

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import Fitted, Number, OverDays, summed_nodes
+from shortlist.features.graph import Graph, column
 from shortlist.features.keyed import KeyedView, with_rows
-from shortlist.features.kinds.base import Fitted, Number, OverDays, summed_nodes
-from shortlist.features.kinds.graph import Graph, column
 from shortlist.spec.data import Data
 from shortlist.spec.features import check_is_outcome
 from shortlist.system.query_engine import Engine

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from shortlist.contracts import Columns
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import Fitted, Number, PerKey, limit_for, log1p, looked_up, view_column
+from shortlist.features.graph import Graph, column
 from shortlist.features.keyed import LAST_TIME, KeyedView
-from shortlist.features.kinds.base import Fitted, Number, PerKey, limit_for, log1p, looked_up, view_column
-from shortlist.features.kinds.graph import Graph, column
 from shortlist.system.query_engine import Engine
 
 _HOUR_US: Final = 3_600_000_000

@@ -9,8 +9,8 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.contracts import Columns
-from shortlist.features.kinds.base import Fitted, Number, PerColumn
-from shortlist.features.kinds.graph import Graph, column
+from shortlist.features.feature_kind import Fitted, Number, PerColumn
+from shortlist.features.graph import Graph, column
 from shortlist.spec.data import Data
 from shortlist.spec.features import declared_column
 from shortlist.system.query_engine import Engine

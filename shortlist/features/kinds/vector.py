@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.kinds.base import Fitted, Form, PerColumn
-from shortlist.features.kinds.graph import Graph
+from shortlist.features.feature_kind import Fitted, Form, PerColumn
+from shortlist.features.graph import Graph
 from shortlist.features.vectors import as_series, matrix, normalised
 from shortlist.system.execution import on_cpu
 from shortlist.system.query_engine import Engine

@@ -10,9 +10,9 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import DeclaredIds, Fitted, Form, PerColumn
+from shortlist.features.graph import ML, ExportError, Graph
 from shortlist.features.hashing import NO_CODE, NULL_IN_LIST, codes_of
-from shortlist.features.kinds.base import DeclaredIds, Fitted, Form, PerColumn
-from shortlist.features.kinds.graph import ML, ExportError, Graph
 from shortlist.features.lists import of_each_value
 from shortlist.features.vocabulary import VocabularyLimits
 from shortlist.system.query_engine import Engine

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shortlist.features.kinds.base import FeatureKind
+from shortlist.features.feature_kind import FeatureKind
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.graph_builder import ROWS, ExportError, GraphBuilder, tensor_info
 from shortlist.serving.export.inputs import Inputs, tensors_of

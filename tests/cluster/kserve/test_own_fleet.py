@@ -14,10 +14,10 @@ from kserve_world import FolderModels, Script
 from shortlist.cli.serving import _on_target
 from shortlist.contracts import ShortlistError
 from shortlist.deployment.deployer import Deployer
+from shortlist.deployment.fleets import FLEETS
 from shortlist.rollout.deployment import Deployment, Route
 from shortlist.rollout.fleet import Observer
 from shortlist.rollout.fleet_connection import FleetConnection, FleetContext
-from shortlist.rollout.fleets import FLEETS
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.runs.runs_folder import RunsFolder

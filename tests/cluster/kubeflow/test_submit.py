@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kfp_server import Fault, KubeflowServer, running
 
-from monitoring.records import RetrainDecision
+from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import CompiledGraphs
 from shortlist.kubeflow.kubeflow_requests import KubeflowError

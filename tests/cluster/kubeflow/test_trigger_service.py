@@ -21,10 +21,10 @@ import yaml
 from kfp_server import Fault, KubeflowServer
 
 from monitoring.monitoring_job import MonitoringRun
-from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
 from monitoring.receiver.retrainer import RetryLaterError
-from monitoring.records import Finding, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import decide
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.windows.records import Finding, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow import monitoring_cronjob as watch_job
 from shortlist.kubeflow import trigger_service

@@ -16,9 +16,9 @@ from shortlist.contracts import Columns
 from shortlist.evaluation.gate_result import GateResult
 from shortlist.evaluation.gates import Case, Gate
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import Fitted, Number, PerKey, looked_up_number, view_column
+from shortlist.features.graph import Graph
 from shortlist.features.keyed import ROWS, KeyedView, Total
-from shortlist.features.kinds.base import Fitted, Number, PerKey, looked_up_number, view_column
-from shortlist.features.kinds.graph import Graph
 from shortlist.spec.base import Section
 from shortlist.spec.runtime import FileOf, OnlineStore
 from shortlist.system.query_engine import Engine

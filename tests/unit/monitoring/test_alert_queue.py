@@ -19,10 +19,10 @@ from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.alerts.alert_sender import AlertSender, Delivery
 from monitoring.alerts.alerts import send_alerts
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.record_files import RecordError
-from monitoring.records import RetrainDecision
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.store.record_files import RecordError
+from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import Alerts
 from shortlist.storage.records.folder import FolderRecordStore

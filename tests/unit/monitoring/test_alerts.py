@@ -8,8 +8,8 @@ import pytest
 
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alerts import decision_alerts, retraining_alerts
-from monitoring.records import RetrainDecision, Retraining
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.windows.records import RetrainDecision, Retraining
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
 DAY = timedelta(days=1)

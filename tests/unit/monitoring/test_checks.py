@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from monitoring.checks import check_window
-from monitoring.records import Problem, WindowReport
 from monitoring.reference.distributions import Bins, Kind
 from monitoring.reference.reference import ColumnReference, Reference
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import Problem, WindowReport
 from shortlist.spec.monitoring import Checks, Monitoring
 
 START = datetime(2026, 1, 19, tzinfo=UTC)

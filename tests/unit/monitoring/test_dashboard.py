@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitoring.exposition import metrics_text
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
 from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, SlateTraffic, WindowReport
 from shortlist.serving.log.log_shipper import LogShipper
 from shortlist.serving.server.metrics import Metrics
 from shortlist.serving.server.server import ServerComponents

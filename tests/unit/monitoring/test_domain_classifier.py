@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from monitoring.drift.domain_classifier import domain_finding
-from monitoring.records import Finding
 from monitoring.reference.distributions import Bins, bins_of
+from monitoring.windows.records import Finding
 from shortlist.spec.monitoring import DriftLimits
 
 KINDS = {"slot": "categorical", "device": "categorical", "price": "numeric", "tags": "tags"}

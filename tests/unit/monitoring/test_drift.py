@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from monitoring.drift.drift import find_drift
-from monitoring.records import Finding
 from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, Reference
+from monitoring.windows.records import Finding
 from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.vocabulary import ValueIds

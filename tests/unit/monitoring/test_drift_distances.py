@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitoring.drift.drift_statistics import Distance, distance, population_stability_index
-from monitoring.sampling import ClusteredCounts
+from monitoring.windows.sampling import ClusteredCounts
 
 
 def compared(live: list[int], *days: list[int], named: int | None = None, alike: int = 1) -> Distance:

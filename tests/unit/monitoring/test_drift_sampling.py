@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from monitoring.drift.domain_classifier import clustered_auc
-from monitoring.sampling import ClusteredCounts, NullDistribution, clusters_of
+from monitoring.windows.sampling import ClusteredCounts, NullDistribution, clusters_of
 
 
 def counted(table: np.ndarray) -> ClusteredCounts:

@@ -23,7 +23,7 @@ from monitoring.pages.drill_page import (
     time_to_alarm,
     write_drill,
 )
-from monitoring.records import Finding, Measure, Problem, Quality, WindowReport
+from monitoring.windows.records import Finding, Measure, Problem, Quality, WindowReport
 from shortlist.rollout.page import NOTHING
 from tests.page_rules import injected, planted, problems_of
 

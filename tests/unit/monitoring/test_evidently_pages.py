@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from monitoring.drift.drift_statistics import population_stability_index
 from monitoring.pages.evidently_columns import DrawnColumn, drawn_columns, sample_requests, scores_of_one_version
 from monitoring.pages.evidently_pages import write_pages
-from monitoring.records import Finding
 from monitoring.reference.distributions import Bins, Kind, bins_of
 from monitoring.reference.reference import ColumnReference, ModelReference, Reference
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import Finding
 from shortlist.contracts import ShortlistError
 from shortlist.spec.monitoring import DriftLimits
 from tests.page_rules import HOSTILE as ANY_PAGES

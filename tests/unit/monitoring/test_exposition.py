@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitoring.alerts.alert import Alert
 from monitoring.alerts.alert_queue import AlertQueue
 from monitoring.exposition import metrics_text, serve_metrics, write_metrics
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import key_of
 from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)

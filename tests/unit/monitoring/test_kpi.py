@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.kpi import hit_rate, measure_rates
+from monitoring.windows.kpi import hit_rate, measure_rates
 from shortlist.evaluation.metrics import UnmeasurableError
 from shortlist.rollout.evidence_outcomes import OUTCOMES, REQUESTS, OutcomeJoin
 

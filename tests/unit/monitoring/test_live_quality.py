@@ -6,12 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from monitoring.kpi import hit_rate
 from monitoring.live_quality import MAX_SLICES, measure_quality, warnings
-from monitoring.records import Measure, Quality
 from monitoring.reference.distributions import Bins
 from monitoring.reference.reference import ColumnReference, ModelReference
+from monitoring.windows.kpi import hit_rate
 from monitoring.windows.live_window import LiveWindow
+from monitoring.windows.records import Measure, Quality
 from shortlist.evaluation.metrics import auc, log_loss
 from shortlist.spec.monitoring import QualityLimits
 

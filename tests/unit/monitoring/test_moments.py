@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import RetrainDecision, Trigger
 from monitoring.retraining.moments import begin_by_hand, begin_moment, begin_submitted, newest_moment
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import RetrainDecision, Trigger
 from shortlist.spec.monitoring import RetrainPolicy
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE
 

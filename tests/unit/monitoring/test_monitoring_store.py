@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.process_identity import RUN_PROCESS_VARIABLE
-from monitoring.record_files import RecordError
-from monitoring.records import Finding, Problem, RetrainDecision, WindowReport
 from monitoring.retraining.retrain_policy import key_of
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
+from monitoring.store.record_files import RecordError
+from monitoring.windows.records import Finding, Problem, RetrainDecision, WindowReport
 from shortlist.contracts import ShortlistError
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)
@@ -27,9 +27,9 @@ DAY = timedelta(days=1)
 BEGIN = """
 import sys, time
 from pathlib import Path
-from monitoring.monitoring_store import MonitoringStore, open_monitoring_store
-from monitoring.process_identity import RUN_PROCESS_VARIABLE
-from monitoring.records import RetrainDecision
+from monitoring.store.monitoring_store import MonitoringStore, open_monitoring_store
+from monitoring.store.process_identity import RUN_PROCESS_VARIABLE
+from monitoring.windows.records import RetrainDecision
 store = MonitoringStore(Path(sys.argv[1]))
 decision = RetrainDecision.model_validate_json(sys.argv[2])
 def wait_for(path):

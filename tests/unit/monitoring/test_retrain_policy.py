@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitoring.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
 from monitoring.retraining.retrain_policy import decide, key_of, scheduled
+from monitoring.windows.records import Finding, Measure, Problem, Quality, RetrainDecision, Retraining, WindowReport
 from shortlist.spec.monitoring import RetrainPolicy
 
 FIRST = datetime(2026, 1, 19, tzinfo=UTC)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from monitoring.monitoring_job import MonitoringJob
-from monitoring.records import Finding, WindowReport
 from monitoring.retraining.moments import begin_moment
 from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.windows.records import Finding, WindowReport
 from shortlist.contracts import Files
 from shortlist.runs.monitoring_runs import keep_served_features
 from shortlist.runs.runs_folder import RunsFolder

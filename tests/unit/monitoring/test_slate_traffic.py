@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from monitoring.exposition import metrics_text
-from monitoring.monitoring_store import MonitoringStore
-from monitoring.records import WindowReport
-from monitoring.slates import READ, slate_traffic
+from monitoring.store.monitoring_store import MonitoringStore
+from monitoring.windows.records import WindowReport
+from monitoring.windows.slates import READ, slate_traffic
 
 SCHEMA: dict[str, Any] = {
     "request_id": pl.String(),

@@ -15,7 +15,8 @@ from monitoring.pages.drift_heatmap import MOST_ROWS, MOST_WINDOWS, heat_map, sl
 from monitoring.pages.loop_status import loop_state
 from monitoring.pages.status_page import PAGE, StatusPageData, render, write_page
 from monitoring.pages.status_plots import kpi_plots
-from monitoring.records import (
+from monitoring.served_features.record import ServedColumn, ServedFeatures
+from monitoring.windows.records import (
     Finding,
     Measure,
     Problem,
@@ -25,7 +26,6 @@ from monitoring.records import (
     Retraining,
     WindowReport,
 )
-from monitoring.served_features.record import ServedColumn, ServedFeatures
 from shortlist.report.figures import GRID, INK, MUTED, SERIES
 from shortlist.rollout.phases import Phase, RolloutState
 from shortlist.rollout.record import RolloutRecord

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from monitoring.pages.drill_page import Drill
-from monitoring.records import Measure, Problem, Quality, RetrainDecision, WindowReport
+from monitoring.windows.records import Measure, Problem, Quality, RetrainDecision, WindowReport
 from shortlist.drill.drill_report import ChangeOfChampion, Day, summarize_drill
 from shortlist.drill.world import DrillWorld
 from shortlist.spec.data import Drift, GeneratedSource

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from models.base import DeclaredModel
-from monitoring.records import RetrainDecision
+from monitoring.windows.records import RetrainDecision
 from pipelines.compile import COMPILED
 from shortlist.contracts import ShortlistError
 from shortlist.runs.submit import training_arguments

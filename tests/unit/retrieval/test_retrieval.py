@@ -30,9 +30,9 @@ from shortlist.evaluation.retrieval import (
 from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.retrieval.evaluate import evaluate_retrieval
-from shortlist.retrieval.registry import SOURCE_KINDS
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
 from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind, padded
+from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.retrieval.step import RELEASE, build_retrieval
 from shortlist.spec.data import Data, GeneratedSource
 from shortlist.spec.retrieval import Retrieval

@@ -18,9 +18,7 @@ from pydantic import Field
 from monitoring.reference.distributions import compared_columns
 from shortlist.contracts import Columns, Files
 from shortlist.features.columns import DeclaredColumns
-from shortlist.features.fit import fit
-from shortlist.features.keyed import ROWS, KeyedView, Total
-from shortlist.features.kinds.base import (
+from shortlist.features.feature_kind import (
     DeclaredIds,
     Fitted,
     Form,
@@ -30,7 +28,9 @@ from shortlist.features.kinds.base import (
     looked_up_number,
     view_column,
 )
-from shortlist.features.kinds.graph import Graph, column
+from shortlist.features.fit import fit
+from shortlist.features.graph import Graph, column
+from shortlist.features.keyed import ROWS, KeyedView, Total
 from shortlist.features.kinds.registry import FEATURE_KINDS
 from shortlist.features.online_stores.sqlite import SQLiteOnline
 from shortlist.features.publish import announce_views

@@ -20,9 +20,9 @@ from shortlist.ordering.base import Diversity, Exploration, OrderingRule, Utilit
 from shortlist.ordering.diversity import DIVERSITIES
 from shortlist.ordering.exploration import EXPLORATIONS
 from shortlist.ordering.rules import ORDERING_RULES
-from shortlist.retrieval.registry import SOURCE_KINDS
 from shortlist.retrieval.retriever import fit_retrieval
 from shortlist.retrieval.source import FitData, Queries, Ranked, Source, SourceKind
+from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.serving.log.log_reader import read_log
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.server.headers import RequestContext

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
-from monitoring.sampling import Ints, clusters_of
+from monitoring.windows.sampling import Ints, clusters_of
 from shortlist.contracts import Columns
 from shortlist.evaluation.intervals import FEWEST_CLUSTERS
 from shortlist.evaluation.metrics import Floats, UnmeasurableError

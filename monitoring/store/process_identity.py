@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from monitoring import record_files
+from monitoring.store import record_files
 from shortlist.serving.processes.program import born
 from shortlist.storage.records.store import RecordStore
 from shortlist.tracking.pipeline_run import RUN_ID_VARIABLE

@@ -11,9 +11,9 @@ import polars as pl
 from pydantic import Field
 
 from shortlist.features.columns import DeclaredColumns
+from shortlist.features.graph import Graph
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
-from shortlist.features.kinds.graph import Graph
 from shortlist.features.moments import Moments
 from shortlist.features.open_events import OpenList
 from shortlist.features.slates import SlateValue

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from monitoring.records import SlateTraffic
+from monitoring.windows.records import SlateTraffic
 
 READ: Final = (
     "request_id", "version", "items", "slate:asked", "slate:retrieved", "slate:source_names", "slate:source_counts",

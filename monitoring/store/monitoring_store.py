@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from monitoring import record_files
-from monitoring.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
-from monitoring.record_files import RecordError
-from monitoring.records import RetrainDecision, Retraining, WindowReport
 from monitoring.served_features.record import ServedFeatures
+from monitoring.store import record_files
+from monitoring.store.process_identity import START_TIMEOUT, ProcessIdentity, WorkClaims
+from monitoring.store.record_files import RecordError
+from monitoring.windows.records import RetrainDecision, Retraining, WindowReport
 from shortlist.contracts import Files
 from shortlist.storage.records.folder import FolderRecordStore
 from shortlist.storage.records.opening import open_record_store

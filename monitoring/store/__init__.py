@@ -1,0 +1,1 @@
+"""Where what monitoring found and decided is kept."""
