@@ -140,16 +140,20 @@ def record(
     results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
 
 
-def record_fuzzing(what: str, tried: int, failed: int) -> None:
-    """Put what a fuzzer found into the results of fuzzers.
+def record_fuzzing(what: str, tried: int, failed: int, results: Path = RESULTS.with_name("fuzz.json")) -> None:
+    """Put what a fuzzer found into the results of fuzzers, unless a longer try is recorded and this one found nothing.
 
     Args:
         what: It tried: specs, logs or requests.
         tried: How many.
         failed: Of them, how many ended in neither a result nor a message.
+        results: The file.
     """
     lines = [Line("fuzz", f"{what} tried", tried, what), Line("fuzz", f"{what} failed", failed, what)]
-    record(lines, RESULTS.with_name("fuzz.json"))
+    before = json.loads(results.read_text()) if results.exists() else []
+    longest = max((entry["value"] for entry in before if entry["name"] == lines[0].name), default=0)
+    if failed or tried >= longest:
+        record(lines, results)
 
 
 def key_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:

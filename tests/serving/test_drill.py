@@ -102,6 +102,8 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     assert scenario["collected_rows_trained_on"] == rows.height - later.height  # up to `until`, and nothing after it
 
     # What scored on the first day of the rollout, by both versions, is what the feature table computes.
+    notes = "\n".join(event["text"] for event in events if event["event"] == "note")
+    assert "\nServed features: all " in notes  # the look itself says so
     served = json.loads((trained / "served_features.json").read_text())["columns"]
     assert {"position", "by_item_id:rows_7d", "by_user_id__tags:sum_label_3d", "score"} <= set(served)
     assert all(one["compared"] == one["equal"] > 1_000 for one in served.values())
