@@ -25,6 +25,7 @@ RUN_VARIABLE: Final = "SHORTLIST_BENCHMARK_RUN"
 """Names the run of all programs that a program belongs to; its entries say it."""
 _FEATURES: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 RESULTS: Final = Path(__file__).parent / "results" / "latest.json"
+FUZZING_RESULTS = RESULTS.with_name("fuzz.json")
 
 
 class Cost(NamedTuple):
@@ -140,7 +141,7 @@ def record(
     results.write_text(json.dumps(sorted(kept + fresh, key=lambda entry: entry["work"]), indent=2) + "\n")
 
 
-def record_fuzzing(what: str, tried: int, failed: int, results: Path = RESULTS.with_name("fuzz.json")) -> None:
+def record_fuzzing(what: str, tried: int, failed: int, results: Path = FUZZING_RESULTS) -> None:
     """Put what a fuzzer found into the results of fuzzers, unless a longer try is recorded and this one found nothing.
 
     Args:
