@@ -204,10 +204,10 @@ def replay(row: Mapping[str, Any], version: ServedVersion, stages: Recommender) 
     types = candidate_types(version.data)
     asked: SlateRequest = request_of(row["request_id"], row["slate:request"], stages.item_type, types)
     found = stages.find(asked).head(len(row["slate:candidates"]))
-    if found.rows["item"].to_list() != row["slate:candidates"]:
+    if found.items.to_list() != row["slate:candidates"]:
         return ["candidates"]
     names = version.signature.scores[1:]
-    others = np.array(row["slate:candidate_further"], np.float32).reshape(len(names), found.rows.height)
+    others = np.array(row["slate:candidate_further"], np.float32).reshape(len(names), len(found.items))
     further = dict(zip(names, others, strict=True))
     slate = stages.slate(asked, found, np.array(row["slate:candidate_scores"], np.float32), further)
     made = {

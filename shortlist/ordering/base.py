@@ -88,6 +88,14 @@ class OrderingRule(Section):
         return None
 
 
+class Likeness(Protocol):
+    """Likeness of each candidate to one of them."""
+
+    def to(self, row: int) -> np.ndarray:
+        """Return float64, shape (n_candidates,), from 0 (unlike) to 1; 1 to itself, 0 where either has no value."""
+        ...
+
+
 class Utilities(Protocol):
     """What each candidate would add to the slate, changed by every one that is placed."""
 
@@ -121,11 +129,11 @@ class Diversity(Section):
         require_columns("diversity.by", self.reads, types)
 
     @abstractmethod
-    def utilities(self, candidates: pl.DataFrame, values: np.ndarray) -> Utilities:
+    def utilities(self, likeness: Likeness, values: np.ndarray) -> Utilities:
         """Return the utilities of an empty slate.
 
         Args:
-            candidates: With the column `by`.
+            likeness: Of the candidates, by the column `by`.
             values: Float64, shape (n_candidates,), finite.
         """
 

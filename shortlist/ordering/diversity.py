@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import numpy as np
-import polars as pl
 from pydantic import Field
 
-from shortlist.ordering.base import Diversity
-from shortlist.ordering.likeness import Likeness, likeness_by
+from shortlist.ordering.base import Diversity, Likeness
 from shortlist.system.registry import Registry
 
 Weight = Annotated[float, Field(gt=0, lt=1)]
@@ -23,9 +21,9 @@ class MaximalMarginalRelevance(Diversity):
     weight: Weight = 0.3
     """Of likeness: `(1 - weight) * value - weight * likeness`, values scaled to 0..1 within the request."""
 
-    def utilities(self, candidates: pl.DataFrame, values: np.ndarray) -> _MarginalRelevance:
+    def utilities(self, likeness: Likeness, values: np.ndarray) -> _MarginalRelevance:
         """Return the weighted values."""
-        return _MarginalRelevance(likeness_by(candidates[self.by]), _scaled(values), self.weight)
+        return _MarginalRelevance(likeness, _scaled(values), self.weight)
 
 
 class _MarginalRelevance:
@@ -51,10 +49,10 @@ class DeterminantalPointProcess(Diversity):
     weight: Weight = 0.3
     """Of diversity: `q = exp((1 - weight) / (2 * weight) * value)`, values scaled to 0..1 within the request."""
 
-    def utilities(self, candidates: pl.DataFrame, values: np.ndarray) -> _LogDeterminant:
+    def utilities(self, likeness: Likeness, values: np.ndarray) -> _LogDeterminant:
         """Return the logarithms by which the determinant grows."""
         quality = (1.0 - self.weight) / (2.0 * self.weight) * _scaled(values)
-        return _LogDeterminant(likeness_by(candidates[self.by]), quality)
+        return _LogDeterminant(likeness, quality)
 
 
 class _LogDeterminant:

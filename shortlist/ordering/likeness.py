@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.base import codes_of
-
-
-class Likeness(Protocol):
-    """Likeness of each candidate to one of them."""
-
-    def to(self, row: int) -> np.ndarray:
-        """Return float64, shape (n_candidates,), from 0 (unlike) to 1; 1 to itself, 0 where either has no value."""
-        ...
+from shortlist.ordering.base import Likeness, codes_of
 
 
 def likeness_by(column: pl.Series) -> Likeness:

@@ -11,7 +11,8 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from shortlist.ordering.base import Utilities
+from shortlist.ordering.base import Likeness, Utilities
+from shortlist.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 from shortlist.system.row_expressions import checked, parse_expression
 
@@ -73,7 +74,9 @@ def values_of(candidates: pl.DataFrame, ordering: Ordering) -> np.ndarray:
     return reduce(lambda changed, rule: rule.adjust(candidates, changed), ordering.rules, formula)
 
 
-def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) -> OrderedSlate:
+def order(
+    candidates: pl.DataFrame, ordering: Ordering, k: int, request: str, likeness: Likeness | None = None
+) -> OrderedSlate:
     """Return the slate of a request; the same request and candidates give the same slate, bit by bit.
 
     Pinned items keep their places, count for caps from the start, and for diversity once their place is reached.
@@ -83,6 +86,7 @@ def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) ->
         ordering: The section, checked against them.
         k: Places.
         request: Identity of the request; the draws follow from it.
+        likeness: Of the candidates, by the column of `ordering.diversity`; None: it is looked up.
     """
     values = values_of(candidates, ordering)
     usable = np.isfinite(values)
@@ -92,12 +96,18 @@ def order(candidates: pl.DataFrame, ordering: Ordering, k: int, request: str) ->
         return OrderedSlate(
             np.flatnonzero(usable)[slate.rows], slate.values, slate.propensities, slate.explored, without_value
         )
-    return _fill(candidates, ordering, values, k, np.random.Generator(np.random.Philox(key=_seed(request))))
+    utilities: Utilities = _Value(values)
+    if ordering.diversity is not None and len(values):
+        alike = likeness_by(candidates[ordering.diversity.by]) if likeness is None else likeness
+        utilities = ordering.diversity.utilities(alike, values)
+    draws = None if ordering.explore is None else np.random.Generator(np.random.Philox(key=_seed(request)))
+    return _fill(candidates, ordering, values, utilities, k, draws)
 
 
 def _fill(
-    candidates: pl.DataFrame, ordering: Ordering, values: np.ndarray, k: int, draws: np.random.Generator
-) -> OrderedSlate:
+    candidates: pl.DataFrame, ordering: Ordering, values: np.ndarray, utilities: Utilities, k: int,
+    draws: np.random.Generator | None,
+) -> OrderedSlate:  # fmt: skip
     k = min(k, len(values))
     pins = {
         place: row for rule in ordering.rules for place, row in rule.pinned(candidates).items() if place <= k
@@ -108,11 +118,8 @@ def _fill(
             limit.add(row, place)
     free = np.ones(len(values), np.bool_)
     free[list(pins.values())] = False
-    utilities: Utilities = _Value(values)
-    if ordering.diversity is not None and len(values):
-        utilities = ordering.diversity.utilities(candidates, values)
     explore = ordering.explore
-    explored = explore is not None and draws.random() < explore.share
+    explored = explore is not None and draws is not None and draws.random() < explore.share
     # Probability of the places so far if they are drawn, and whether the best order would have been the same.
     drawn, best_so_far = 1.0, True
     rows: list[int] = []
@@ -131,7 +138,7 @@ def _fill(
             chosen, propensity = best, 1.0
             if explore is not None:
                 probabilities = explore.probabilities(now)
-                if explored:
+                if explored and draws is not None:
                     chosen = _draw(probabilities, draws)
                 before = explore.share * drawn + (1.0 - explore.share) * best_so_far
                 drawn *= float(probabilities[chosen])

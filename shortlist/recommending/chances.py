@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from shortlist.ordering.likeness import likeness_by
 from shortlist.spec.ordering import Ordering
 
 
@@ -65,7 +66,9 @@ def _places(
     for row, place in pinned.items():
         for limit in limits:
             limit.add(row, place)
-    diversity = ordering.diversity.utilities(candidates, values) if ordering.diversity and len(values) else None
+    diversity = None
+    if ordering.diversity is not None and len(values):
+        diversity = ordering.diversity.utilities(likeness_by(candidates[ordering.diversity.by]), values)
     free = np.ones(len(values), np.bool_)
     free[list(pinned)] = False
     for place, row in enumerate(rows, start=1):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from shortlist.contracts import Columns, ShortlistError, score_column
 from shortlist.filters.apply import Filtered, apply_filters
 from shortlist.filters.base import EPOCH, FilterRequest, UserHistory, microseconds
+from shortlist.ordering.base import Likeness
+from shortlist.ordering.likeness import likeness_by
 from shortlist.ordering.order import columns_read, order
 from shortlist.recommending.candidate_columns import NOW, RANK_OF, SCORE, rank_types
 from shortlist.recommending.past_items import PastItems
@@ -75,8 +78,9 @@ class Removed(NamedTuple):
 class FoundCandidates:
     """Candidates that may be shown, not scored yet."""
 
-    rows: pl.DataFrame
-    """One row for each: item, and the columns that filters and ordering read."""
+    items: pl.Series
+    frame: Callable[[], pl.DataFrame]
+    """Looks up `rows`."""
     sources: tuple[str, ...]
     """Source that ranked each highest."""
     retrieved: int
@@ -84,6 +88,22 @@ class FoundCandidates:
     removed: Removed
     fallback: tuple[str, ...]
     """Sources that were asked for more."""
+    alike_by: str | None = None
+    """Column of `rows` by which ordering asks how alike they are; None: it does not."""
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """One row for each: item, and the columns that filters and ordering read."""
+        return self.frame()
+
+    @cached_property
+    def likeness(self) -> Likeness | None:
+        """How alike they are; None where that is not asked, or of no candidates."""
+        return likeness_by(self.rows[self.alike_by]) if self.alike_by is not None and len(self.items) else None
+
+    def look_up(self) -> None:
+        """Look up what ordering reads, which is otherwise done by `slate`: a server does it while the model scores."""
+        _ = self.rows, self.likeness
 
     @property
     def removed_counts(self) -> Counter[str]:
@@ -97,7 +117,9 @@ class FoundCandidates:
 
     def head(self, most: int) -> FoundCandidates:
         """Return the first candidates."""
-        return replace(self, rows=self.rows[:most], sources=self.sources[:most])
+        if len(self.items) <= most:
+            return self
+        return replace(self, items=self.items[:most], frame=lambda: self.rows[:most], sources=self.sources[:most])
 
 
 @dataclass(frozen=True)
@@ -182,6 +204,9 @@ class Recommender:
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         known = {*self._items, *self._ranks, *labels, SCORE, NOW}
         self._of_request = [name for name in read if name not in known]
+        alike_by = None if ordering.diversity is None else ordering.diversity.by
+        # Not by a score, which candidates that are found do not have yet.
+        self._alike_by = None if alike_by in (*labels, SCORE) else alike_by
 
     @property
     def size(self) -> int:
@@ -286,8 +311,10 @@ class Recommender:
             asked += [] if name in asked else [name]
             filtered = filtered.followed_by(self._filtered(new, of_new, request))
         gone = np.flatnonzero(filtered.removed_by >= 0)
+        left, their_ranks = rows[filtered.rows], ranks[filtered.rows]
         return FoundCandidates(
-            rows=self._frame(rows[filtered.rows], ranks[filtered.rows], request),
+            items=self._items[Columns.ITEM][left],
+            frame=lambda: self._frame(left, their_ranks, request),
             sources=tuple(sources[filtered.rows].tolist()),
             retrieved=len(rows),
             removed=Removed(
@@ -295,6 +322,7 @@ class Recommender:
                 tuple(filtered.names[rule] for rule in filtered.removed_by[gone]),
             ),
             fallback=tuple(asked),
+            alike_by=self._alike_by,
         )
 
     def slate(
@@ -314,19 +342,22 @@ class Recommender:
         """
         every = {SCORE: scores, **further}
         for name, own in every.items():
-            if len(own) != found.rows.height:
+            if len(own) != len(found.items):
                 what = "scores" if name == SCORE else name
-                raise SlateRequestError(f"{what}: got {len(own)} for {found.rows.height} candidates")
+                raise SlateRequestError(f"{what}: got {len(own)} for {len(found.items)} candidates")
         if missing := [name for name in self._scores_read if name not in every]:
             raise SlateRequestError(f"ordering reads '{missing[0]}'; the model gave {', '.join(every)}")
         given = np.asarray(scores, np.float64)
         # Side by side, and not by `with_columns`, which waits for Polars' threads.
         scored = found.rows.hstack([pl.Series(name, np.asarray(own, np.float64)) for name, own in every.items()])
         left, removed = self._filtered_again(request, found)
-        ordered = order(scored if left is None else scored[left], self._ordering, request.k, request.id)
+        if left is None:
+            ordered = order(scored, self._ordering, request.k, request.id, found.likeness)
+        else:
+            ordered = order(scored[left], self._ordering, request.k, request.id)
         rows = ordered.rows if left is None else left[ordered.rows]
         return Slate(
-            items=found.rows[Columns.ITEM][rows],
+            items=found.items[rows],
             rows=rows,
             scores=given[rows],
             values=ordered.values,
@@ -342,7 +373,7 @@ class Recommender:
 
         Filters that ask nothing of a request gave their verdict, which cannot change.
         """
-        nothing = Removed(found.rows[Columns.ITEM][:0], ())
+        nothing = Removed(found.items[:0], ())
         if request.latest is None or not self._asking:
             return None, nothing
         known = FilterRequest(request.now, request.latest, self._lists)
@@ -351,7 +382,7 @@ class Recommender:
         if not len(gone):
             return None, nothing
         names = tuple(filtered.names[rule] for rule in filtered.removed_by[gone])
-        return filtered.rows, Removed(found.rows[Columns.ITEM][gone], names)
+        return filtered.rows, Removed(found.items[gone], names)
 
     def _queries(self, request: SlateRequest) -> Queries:
         catalogue = self._retriever.catalogue

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from shortlist.contracts import Columns
 from shortlist.evaluation.slates import SimulatedRequests
 from shortlist.filters.base import UserHistory
 from shortlist.recommending.broken_rules import broken_rules
@@ -53,7 +52,7 @@ def simulate_requests(stages: Recommender, like: Sequence[SlateRequest], count: 
         request = made.meanwhile(request, found)
         slate = stages.slate(request, found, scores[SCORE], further)
         checked = broken_rules(stages, request, found, slate, scores)
-        empty += not found.rows.height
+        empty += not len(found.items)
         broken += checked.broken[:1]
         chances += [checked.chances] if checked.chances is not None else []
     return SimulatedRequests(
@@ -98,7 +97,7 @@ class _RandomRequests:
 
     def scores(self, found: FoundCandidates) -> np.ndarray:
         """Return scores between 0 and 1; now and then those of all candidates are equal."""
-        rows = found.rows.height
+        rows = len(found.items)
         spread = 0.0 if self._random.random() < 0.05 else 1.5
         return 1 / (1 + np.exp(-self._random.normal(-1.0, spread, rows)))
 
@@ -106,7 +105,7 @@ class _RandomRequests:
         """Return a request whose user was shown some of its candidates before it was answered; now and then."""
         if self._remembers is None or self._random.random() < 0.8:
             return request
-        items = pl.Series(self._some(found.rows[Columns.ITEM], 10), dtype=self._items.dtype)
+        items = pl.Series(self._some(found.items, 10), dtype=self._items.dtype)
         times = pl.Series([request.now] * len(items), dtype=pl.Datetime("us", "UTC"))
         shown = UserHistory(items, times, pl.Series(self._random.random(len(items)) < 0.3, dtype=pl.Boolean()))
         return replace(request, latest=together(request.history, shown))

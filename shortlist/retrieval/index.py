@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,9 @@ _AT_ONCE: Final = 100_000
 """Vectors that are rounded at once."""
 _SAMPLE: Final = 20_000
 """Vectors that the 16 levels of each number are chosen from."""
+_HALVED_FROM: Final = 200_000
+"""Vectors of 4-bit numbers from which two threads scan a half each; fewer are scanned sooner than another thread is
+woken."""
 
 
 class VectorIndex(Protocol):
@@ -86,7 +91,8 @@ def open_index(folder: Path) -> VectorIndex:
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":
-        return ScannedIndex(folder / _APPROXIMATE, vectors, rows, facts.get("bits", 8), facts["depth"])
+        scan = Scan(facts.get("bits", 8), facts["depth"], facts.get("parts", 1))
+        return ScannedIndex(folder / _APPROXIMATE, vectors, rows, scan)
     return ClusteredIndex(folder / _APPROXIMATE, rows, facts["probes"])
 
 
@@ -113,48 +119,101 @@ class ExactIndex:
         return found
 
 
+class Scan(NamedTuple):
+    """How numbers of few bits are searched."""
+
+    bits: int
+    """Of a number: 4 or 8."""
+    depth: int
+    """Times the wanted rows that are compared exactly."""
+    parts: int
+    """Of the vectors, each searched by a thread of its own if one is free."""
+
+
 class ScannedIndex:
     """Every vector is compared as numbers of 4 or 8 bits (faiss); those found are put in order by the vectors."""
 
     approximate = True
 
-    def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], bits: int, depth: int) -> None:
+    def __init__(self, path: Path, vectors: Matrix, rows: NDArray[np.int32], scan: Scan) -> None:
         """Take an index of faiss: of 8 bits it is mapped into memory, of 4 it is read.
 
         Args:
             path: Its file.
             vectors: By row number, shape (items, D).
             rows: Row number of every vector in the file.
-            bits: Of a number: 4 or 8.
-            depth: Times the wanted rows that are compared exactly.
+            scan: How it is searched.
         """
-        import faiss
-
-        self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        self._vectors, self._rows, self._bits, self._depth = vectors, rows, bits, depth
+        self._vectors, self._rows, self._scan = vectors, rows, scan
+        self._bounds = np.linspace(0, len(rows), scan.parts + 1).astype(np.int64)
+        self._parts = [_part(path, *bounds) for bounds in pairwise(self._bounds.tolist())]
+        self._helpers = ThreadPoolExecutor(max(1, scan.parts - 1), thread_name_prefix="scan")
 
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products among those whose rounded vectors have."""
         largest = np.abs(queries).max(axis=1, keepdims=True, initial=0)
         # For a query of zeros any rows are as near as others, and faiss would give none.
         sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
-        if self._bits == 8:
+        if self._scan.bits == 8:
             sent = _rounded(sent, _LARGEST)
-        items = self._rows[self._places(sent, min(self._depth * most, len(self._rows)))]
-        scores = [self._vectors[own] @ query for own, query in zip(items, queries, strict=True)]
-        return best(items, np.stack(scores) if scores else np.empty(items.shape, np.float32), most)
+        places = self._places(sent, min(self._scan.depth * most, len(self._rows)))
+        found = [self._compared(query, own, most) for query, own in zip(queries, places, strict=True)]
+        nothing = Ranked(np.empty((0, most), np.int32), np.empty((0, most), np.float32))
+        return Ranked(*(np.concatenate(lists) for lists in zip(nothing, *found, strict=True)))
 
-    def _places(self, queries: Matrix, wanted: int) -> NDArray[np.int64]:
+    def _compared(self, query: NDArray[np.float32], places: NDArray[np.int64], most: int) -> Ranked:
+        """Return the rows at some places of the file that are nearest to a query by the vectors themselves."""
+        items = self._rows[places]
+        return best(items[None], (self._vectors[items] @ query)[None], most)
+
+    def _places(self, queries: Matrix, wanted: int) -> list[NDArray[np.int64]]:
+        """Return the places in the file of every query's largest sums, in any order.
+
+        Of several parts, all places whose sum is as large as that of the last wanted one, at most as many of each part
+        as are wanted.
+        """
+        found = self._found(queries, wanted)
+        if len(found) == 1:
+            return list(found[0][1])
+        sums = np.concatenate([sums for sums, _ in found], axis=1)
+        places = np.concatenate(
+            [own + first for (_, own), first in zip(found, self._bounds, strict=False)], axis=1, dtype=np.int64
+        )
+        last = np.partition(sums, -wanted, axis=1)[:, -wanted]
+        return [own[of_own >= least] for own, of_own, least in zip(places, sums, last, strict=True)]
+
+    def _found(self, queries: Matrix, wanted: int) -> list[tuple[Matrix, NDArray[np.int64]]]:
+        """Return the largest sums of every part, and their places in it."""
         import faiss
 
         threads = faiss.omp_get_max_threads()
         # A query is searched by one thread, and another one would only wait for it, busily.
         faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
         try:
-            places: NDArray[np.int64] = self._index.search(queries, wanted)[1]
+            if len(queries) == 1:
+                return self._side_by_side(queries, wanted)
+            return [part.search(queries, wanted) for part in self._parts]
         finally:
             faiss.omp_set_num_threads(threads)
-        return places
+
+    def _side_by_side(self, query: Matrix, wanted: int) -> list[tuple[Matrix, NDArray[np.int64]]]:
+        first, *others = self._parts
+        asked = [self._helpers.submit(part.search, query, wanted) for part in others]
+        found = [first.search(query, wanted)]
+        for part, answer in zip(others, asked, strict=True):
+            # A search that no thread has begun is not waited for: where no core is free, this one is sooner there.
+            found.append(part.search(query, wanted) if answer.cancel() else answer.result())
+        return found
+
+
+def _part(path: Path, first: int, last: int) -> Any:
+    """Return some neighbouring vectors of an index of faiss; all of them are mapped into memory where they can be."""
+    import faiss
+
+    index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    if last - first < index.ntotal:
+        index.remove_ids(faiss.IDSelectorNot(faiss.IDSelectorRange(first, last)))
+    return index
 
 
 class ClusteredIndex:
@@ -246,10 +305,13 @@ def _build_scan(
         index = _four_bits(vectors, there, seed) if bits == 4 else _eight_bits(vectors, there)
         faiss.write_index(index, str(folder / _APPROXIMATE))
         for depth in depths:
-            found = ScannedIndex(folder / _APPROXIMATE, vectors, there, bits, depth).search(queries, most).items
-            if (recall := found_share(found, exact)) >= section.min_recall:
-                return {"kind": "scan", "bits": bits, "depth": depth, "tuned_recall": recall}
-    return {"kind": "scan", "bits": bits, "depth": depth, "tuned_recall": recall}
+            scan = Scan(bits, depth, 2 if bits == 4 and len(there) >= _HALVED_FROM else 1)
+            found = ScannedIndex(folder / _APPROXIMATE, vectors, there, scan).search(queries, most).items
+            recall = found_share(found, exact)
+            facts = {"kind": "scan", **scan._asdict(), "tuned_recall": recall}
+            if recall >= section.min_recall:
+                return facts
+    return facts
 
 
 def _four_bits(vectors: Matrix, there: NDArray[np.int32], seed: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections import Counter
@@ -14,14 +15,13 @@ import numpy as np
 import orjson
 import polars as pl
 
-from shortlist.contracts import Columns
 from shortlist.filters.base import UserHistory
 from shortlist.recommending.past_items import together
 from shortlist.recommending.recommender import FoundCandidates, Recommender, Slate, SlateRequest, SlateRequestError
 from shortlist.serving.export.signature import SCORE
 from shortlist.serving.server.admission import Place
 from shortlist.serving.server.feature_sample import UsedFeatures
-from shortlist.serving.server.inputs import Input
+from shortlist.serving.server.inputs import Input, Inputs
 from shortlist.serving.server.release_refresher import ReleaseRefresher
 from shortlist.serving.server.request_errors import BadRequestError, BadScoresError
 from shortlist.serving.server.service import (
@@ -101,7 +101,10 @@ class Recommending:
         request = self._request(stages, asked, question.context.request_id or question.id or uuid.uuid4().hex)
         behind = self._service.behind_seconds
         found = self._found(stages, request)
-        scored = await self._service.score(self._reader.with_items(asked.tensors, found.rows[Columns.ITEM], now), place)
+        inputs = self._reader.with_items(asked.tensors, found.items, now)
+        # Looked up while the model scores: a callback comes when this waits for the model server.
+        asyncio.get_running_loop().call_soon(found.look_up)
+        scored = await self._service.score(inputs, place)
         bad = scored.unusable
         request = self._looked_again(stages, request)
         slate = stages.slate(request, found, scored.scores, scored.further)
@@ -109,13 +112,16 @@ class Recommending:
             self._history is not None and len(slate.items) and not bad
         ):  # at once: another request of the same user may wait for its scores
             self._history.show(request.id, request.user, slate.items.to_list(), datetime.now(UTC))
-        given = self._given(stages, request, found, scored, slate, behind)
-        shown = self._reader.with_items(asked.tensors, slate.items, now)
+
+        def answered() -> tuple[Inputs, Given]:
+            shown = self._reader.with_items(asked.tensors, slate.items, now)
+            return shown, self._given(stages, request, found, scored, slate, behind)
+
         times = now, (time.perf_counter() - started) * 1000
-        await self._service.note(shown, question.context, request.id, given, times)
+        await self._service.note(question.context, request.id, times, answered)
         if bad:
             raise BadScoresError(f"the model gave {bad} of {len(scored.scores)} scores that are no finite numbers")
-        self._count(request, found, slate)
+        asyncio.get_running_loop().call_soon(self._count, request, found, slate)
         return self._response(request, found, scored, slate)
 
     def _request(self, stages: Recommender, asked: AskedSlate, request_id: str) -> SlateRequest:
@@ -175,7 +181,7 @@ class Recommending:
 
     def _count(self, request: SlateRequest, found: FoundCandidates, slate: Slate) -> None:
         metrics = self._service.metrics
-        metrics.rows.inc(found.rows.height)
+        metrics.rows.inc(len(found.items))
         metrics.slates.inc()
         metrics.short_slates.inc(len(slate.items) < request.k)
         if not len(slate.items):
@@ -206,14 +212,14 @@ class Recommending:
 
 
 def _empty_reason(found: FoundCandidates, slate: Slate) -> Literal["no_candidates", "filtered", "no_value"]:
-    if found.rows.height:
-        return "filtered" if len(slate.removed.items) == found.rows.height else "no_value"
+    if len(found.items):
+        return "filtered" if len(slate.removed.items) == len(found.items) else "no_value"
     return "filtered" if found.retrieved else "no_candidates"
 
 
 def _why_empty(found: FoundCandidates, slate: Slate) -> str:
     if _empty_reason(found, slate) == "no_value":
-        return f"none of {found.rows.height} candidates has a value that is a number"
+        return f"none of {len(found.items)} candidates has a value that is a number"
     counts = found.removed_counts + Counter(slate.removed.filters)
     removed = ", ".join(f"'{name}' removed {count}" for name, count in counts.items())
     return f"no item is left for this request: {found.retrieved} candidates, {removed or 'none of any source'}"
@@ -222,7 +228,7 @@ def _why_empty(found: FoundCandidates, slate: Slate) -> str:
 def journey_of(request: SlateRequest, found: FoundCandidates, scored: Scored) -> tuple[Any, ...]:
     """Return the last of `SLATE_COLUMNS`: all that a slate came from, from which it can be made again."""
     return (
-        request_text(request), _listed(found.rows[Columns.ITEM]), scored.scores,
+        request_text(request), _listed(found.items), scored.scores,
         np.concatenate([np.zeros(0, np.float32), *scored.further.values()]), list(found.sources),
         _listed(found.removed.items), list(found.removed.filters),
     )  # fmt: skip

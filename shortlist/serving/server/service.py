@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -254,7 +255,8 @@ class Service:
         scored = await self.score(inputs, place)
         bad = scored.unusable
         given = Given(500 if bad else OK, *scored[:3], behind, scored.further)
-        await self.note(inputs, question.context, request_id, given, (now, (time.perf_counter() - started) * 1000))
+        times = now, (time.perf_counter() - started) * 1000
+        await self.note(question.context, request_id, times, lambda: (inputs, given))
         if bad:
             raise BadScoresError(f"the model gave {bad} of {inputs.rows} scores that are no finite numbers")
         self.metrics.rows.inc(inputs.rows)
@@ -274,21 +276,24 @@ class Service:
         return None if self._counts is None else self._counts.delay_seconds
 
     async def note(
-        self, inputs: Inputs, context: RequestContext, request_id: str, given: Given, times: tuple[int, float]
-    ) -> None:
+        self, context: RequestContext, request_id: str, times: tuple[int, float],
+        answered: Callable[[], tuple[Inputs, Given]],
+    ) -> None:  # fmt: skip
         """See that an answer is logged, and its rows counted where rows are counted as they arrive.
 
         Args:
-            inputs: Of the rows that are shown.
             context: Of the request.
             request_id: Its id.
-            given: What is answered.
             times: Microseconds since 1970-01-01 UTC when it began, and milliseconds that were spent on it.
+            answered: Returns what the rows that are shown say, and what is answered.
         """
+        answered = cache(answered)
         # After the answer is on its way: nobody waits for the log.
-        asyncio.get_running_loop().call_soon(self._note, inputs, context, request_id, given, times)
-        if self._counts is not None and inputs.rows and given.status == OK:
-            await self._counts.keep(request_id, times[0], inputs)
+        asyncio.get_running_loop().call_soon(self._log, context, request_id, times, answered)
+        if self._counts is not None:
+            inputs, given = answered()
+            if inputs.rows and given.status == OK:
+                await self._counts.keep(request_id, times[0], inputs)
 
     async def score(self, inputs: Inputs, place: Place | None) -> Scored:
         """Return the scores of rows.
@@ -338,17 +343,14 @@ class Service:
         users, codes = distinct_users(column, inputs.keys.get(self._user, column))
         return await self._users.table(users, codes)
 
-    def _note(
-        self,
-        inputs: Inputs,
-        context: RequestContext,
-        request_id: str,
-        given: Given,
-        times: tuple[int, float],
-    ) -> None:
+    def _log(
+        self, context: RequestContext, request_id: str, times: tuple[int, float],
+        answered: Callable[[], tuple[Inputs, Given]],
+    ) -> None:  # fmt: skip
         """Add a row to the prediction log; its columns are `prediction_schema`'s."""
         if not is_sampled(request_id, self.settings.serving.log.sampling):
             return
+        inputs, given = answered()
         now, spent_ms = times
         behind_ms = None if given.behind_seconds is None else given.behind_seconds * 1000
         features = NO_FEATURES

@@ -201,7 +201,7 @@ def _ranked(
     scored: Sequence[Mapping[str, np.ndarray]], slates: Sequence[Slate],
 ) -> _Ranked:  # fmt: skip
     rows_of = stages.retriever.catalogue.rows_of
-    kept = [rows_of(one.rows[Columns.ITEM]) for one in found]
+    kept = [rows_of(one.items) for one in found]
     by_score = [rows[np.argsort(-scores[SCORE], kind="stable")] for rows, scores in zip(kept, scored, strict=True)]
     broken = [
         broken_rules(stages, request, candidates, slate, scores).broken
@@ -239,14 +239,14 @@ class PairScorer:
 
     def score(self, request: SlateRequest, found: FoundCandidates) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
         """Return the scores, and those of further labels by column; each of shape (candidates,)."""
-        rows, names = found.rows.height, self._assembler.signature.scores
+        rows, names = len(found.items), self._assembler.signature.scores
         if not rows:
             return np.empty(0, np.float32), {name: np.empty(0, np.float32) for name in names[1:]}
         reader = InputReader(self._assembler.needs, self._assembler.widths, rows)
         assert self._data.user
         told = {**request.context, self._data.user: request.user}
         tensors = [
-            _tensor(one, found.rows[Columns.ITEM].to_list() if one.name == self._data.item else [told[one.name]])
+            _tensor(one, found.items.to_list() if one.name == self._data.item else [told[one.name]])
             for one in reader.inputs
             if one.name == self._data.item or told.get(one.name) is not None
         ]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
+import faiss
 import numpy as np
 import polars as pl
 import pytest
@@ -87,6 +89,42 @@ def test_a_scan_compares_more_rows_then_more_bits_where_some_numbers_hide_the_ot
     facts = read_json(tmp_path / "index.json")
     assert (facts["bits"], facts["depth"]) == (bits, depth)
     assert index_recall(open_index(tmp_path), ExactIndex(made), queries, 50) >= 0.99
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index that is large enough to be scanned in two parts."""
+    folder = tmp_path_factory.mktemp("large")
+    build_index(vectors(200_000), vectors(20, seed=6), ItemIndex(min_recall=0.5), 50, folder, 1)
+    return folder
+
+
+def test_two_parts_of_a_large_scan_find_all_that_is_as_large_as_the_last_wanted_sum(large: Path) -> None:
+    made, queries, facts = vectors(200_000), vectors(20, seed=6), read_json(large / "index.json")
+    assert (facts["kind"], facts["bits"], facts["parts"]) == ("scan", 4, 2)
+    whole, index = faiss.read_index(str(large / "index.faiss")), open_index(large)
+    together, ties = index.search(queries, 50).items.tolist(), 0
+    for query, of_several in zip(queries, together, strict=True):
+        ((sums,), (places,)) = whole.search((query / np.abs(query).max())[None], 200_000)
+        compared = places[sums >= sums[50 * facts["depth"] - 1]]
+        ties += len(compared) - 50 * facts["depth"]
+        wanted = compared[np.argsort(-(made[compared] @ query))][:50].tolist()
+        assert of_several == wanted
+        assert index.search(query[None], 50).items[0].tolist() == wanted
+    assert ties > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_part_that_no_thread_begins_is_searched_all_the_same(large: Path) -> None:
+    query, index = vectors(1, seed=6), open_index(large)
+    wanted = index.search(query, 50).items.tolist()
+    # A fork has no thread but its own.
+    fork = multiprocessing.get_context("fork")
+    found = fork.SimpleQueue()
+    process = fork.Process(target=lambda: found.put(index.search(query, 50).items.tolist()))
+    process.start()
+    assert found.get() == wanted
+    process.join()
 
 
 @pytest.mark.parametrize("rows", [40, 3_000])

@@ -16,7 +16,7 @@ from recommending_shop import RECOMMEND, Shop, outputs, tensors
 from shortlist.contracts import Columns, Files
 from shortlist.filters.base import Filter, FilterRequest
 from shortlist.filters.rules import FILTERS
-from shortlist.ordering.base import Diversity, Exploration, OrderingRule, Utilities
+from shortlist.ordering.base import Diversity, Exploration, Likeness, OrderingRule, Utilities
 from shortlist.ordering.diversity import DIVERSITIES
 from shortlist.ordering.exploration import EXPLORATIONS
 from shortlist.ordering.rules import ORDERING_RULES
@@ -89,7 +89,7 @@ class Seesaw(Diversity):
     kind: Literal["seesaw"]
     """Best and worst in turn."""
 
-    def utilities(self, candidates: pl.DataFrame, values: np.ndarray) -> Utilities:
+    def utilities(self, likeness: Likeness, values: np.ndarray) -> Utilities:
         return _Turned(values)
 
 
