@@ -25,6 +25,6 @@ def run_trials(
 
     with step("run_trials"):
         tracker = RunContext(name=name, stores=stores, code=code).tracker
-        told = Batch.model_validate_json(batch), Runtime.model_validate_json(runtime)
-        found = run_batch(*told, Path(table.path), tracker, Path(study.path))
+        arguments = Batch.model_validate_json(batch), Runtime.model_validate_json(runtime)
+        found = run_batch(*arguments, Path(table.path), tracker, Path(study.path))
     return len(found.trials)

@@ -1,4 +1,4 @@
-"""The processes that train one model together: who they are, and what they tell each other."""
+"""The processes that train one model together: who they are, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ProcessGroup(NamedTuple):
         """Return the text of rank 0. All must call it."""
         import torch.distributed as dist
 
-        told = [text]
-        dist.broadcast_object_list(told, src=0)
-        return told[0]
+        values = [text]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
 
 _current: list[ProcessGroup] = []

@@ -48,9 +48,9 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
     # The earlier features that it found may be gone when the same question is asked again.
     found = {"cluster": cluster, "previous": previous, "valid_log": valid_log}
     grouped = add_step(partition_days, cached=False, **declared, **found)
-    told = {name: one for name, one in declared.items() if name != "slices"}  # a group of days says them
+    sections = {name: one for name, one in declared.items() if name != "slices"}  # a group of days says them
     with dsl.ParallelFor(items=grouped.outputs["Output"], name="count") as group:
-        counted = add_step(count_days, **told, group=group, valid_log=valid_log)
+        counted = add_step(count_days, **sections, group=group, valid_log=valid_log)
     merged = add_step(
         merge_features,
         **declared,
@@ -61,7 +61,7 @@ def over_groups_of_days(declared: dict[str, Any], previous: Any, valid_log: Any,
     )
     fitted = merged.outputs["fitted"]
     with dsl.ParallelFor(items=merged.outputs["Output"], name="build") as group:
-        built = add_step(build_days, **told, group=group, valid_log=valid_log, fitted=fitted)
+        built = add_step(build_days, **sections, group=group, valid_log=valid_log, fitted=fitted)
     parts = dsl.Collected(built.outputs["part"])
     joined = add_step(join_table, code=declared["code"], valid_log=valid_log, parts=parts)
     return Features(fitted, joined.outputs["table"])

@@ -39,14 +39,14 @@ def monitoring_graph(*, wide: bool, by_clock: bool = False) -> Callable[..., Any
         """Collect what is due, and decide once; where that is to train, run the training graph with its reasons."""
         cron = {"cron": given.pop("cron")} if by_clock else {}
 
-        def told(*names: str) -> dict[str, Any]:
+        def sections(*names: str) -> dict[str, Any]:
             return {name: given[name] for name in ("name", "stores", "code", *names)}
 
-        collected = add_step(collect, cached=False, **told("data", "serving", "runtime"))
+        collected = add_step(collect, cached=False, **sections("data", "serving", "runtime"))
         if by_clock:
-            seen = add_step(claim_moment, cached=False, **told("monitoring"), **cron)
+            seen = add_step(claim_moment, cached=False, **sections("monitoring"), **cron)
         else:
-            seen = add_step(check_live_traffic, cached=False, **told("monitoring", "gates", "serving"))
+            seen = add_step(check_live_traffic, cached=False, **sections("monitoring", "gates", "serving"))
         seen.after(collected)
         with dsl.If(seen.outputs["Output"] == True, name="retrain"):  # noqa: E712 - Kubeflow builds the condition from it
             train(**given, cause=seen.outputs["cause"])

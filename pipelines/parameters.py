@@ -1,4 +1,4 @@
-"""The parameters of all graphs: what each one is, told once."""
+"""The parameters of all graphs: each is declared once."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def taking(*names: str) -> Callable[[_Graph], _Graph]:
 
     def decorate(function: _Graph) -> _Graph:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        told = {name: PARAMETERS[name] for name in names}
+        chosen = {name: PARAMETERS[name] for name in names}
 
         @wraps(function)
         def graph(*given: Any) -> None:  # Kubeflow gives them by position
             function(**dict(zip(names, given, strict=True)))
 
         graph.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # as PEP 362 says
-            [inspect.Parameter(name, kind, default=one.default, annotation=one.type) for name, one in told.items()]
+            [inspect.Parameter(name, kind, default=one.default, annotation=one.type) for name, one in chosen.items()]
         )
         return described(graph)
 

@@ -46,8 +46,8 @@ class Checkpoint(NamedTuple):
 
     def save(self, place: CheckpointStorage) -> None:
         """Write it to a place."""
-        told = np.frombuffer(json.dumps(self.history).encode(), np.uint8).copy()
-        tensors = {"history": torch.from_numpy(told)}
+        history = np.frombuffer(json.dumps(self.history).encode(), np.uint8).copy()
+        tensors = {"history": torch.from_numpy(history)}
         for part in _PARTS:
             state: TensorState = getattr(self, part)
             tensors |= {f"{part}/{name}": tensor.to("cpu").contiguous() for name, tensor in state.items()}

@@ -113,8 +113,8 @@ class DistributedTrainer(Training):
         """Put into the perceptrons the mean gradient over all processes' rows; return their losses' sum, and number."""
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         # Rows and loss travel with the gradients: one exchange per step. float32 counts to 16.7 million rows exactly.
-        told = torch.stack([loss, loss.new_tensor(float(rows))])
-        every = torch.cat([*(gradient.flatten() for gradient in gradients), told])
+        loss_and_rows = torch.stack([loss, loss.new_tensor(float(rows))])
+        every = torch.cat([*(gradient.flatten() for gradient in gradients), loss_and_rows])
         dist.all_reduce(every)
         seen = int(every[-1])
         for gradient, summed in zip(

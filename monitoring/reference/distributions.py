@@ -67,8 +67,8 @@ class Bins(BaseModel):
             return rows, np.full(rows.size, len(self.values), dtype=np.int64)
         places = pl.Series(range(len(self.values)), dtype=pl.Int64)
         # Only the told-apart values are looked up, so that it takes as long with 100 000 values as with 100.
-        told = pl.Series(self.values, dtype=known.dtype)
-        return rows, known.replace_strict(told, places, default=len(self.values), return_dtype=pl.Int64).to_numpy()
+        frequent = pl.Series(self.values, dtype=known.dtype)
+        return rows, known.replace_strict(frequent, places, default=len(self.values), return_dtype=pl.Int64).to_numpy()
 
     def count(self, values: pl.Series) -> NDArray[np.int64]:
         """Return how many values each bin holds, shape (size,).

@@ -53,8 +53,8 @@ class LiveOutcomes:
 
     def add(self, outcomes: pl.DataFrame) -> None:
         """Take a piece of the outcome log; an outcome without a label is none."""
-        told = outcomes.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
-        joined = told.with_columns(hashed()).join(self._requests, on=REQUEST, how="left", maintain_order="left")
+        labelled = outcomes.filter(pl.col("label").is_not_null(), pl.col("request_id").is_not_null())
+        joined = labelled.with_columns(hashed()).join(self._requests, on=REQUEST, how="left", maintain_order="left")
         ours = joined.filter(pl.col("answer").is_not_null())
         inside = ours.filter(pl.col("row").is_between(0, pl.col(ROWS), closed="left"))
         self._outside += ours.height - inside.height

@@ -195,9 +195,9 @@ class OpenTiles:
             heappush(self._to_show, (time, self._next(), request))
             heappush(self._to_settle, (time, self._next(), request))
         heappush(self._to_forget, (min(max(shown.times), latest), self._next(), shown.request))
-        told = self._unmatched.pop(shown.request, ())
-        self._waiting -= len(told)
-        for outcome in told:
+        early_outcomes = self._unmatched.pop(shown.request, ())
+        self._waiting -= len(early_outcomes)
+        for outcome in early_outcomes:
             self.tell(outcome)
 
     def tell(self, outcome: Outcome) -> None:

@@ -51,8 +51,8 @@ def _data(draft: Draft) -> Iterator[str]:
         source["path"] = log.path
     yield "data:"
     settings = ", ".join(f"{key}: {_text(value)}" for key, value in source.items())
-    told = log.format if log.declared_format else ""
-    yield f"  source: {{{settings}{_reading(told, log.header, _nulls(log.columns))}}}"
+    declared_format = log.format if log.declared_format else ""
+    yield f"  source: {{{settings}{_reading(declared_format, log.header, _nulls(log.columns))}}}"
     yield "  columns:"
     for column in draft.columns:
         yield from _log_column(column, draft)
@@ -136,10 +136,11 @@ def _side(side: Side, draft: Draft) -> Iterator[str]:
     table = side.table
     coverage = "" if side.coverage >= 0.6 else f", min_coverage: {side.coverage * 0.9:.2f}"
     yield f"    # {side.coverage:.0%} of the rows looked at find their {side.key}."
-    told = table.format if table.declared_format else ""
+    declared = table.format if table.declared_format else ""
     yield f"    - name: {side.name}"
     yield f"      path: {_text(table.path)}"
-    for part in _reading(told, table.header, _nulls(table.columns)).removeprefix(", ").split(", ", 1 if told else 0):
+    reading = _reading(declared, table.header, _nulls(table.columns)).removeprefix(", ")
+    for part in reading.split(", ", 1 if declared else 0):
         if part:
             yield f"      {part}"
     key = next(draft.name_of(column, side) for column in table.columns if column.source == side.key)

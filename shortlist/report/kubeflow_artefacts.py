@@ -119,8 +119,15 @@ def show_classification(artefact: Classification, scores: Path, threshold: float
     artefact.log_confusion_matrix(_CATEGORIES, matrix)
     artefact.metadata["threshold"] = round(cut, 6)
     fpr, tpr, cuts = curve
-    told = {"threshold": cut, "categories": _CATEGORIES, "matrix": matrix, "fpr": fpr, "tpr": tpr, "thresholds": cuts}
-    write_json(_place(artefact.path), told)
+    curves = {
+        "threshold": cut,
+        "categories": _CATEGORIES,
+        "matrix": matrix,
+        "fpr": fpr,
+        "tpr": tpr,
+        "thresholds": cuts,
+    }
+    write_json(_place(artefact.path), curves)
 
 
 def confusion_matrix(rows: ScoredRows, threshold: float) -> list[list[int]]:

@@ -147,9 +147,9 @@ class EvidenceReader:
         of_users = requests.filter(named).with_columns(pl.col("user").hash())
         self._users.count(of_users.filter("disconnected"), "disconnected")
         self._users.count(of_users.filter("client_error"), "refused")
-        told = requests.select("user", "step", "canary", "began", "disconnected")
-        self._see(self._arrivals.comparable(told))
-        self._settle(self._settled.settled(told))
+        requests_of_users = requests.select("user", "step", "canary", "began", "disconnected")
+        self._see(self._arrivals.comparable(requests_of_users))
+        self._settle(self._settled.settled(requests_of_users))
         self._ledger.add(requests.filter("to_log")["id"].hash(), pl.Series(dtype=pl.UInt64))
 
     def _see(self, requests: pl.DataFrame) -> None:
@@ -308,9 +308,9 @@ class TrackAligner:
         both = newest.group_by("step").agg(pl.col("began").min().alias("until"), pl.len().alias("tracks"))
         until = both.filter((pl.col("tracks") == 2) & (pl.col("step") != self._last)).drop("tracks")
         known = requests.join(until, on="step", how="left", maintain_order="left")
-        told = (pl.col("step") == self._last) | (pl.col("began") <= pl.col("until")).fill_null(False)
-        self._held, self._newest = known.filter(~told).drop("until"), newest
-        return known.filter(told).drop("until")
+        is_known = (pl.col("step") == self._last) | (pl.col("began") <= pl.col("until")).fill_null(False)
+        self._held, self._newest = known.filter(~is_known).drop("until"), newest
+        return known.filter(is_known).drop("until")
 
 
 class Settled:

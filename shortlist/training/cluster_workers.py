@@ -106,7 +106,7 @@ def _start(place: TrainJobContext, manifest: dict[str, Any], failure: str) -> No
 
 def _wait(place: TrainJobContext, name: str, failure: str) -> None:
     """Follow a TrainJob to its end, and say how it goes."""
-    told = ""
+    last_text = ""
     while True:
         found = place.kubernetes.get(TRAIN_JOB, name)
         if found is None:
@@ -116,9 +116,9 @@ def _wait(place: TrainJobContext, name: str, failure: str) -> None:
         if (failed := _condition(found, "Failed")) is not None:
             raise _why(place, name, failed, failure)
         text = _progress(found)
-        if text != told:
+        if text != last_text:
             emit({"event": "progress", "label": f"TrainJob {name}", "done": 0, "total": None, "unit": "", "text": text})
-            told = text
+            last_text = text
         place.sleep(_SECONDS_BETWEEN_LOOKS)
 
 

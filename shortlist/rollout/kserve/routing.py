@@ -151,20 +151,20 @@ def _rules(model: str, route: Route, services: Mapping[int, str], timeout: str) 
 
 
 def _share(route: Route, track: str, version: int, weight: int, *, service: str) -> Object:
-    told = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
-    asked = list(told)
+    answer_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
+    request_headers = list(answer_headers)
     if route.rollout is not None:
-        asked.append(_header(ROLLOUT_HEADER, route.rollout))
+        request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
-        asked.append(_header(STEP_HEADER, str(route.step)))
-    said = {each["name"] for each in asked}
-    changes: Object = {"set": asked}
-    if unsaid := [name for name in _OURS if name not in said]:
-        changes["remove"] = unsaid  # a client may not say them either
+        request_headers.append(_header(STEP_HEADER, str(route.step)))
+    names = {each["name"] for each in request_headers}
+    changes: Object = {"set": request_headers}
+    if absent := [name for name in _OURS if name not in names]:
+        changes["remove"] = absent  # a client may not send them either
     # Without filters of its own, Envoy Gateway joins all backends and forgets who belongs to which.
     filters = [
         {"type": "RequestHeaderModifier", "requestHeaderModifier": changes},
-        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": told}},
+        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"set": answer_headers}},
     ]
     return {**_backend(service), "weight": weight, "filters": filters}
 

@@ -1,4 +1,4 @@
-"""What a version's server in a pod is told: written into its InferenceService, read when it starts."""
+"""The settings of a version's server in a pod: written into its InferenceService, read when it starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server_settings(spec: str, deployment: Deployment, serving: Serving, online_
             "runtime.target: kserve: features are in files of this machine, and no pod sees them;"
             " runtime.profile: cluster keeps them in Redis, PostgreSQL and the object store"
         )
-    told = ServerSettings(
+    settings = ServerSettings(
         model=spec,
         version=deployment.version,
         model_folder=Path(FILES) / "model",
@@ -58,7 +58,7 @@ def server_settings(spec: str, deployment: Deployment, serving: Serving, online_
         predictions=Path(LOG),
         serving=serving,
     )
-    return told.model_dump(mode="json", exclude={"predictor"})
+    return settings.model_dump(mode="json", exclude={"predictor"})
 
 
 def settings_in_pod(arguments: Sequence[str]) -> ServerSettings:

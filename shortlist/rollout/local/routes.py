@@ -170,17 +170,17 @@ def _split(route: Route, protocol: str, retries: _Retries) -> Config:
 
 
 def _share(route: Route, track: str, version: int, percent: int, *, protocol: str) -> Config:
-    told = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
-    asked = list(told)
+    answer_headers = [_header(TRACK_HEADER, track), _header(VERSION_HEADER, str(version))]
+    request_headers = list(answer_headers)
     if route.rollout is not None:
-        asked.append(_header(ROLLOUT_HEADER, route.rollout))
+        request_headers.append(_header(ROLLOUT_HEADER, route.rollout))
     if route.step is not None:
-        asked.append(_header(STEP_HEADER, str(route.step)))
+        request_headers.append(_header(STEP_HEADER, str(route.step)))
     return {
         "name": f"v{version}-{protocol}",
         "weight": percent,
-        "request_headers_to_add": asked,
-        "response_headers_to_add": told,
+        "request_headers_to_add": request_headers,
+        "response_headers_to_add": answer_headers,
         **sheds(track),
     }
 
