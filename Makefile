@@ -32,6 +32,8 @@ UNREAD ?=
 DRY_RUN ?=
 # Processes of make test: as many as there are cores; the servers of some tests run beside them.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+# How make test starts mypy.
+NICE ?=
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -78,7 +80,11 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-test: $(READY_TEST) $(READY_TRITON) check ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=2]
+# The checks run beside the tests, on what these leave of the processors: alone, mypy keeps one core busy for a minute.
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=2]
+	@$(MAKE) --no-print-directory --jobs 2 tests check NICE='nice -n 5'
+
+tests: $(READY_TEST) $(READY_TRITON)
 	@$(BIN)/pytest -m "not gpu and not full_size and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
 test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
@@ -97,7 +103,7 @@ test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or writ
 
 check: $(READY_TEST) ## lint, types, import contracts, compiled pipelines up to date
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
-	@$(BIN)/mypy
+	@$(NICE) $(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 	@$(BIN)/shortlist compile --check
 
@@ -369,6 +375,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orderings test test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune compare-orderings test tests test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

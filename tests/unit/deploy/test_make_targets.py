@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,24 @@ def test_every_target_that_is_named_exists() -> None:
         for name in named(path.read_text(errors="replace")) - TARGETS
     }
     assert wrong == set()
+
+
+PROGRAMS = ("pytest", "ruff", "mypy", "lint-imports", "shortlist")
+
+
+@pytest.mark.parametrize("failing", ["", *PROGRAMS])
+def test_make_test_runs_tests_and_checks_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
+    for name in PROGRAMS:
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho {name}, $1 >> {tmp_path}/ran\nexit {int(name == failing)}\n")
+        program.chmod(0o755)
+    for name in (".ready", ".ready-run", ".ready-cluster", ".ready-test", "uv"):
+        (tmp_path / name).touch()
+    folders = [f"{name}={tmp_path}" for name in ("BIN", "VENV", "TRITON_VENV")]
+    command = ["make", "test", *folders, f"UV={tmp_path / 'uv'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    ran = (tmp_path / "ran").read_text().splitlines()
+    assert (done.returncode == 0) == (failing == ""), done.stdout + done.stderr
+    assert "pytest, -m" in ran  # also beside a check that fails
+    if not failing:
+        assert {"ruff, check", "ruff, format", "mypy,", "lint-imports, --no-cache", "shortlist, compile"} <= set(ran)
