@@ -13,7 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -319,9 +319,26 @@ def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
     for line in checked:
         console.print(line)
     record([*lines, *kinds])
-    reached = {line.name: line.ratio for line in lines}
-    slow = any(line.ratio is None or line.ratio < KIND_MUST_REACH for line in kinds)
-    return int(slow or any(reached[f"{name}, ours"] < MUST_REACH[name] for name in widths))
+    wanted = {f"{name}, ours": MUST_REACH[name] for name in widths} | {line.name: KIND_MUST_REACH for line in kinds}
+    slow = too_slow([*lines, *kinds], wanted)
+    for sentence in slow:
+        console.print(sentence, soft_wrap=True)
+    return int(bool(slow))
+
+
+def too_slow(lines: Sequence[Line], wanted: Mapping[str, float]) -> list[str]:
+    """Return a sentence for every line whose ratio is below what is wanted.
+
+    Args:
+        lines: What was measured.
+        wanted: Least ratio by name of the line; others may have any.
+    """
+    return [
+        f"Too slow: '{line.name}' learns {line.value:,.0f} {line.unit}, {line.ratio} times '{line.peer}'; at least"
+        f" {wanted[line.name]} was wanted."
+        for line in lines
+        if line.name in wanted and (line.ratio is None or line.ratio < wanted[line.name])
+    ]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.dcn.network import Cross
+from models.dcn.network import Cross, CrossNetwork
 from models.embedding.layout import Layout
 from models.embedding.ranker import EmbeddingRanker
 from models.embedding_section import EmbeddingSection
@@ -107,6 +107,33 @@ def test_a_cross_multiplies_every_input_with_a_sum_of_all() -> None:
         cross.up.bias.copy_(torch.tensor([0.5, 0.0]))
     first, x = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 4.0]])
     assert cross(first, x).tolist() == [[2 * (1 + 2 * 4 + 0.5) + 1, 3 * 4 + 4]]
+
+
+@pytest.mark.parametrize("rank", [None, 3])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_derivative_of_crosses_is_that_of_autograd(rank: int | None, layers: int) -> None:
+    features = [FeatureColumn(name="age", kind="dense"), FeatureColumn(name="a", kind="id", size=5)]
+    section, layout = section_of("low rank", cross_rank=rank, cross_layers=layers), Layout.of(features)
+    torch.manual_seed(0)
+    network = ranker_of(section).model_type(layout, section).network.train()
+    assert isinstance(network, CrossNetwork)
+    first = torch.randn(6, 1 + 8, requires_grad=True)
+    weights = torch.randn(6, 1 + 8)
+    own = network._crossed(first)
+    plain = first
+    for cross in network.crosses:
+        plain = cross(first, plain)
+    torch.testing.assert_close(own, plain)
+    given = [first, *network.crosses.parameters()]
+    gradients = [torch.autograd.grad((one * weights).sum(), given) for one in (own, plain)]
+    torch.testing.assert_close(*gradients)
+    network.narrow = torch.bfloat16
+    narrow = network._crossed(first)
+    assert narrow.dtype is torch.bfloat16
+    for found, exact in zip(torch.autograd.grad((narrow * weights).sum(), given), gradients[0], strict=True):
+        assert found.dtype is torch.float32
+        # bf16 rounds every factor and sum to 8 bits.
+        assert (found - exact).norm() <= 0.02 * exact.norm()
 
 
 def test_a_factorised_layer_is_half_linear_and_half_product() -> None:
