@@ -62,7 +62,8 @@ class _Crossed(Function):
     def backward(ctx: Any, gradient_BI: Tensor) -> tuple[Tensor | None, ...]:
         first_BI, *saved = ctx.saved_tensors
         weights, kept = saved[: -3 * ctx.layers], saved[-3 * ctx.layers :]
-        of_first_BI, of_weights = torch.zeros_like(first_BI), []
+        of_first_BI = torch.zeros_like(first_BI)
+        of_weights: list[Tensor] = []
         steps = zip(_by_layer(weights, ctx.layers), _by_layer(kept, ctx.layers), strict=True)
         for (*down, up, _), (x_BI, lower, weighted_BI) in reversed(list(steps)):
             of_first_BI.addcmul_(gradient_BI, weighted_BI)

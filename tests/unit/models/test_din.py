@@ -118,7 +118,7 @@ def test_attention_is_a_softmax_over_the_events_there_are() -> None:
             own.copy_(torch.tensor([[0.0, 0.0, 1.0]]) if own.ndim == 2 else torch.zeros(1))  # item times past item
         attention.recency_L.copy_(torch.tensor([0.0, 0.5, 9.0]))
     item, past = torch.tensor([[2.0], [2.0]]), torch.tensor([[[1.0], [3.0], [50.0]]] * 2)
-    found: Tensor = attention(item, past, torch.tensor([2.0, 0.0]))
+    found: Tensor = attention(item, past, torch.tensor([[True, True, False], [False] * 3]))
     weights = np.exp([2 * 1, 2 * 3 + 0.5]) / np.exp([2 * 1, 2 * 3 + 0.5]).sum()
     np.testing.assert_allclose(found.detach().numpy(), [[weights @ [1.0, 3.0]], [0.0]], rtol=1e-6)
 
@@ -130,10 +130,15 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
     attention, rows = Attention(LAST, 3, (6,)).double(), len(lengths)
     item, past = torch.randn(rows, 3).double(), torch.randn(rows, LAST, 3).double()
     wanted_by = torch.randn(rows, 3).double()
-    length = torch.tensor(lengths, dtype=torch.float32)
-    there = torch.arange(LAST) < length.unsqueeze(1)
+    there = torch.arange(LAST) < torch.tensor(lengths).unsqueeze(1)
+    at = there.flatten().nonzero().squeeze(1)
+
+    def of_events(item: Tensor, past: Tensor) -> Tensor:
+        found: Tensor = attention.of_events(item, past.flatten(0, 1)[at], there, at)
+        return found
+
     results = []
-    for forward in (lambda *given: attention(*given, length), lambda *given: attention._everywhere(*given, there)):
+    for forward in (of_events, lambda *given: attention(*given, there)):
         attention.zero_grad()
         given = item.clone().requires_grad_(), past.clone().requires_grad_()
         found = forward(*given)
@@ -146,7 +151,8 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
 
 
 def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None:
-    layout = Layout.of(FEATURES, (), Attended("past", "item_id"))
+    features = [FeatureColumn(name="page", kind="id", size=5), *FEATURES]
+    layout = Layout.of(features, (), Attended("past", "item_id"))
     torch.manual_seed(2)
     network = DIN(layout, DINModel.model_validate(SECTION)).train().network
     rows = 16
@@ -154,12 +160,30 @@ def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None
     pooled, labels = torch.randn(rows * layout.slots, 8), (torch.rand(rows) < 0.5).float()
     found = []
     for loss in (batch_loss, torch.compile(batch_loss, fullgraph=True, dynamic=False, backend="eager")):
+        network.zero_grad()
         given = pooled.clone().requires_grad_()
         with silenced():
             value = loss(network, dense, given, labels, torch.tensor(rows))
             value.backward()
-        found.append((value.detach(), given.grad))
+        found.append((value.detach(), given.grad, *(one.grad for one in network.parameters())))
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_narrow_products_change_little() -> None:
+    layout = Layout.of([FeatureColumn(name="page", kind="id", size=5), *FEATURES], (), Attended("past", "item_id"))
+    torch.manual_seed(2)
+    network = DIN(layout, DINModel.model_validate(SECTION)).train().network
+    rows, found = 2_000, []
+    dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
+    pooled = torch.randn(rows * layout.slots, 8, requires_grad=True)
+    # A constant that is added to all logits changes no softmax: the last bias has no gradient.
+    learnt = [one for name, one in network.named_parameters() if name != "attention.score.2.bias"]
+    for network.narrow in (None, torch.bfloat16):
+        logits = network(dense, pooled)
+        found.append((logits.detach(), *torch.autograd.grad(logits.sum(), [pooled, *learnt])))
+    for exact, narrow in zip(*found, strict=True):
+        assert narrow.dtype is torch.float32
+        assert (narrow - exact).norm() <= 0.1 * exact.norm()  # a unit that bf16 switches off or on has a share, too
 
 
 def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
