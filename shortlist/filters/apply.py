@@ -49,8 +49,21 @@ def apply_filters(
         request: What else is known.
         decided: What some filters keep, bool, shape (n_candidates,), by their names.
     """
-    removed_by = np.full(len(candidates), -1, np.int64)
-    for number, declared in enumerate(filters):
-        kept = decided[declared.name] if declared.name in decided else declared.keeps(candidates, request)
-        removed_by[(removed_by < 0) & ~kept] = number
-    return Filtered(np.flatnonzero(removed_by < 0), removed_by, tuple(declared.name for declared in filters))
+    kept = {
+        declared.name: decided[declared.name] if declared.name in decided else declared.keeps(candidates, request)
+        for declared in filters
+    }
+    return filtered_by(kept, len(candidates))
+
+
+def filtered_by(kept: Mapping[str, np.ndarray], count: int) -> Filtered:
+    """Return which candidates may be shown.
+
+    Args:
+        kept: What every filter keeps, bool, shape (count,), by its name; in their order.
+        count: Number of candidates.
+    """
+    removed_by = np.full(count, -1, np.int64)
+    for number, own in enumerate(kept.values()):
+        removed_by[(removed_by < 0) & ~own] = number
+    return Filtered(np.flatnonzero(removed_by < 0), removed_by, tuple(kept))

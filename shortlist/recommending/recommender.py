@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from shortlist.contracts import Columns, ShortlistError, score_column
-from shortlist.filters.apply import Filtered, apply_filters
+from shortlist.filters.apply import Filtered, apply_filters, filtered_by
 from shortlist.filters.base import EPOCH, FilterRequest, UserHistory, microseconds
 from shortlist.ordering.base import Likeness
 from shortlist.ordering.likeness import likeness_by
@@ -204,6 +204,9 @@ class Recommender:
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         known = {*self._items, *self._ranks, *labels, SCORE, NOW}
         self._of_request = [name for name in read if name not in known]
+        sources = retriever.section.sources.values()
+        self._told = tuple(dict.fromkeys(name for source in sources for name in _context_of(source)))
+        """Columns of a request that a source reads."""
         alike_by = None if ordering.diversity is None else ordering.diversity.by
         # Not by a score, which candidates that are found do not have yet.
         self._alike_by = None if alike_by in (*labels, SCORE) else alike_by
@@ -246,8 +249,7 @@ class Recommender:
     @property
     def reads(self) -> tuple[str, ...]:
         """Columns of the request and of the user that a stage reads."""
-        of_sources = (name for source in self._retriever.section.sources.values() for name in _context_of(source))
-        return tuple(dict.fromkeys((*self._of_request, *of_sources)))
+        return tuple(dict.fromkeys((*self._of_request, *self._told)))
 
     @property
     def window(self) -> timedelta | None:
@@ -313,12 +315,12 @@ class Recommender:
         gone = np.flatnonzero(filtered.removed_by >= 0)
         left, their_ranks = rows[filtered.rows], ranks[filtered.rows]
         return FoundCandidates(
-            items=self._items[Columns.ITEM][left],
+            items=_at(self._items[Columns.ITEM], left),
             frame=lambda: self._frame(left, their_ranks, request),
             sources=tuple(sources[filtered.rows].tolist()),
             retrieved=len(rows),
             removed=Removed(
-                self._items[Columns.ITEM][rows[gone]],
+                _at(self._items[Columns.ITEM], rows[gone]),
                 tuple(filtered.names[rule] for rule in filtered.removed_by[gone]),
             ),
             fallback=tuple(asked),
@@ -357,7 +359,7 @@ class Recommender:
             ordered = order(scored[left], self._ordering, request.k, request.id)
         rows = ordered.rows if left is None else left[ordered.rows]
         return Slate(
-            items=found.items[rows],
+            items=_at(found.items, rows),
             rows=rows,
             scores=given[rows],
             values=ordered.values,
@@ -401,9 +403,8 @@ class Recommender:
         recent = np.full((1, self._retriever.section.recent_items), _NO_ITEM, np.int32)
         known = known[: recent.shape[1]]
         recent[0, : len(known)] = known
-        return Queries(
-            users, recent, pl.DataFrame([self._context_values(name, value) for name, value in request.context.items()])
-        )
+        context = [self._context_values(name, request.context[name]) for name in self._told if name in request.context]
+        return Queries(users, recent, pl.DataFrame(context))
 
     def _context_values(self, name: str, value: Any) -> pl.Series:
         return pl.Series(name, [value], self._types.get(name), strict=False)
@@ -411,9 +412,7 @@ class Recommender:
     def _filtered(self, rows: Rows, ranks: NDArray[np.int32], request: SlateRequest) -> Filtered:
         decided = {name: kept[rows] for name, kept in self._decided.items()}
         if len(decided) == len(self._filters.rules):
-            return apply_filters(
-                pl.DataFrame([pl.Series("row", rows)]), self._filters.rules, FilterRequest(request.now), decided
-            )
+            return filtered_by(decided, len(rows))
         known = FilterRequest(request.now, request.history, self._lists)
         return apply_filters(self._frame(rows, ranks, request, self._filtered_by), self._filters.rules, known, decided)
 
@@ -422,12 +421,15 @@ class Recommender:
     ) -> pl.DataFrame:
         """Return the columns of candidates; None: all that a stage reads."""
         # Column by column: a frame's own methods wait for Polars' threads, which takes longer for a few hundred rows.
-        places = pl.Series(rows.astype(np.uint32))
         moment = microseconds(request.now)
         values = {NOW: pl.Series(NOW, [moment], pl.Int64()).cast(pl.Datetime("us", "UTC"))}
         values |= {name: self._context_values(name, request.context.get(name)) for name in self._of_request}
         columns = [
-            *(column[places].alias(name) for name, column in self._items.items() if wanted is None or name in wanted),
+            *(
+                _at(column, rows).alias(name)
+                for name, column in self._items.items()
+                if wanted is None or name in wanted
+            ),
             *(one.new_from_index(0, len(rows)) for name, one in values.items() if wanted is None or name in wanted),
             *(self._rank(name, ranks) for name in self._ranks if wanted is None or name in wanted),
         ]
@@ -449,6 +451,11 @@ class Recommender:
                 yield name, items
                 if len(items) < most:
                     break
+
+
+def _at(column: pl.Series, rows: NDArray[Any]) -> pl.Series:
+    """Return some rows of a column; Polars looks through numpy's whole numbers before it takes them for rows."""
+    return column[pl.Series(rows.astype(np.uint32))]
 
 
 def _context_of(source: SourceSection) -> tuple[str, ...]:

@@ -164,7 +164,8 @@ class ScannedIndex:
     def _compared(self, query: NDArray[np.float32], places: NDArray[np.int64], most: int) -> Ranked:
         """Return the rows at some places of the file that are nearest to a query by the vectors themselves."""
         items = self._rows[places]
-        return best(items[None], (self._vectors[items] @ query)[None], most)
+        near = self._vectors.take(items, axis=0)  # in half the time of an index
+        return best(items[None], (near @ query)[None], most)
 
     def _places(self, queries: Matrix, wanted: int) -> list[NDArray[np.int64]]:
         """Return the places in the file of every query's largest sums, in any order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -53,12 +54,11 @@ def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
     names = tuple(name for name, _ in lists)
     queries = len(lists[0][1].items)
     items = np.concatenate([ranked.items for _, ranked in lists], axis=1)
-    source = np.concatenate([np.full(ranked.items.shape[1], place) for place, (_, ranked) in enumerate(lists)])
-    rank = np.concatenate([np.arange(1, ranked.items.shape[1] + 1) for _, ranked in lists])
+    source, rank, counts_for = _places(tuple(ranked.items.shape[1] for _, ranked in lists))
     line, column = np.nonzero(items >= 0)
     keys = line.astype(np.int64) << 32 | items[line, column]
     unique, place = np.unique(keys, return_inverse=True)
-    fused = np.bincount(place, 1.0 / (RANK_OFFSET + rank[column]), minlength=len(unique))
+    fused = np.bincount(place, counts_for[column], minlength=len(unique))
     ranks = np.zeros((len(unique), len(names)), np.int32)
     ranks[place, source[column]] = rank[column]
     of_line, item = unique >> 32, (unique & 0xFFFFFFFF).astype(np.int32)
@@ -75,3 +75,14 @@ def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
     )
     found.items[at], found.scores[at], found.ranks[at] = item[kept], fused[kept], ranks[kept]
     return found
+
+
+@lru_cache(maxsize=16)
+def _places(widths: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Return, of lists side by side, every place's source and rank, and what an item there counts; requests are alike.
+
+    >>> _places((2, 1))[:2]
+    (array([0, 0, 1]), array([1, 2, 1]))
+    """
+    rank = np.concatenate([np.arange(1, width + 1) for width in widths])
+    return np.repeat(np.arange(len(widths)), widths), rank, 1.0 / (RANK_OFFSET + rank)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from shortlist.filters.base import UserHistory, microseconds
@@ -32,14 +32,52 @@ _USERS_AT_ONCE: Final = 1_000
 """Users that are looked through while a request may wait for its user's items."""
 
 
-@dataclass(slots=True)
 class _Shown:
-    """An item that a user was shown."""
+    """What a user was shown, column by column, in the order in which it was told: a request reads all of it."""
 
-    item: Any
-    time: int
-    """Microseconds since 1970-01-01 UTC: a column of them is made for every request of the user."""
-    positive: bool = False
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.times = array("q")
+        """Microseconds since 1970-01-01 UTC."""
+        self.positive = bytearray()
+        self.forgotten = 0
+        """Items that were here before those that are."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, items: Sequence[Any], time: int, positive: Sequence[bool]) -> int:
+        """Add items; return the number of the first one, which it keeps."""
+        first = self.forgotten + len(self)
+        self.items += items
+        self.times.extend([time] * len(items))
+        self.positive += bytes(positive)
+        self.forget(len(self) - MOST_ITEMS)
+        return first
+
+    def forget(self, count: int) -> None:
+        """Forget the first items."""
+        if count > 0:
+            del self.items[:count], self.times[:count], self.positive[:count]
+            self.forgotten += count
+
+    def tell(self, number: int, positive: bool) -> None:
+        """Take an item's outcome."""
+        if number >= self.forgotten:
+            self.positive[number - self.forgotten] = positive
+
+    def older_than(self, time: int) -> int:
+        """Return how many of the first items are older than a moment."""
+        return next((count for count, own in enumerate(self.times) if own >= time), len(self))
+
+
+class _Answer(NamedTuple):
+    """Items that a request was answered with."""
+
+    shown: _Shown
+    first: int
+    """Number of the first one."""
+    size: int
 
 
 class UserItems(Refresher):
@@ -68,8 +106,8 @@ class UserItems(Refresher):
         self._schemas = prediction_schema(data), outcome_schema(logged_item_type(data))
         self._user = logged_name(data.user)
         self._most = most
-        self._users: OrderedDict[Any, deque[_Shown]] = OrderedDict()
-        self._requests: OrderedDict[str, list[_Shown]] = OrderedDict()
+        self._users: OrderedDict[Any, _Shown] = OrderedDict()
+        self._requests: OrderedDict[str, _Answer] = OrderedDict()
         """Answers whose outcomes may come."""
         self._answered = 0
         self._early: OrderedDict[str, dict[int, bool]] = OrderedDict()
@@ -87,15 +125,20 @@ class UserItems(Refresher):
     def history(self, user: int | str | None) -> UserHistory | None:
         """Return what a user was shown, oldest first; None for one who was shown nothing, or whom nobody names."""
         with self._lock:
-            shown = list(self._users.get(user, ())) if user is not None else []
-        if not shown:
-            return None
-        shown.sort(key=attrgetter("time"))
-        return UserHistory(
-            pl.Series("item", [one.item for one in shown], self._item_type),
-            pl.Series("time", [one.time for one in shown], pl.Int64()).cast(pl.Datetime("us", "UTC")),
-            pl.Series("positive", [one.positive for one in shown], pl.Boolean()),
+            shown = self._users.get(user) if user is not None else None
+            if not shown:
+                return None
+            items, times = shown.items.copy(), np.array(shown.times, np.int64)
+            positive = np.array(shown.positive, np.bool_)
+        known = UserHistory(
+            pl.Series("item", items, self._item_type),
+            pl.Series("time", times).cast(pl.Datetime("us", "UTC")),
+            pl.Series("positive", positive),
         )
+        if (times[1:] >= times[:-1]).all():
+            return known
+        order = np.argsort(times, kind="stable")
+        return UserHistory(known.items[order], known.times[order], known.positive[order])
 
     def show(self, request_id: str, user: int | str | None, items: list[Any], moment: datetime) -> None:
         """Remember what a user is shown; an answer that is known already is not counted again."""
@@ -106,16 +149,15 @@ class UserItems(Refresher):
                 return
             early = self._early.pop(request_id, {})
             at = microseconds(moment)
-            new = [_Shown(item, at, early.get(row, False)) for row, item in enumerate(items)]
-            self._requests[request_id] = new
-            shown = self._users.setdefault(user, deque(maxlen=MOST_ITEMS))
+            shown = self._users.setdefault(user, _Shown())
             before = len(shown)
-            shown.extend(new)
+            first = shown.add(items, at, [early.get(row, False) for row in range(len(items))])
+            self._requests[request_id] = _Answer(shown, first, len(items))
             self._users.move_to_end(user)
             self.items += len(shown) - before
-            self._answered += len(new)
+            self._answered += len(items)
             while len(self._requests) > MOST_REQUESTS or self._answered > self._most:
-                self._answered -= len(self._requests.popitem(last=False)[1])
+                self._answered -= self._requests.popitem(last=False)[1].size
             while self.items > self._most:
                 self.items -= len(self._users.popitem(last=False)[1])
                 self.forgotten += 1
@@ -142,10 +184,12 @@ class UserItems(Refresher):
             with self._lock:
                 for user in users[first : first + _USERS_AT_ONCE]:
                     shown = self._users.get(user)
-                    while shown and shown[0].time < first_kept:
-                        shown.popleft()
-                        self.items -= 1
-                    if shown is not None and not shown:
+                    if shown is None:
+                        continue
+                    old = shown.older_than(first_kept)
+                    shown.forget(old)
+                    self.items -= old
+                    if not shown:
                         del self._users[user]
 
     def _new(self, folder: Path, oldest: datetime) -> Iterator[Path]:
@@ -161,11 +205,11 @@ class UserItems(Refresher):
             for name, row, label in outcomes.iter_rows():
                 if row is None:
                     continue
-                shown = self._requests.get(name)
-                if shown is None:
+                answer = self._requests.get(name)
+                if answer is None:
                     self._early.setdefault(name, {})[row] = bool(label)
-                elif 0 <= row < len(shown):
-                    shown[row].positive = bool(label)
+                elif 0 <= row < answer.size:
+                    answer.shown.tell(answer.first + row, bool(label))
             while len(self._early) > MOST_REQUESTS:
                 self._early.popitem(last=False)
 
