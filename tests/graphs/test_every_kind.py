@@ -1,9 +1,13 @@
-"""Every kind of model goes through the compiled graph to a real Triton and every gate, and so does its successor."""
+"""Every kind of model goes through the compiled graph and every gate, and so does its successor, and is rolled out.
+
+The graph asks a real Triton; the rollouts go through Envoy, servers and Tritons to all users.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +16,22 @@ import pytest
 import yaml
 
 from models.registry import KINDS, kind_of
+from shortlist.contracts import Files
+from shortlist.deployment.local_deployer import LocalDeployer
+from shortlist.evaluation.blessing import bless, read_blessing, write_blessing
+from shortlist.evaluation.records import Measures
+from shortlist.rollout.local.lifecycle import stop_stack
+from shortlist.rollout.phases import Phase
+from shortlist.rollout.verdict import EVIDENCE, Verdict
 from shortlist.runs.submit import run_locally
+from shortlist.serving.processes.orphan_processes import orphan_processes
 from shortlist.spec.load import parse_spec
+from shortlist.spec.serving import Serving
+from shortlist.spec.spec import Spec
+from shortlist.storage.artefacts import read_json
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
+from shortlist.training.training import RunContext
 
 pytestmark = pytest.mark.timeout(3_600)  # two runs of nine models, each on a real Triton
 
@@ -45,11 +61,31 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 CANDIDATES = [name for name, section in MODELS.items() if section.get("role") != "baseline"]
 MODES = {name: MODELS[name]["retrain"] for name in CANDIDATES if "retrain" in MODELS[name]}
+# Long enough to prove that the servers answer; how fast, on a machine that is busy, is no property of a kind.
+INFRA = {"seconds": 0.5, "max_p50_ms": 5_000, "max_p99_ms": 10_000, "max_cold_start_seconds": 600}
+SERVING = {
+    "batching": {"threads": 1},
+    "log": {"flush_seconds": 0.3},
+    "overload": {"max_wait_ms": 60_000, "max_waiting": 10_000},
+    "traffic": {"kind": "replay", "rate": 75, "days": 2, "outcome_delay_seconds": 0.1},
+    "canary": {
+        "steps": [50, 100], "interval_seconds": 1, "min_requests": 25, "min_users": 25, "deadline_seconds": 240,
+        "drain_seconds": 0,
+        # Models of few rows differ in what users like. Who would be rolled back for that is tested with the rollouts.
+        "kpi": {"max_drop": 0.5, "scale": 0.1, "alpha": 1e-4},
+        "guardrails": {
+            "latency_floor_ms": 2_000, "max_p99_ms": 2_000,  # far from what a busy machine does to good models
+            "max_score_shift": 5.0,  # every champion is of another kind, and spreads its scores otherwise
+        },
+    },
+}  # fmt: skip
+"""Rollouts of a few seconds that ask every question of a canary."""
 
 
 class Runs(NamedTuple):
     """Two runs of one spec, the second a day later."""
 
+    spec: Spec
     folder: Path
     summaries: tuple[dict[str, Any], dict[str, Any]]
 
@@ -65,7 +101,7 @@ def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     spec["gates"] |= {
         "min_auc": 0.5, "max_log_loss": 2, "min_gain_over_baseline": 0, "min_gauc_gain": None, "metric": "auc",
         "max_calibration_error": 0.5, "max_rate_error": 1, "max_auc_drop": 0.1, "max_slice_auc_drop": 0.5,
-        "parity_rows": 500, "confidence": 0.6,
+        "parity_rows": 500, "confidence": 0.6, "infra": INFRA,
         "custom": {
             "labels": {"min_auc": 0.5, "min_gain_over_baseline": -0.1, "max_auc_drop": 0.2, "max_rate_error": 1}
         },
@@ -74,7 +110,7 @@ def runs(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     for day in (12, 13):
         assert run_locally(parse_spec(text), None, folder, until=datetime(2026, 1, day, tzinfo=UTC)) == 0
         found.append(json.loads((folder / "latest/summary.json").read_text()))
-    return Runs(folder, (found[0], found[1]))
+    return Runs(parse_spec(text), folder, (found[0], found[1]))
 
 
 def test_every_kind_and_every_way_to_go_on_is_tried() -> None:
@@ -113,3 +149,45 @@ def test_each_goes_on_from_the_earlier_one_as_declared(runs: Runs, name: str, mo
     second, first = tracker.passed_runs(name, MODELS[name]["kind"])
     assert second.tags["continued_from.run"] == first.run_id
     assert mode in (runs.folder / "latest/report.html").read_text().split(f"beginning of {name}")[1][:80]
+
+
+class Live(NamedTuple):
+    """The stack, and a version of every candidate."""
+
+    deployer: LocalDeployer
+    versions: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def live(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Bless every candidate of the second run, as would be done if it were the only one; serve the first champion."""
+    spec, folder = runs.spec, tmp_path_factory.mktemp("every-kind-blessings")
+    origin = RunContext(name=spec.name, stores=str(runs.folder / "stores"), input_digest="", code="")
+    versions, verdict = {}, origin.tracker.registry.blessing_of(2)
+    for report in read_blessing(verdict).gates:
+        assert report.passed
+        own = folder / report.model / Files.BLESSING
+        own.parent.mkdir()
+        write_blessing(own, bless([report], [Measures(model=report.model, role="candidate")]))
+        run = origin.tracker.passed_runs(report.model, MODELS[report.model]["kind"])[0].run_id
+        origin.tracker.log_blessing(run, own)
+        versions[report.model] = origin.tracker.registry.register(run, {"blessed": "true"})
+    deployer = LocalDeployer(origin, Serving.model_validate(SERVING), spec.gates, spec.runtime, spec.data.labels)
+    try:
+        deployer.serve()
+        yield Live(deployer, versions)
+    finally:
+        stop_stack(deployer.paths)
+        assert orphan_processes(deployer.paths.programs) == {}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_each_is_rolled_out_to_all_users(live: Live, name: str) -> None:
+    record = live.deployer.canary(live.versions[name])
+    assert record.state.phase is Phase.PROMOTED, record.state.reason
+    evidence = Verdict.model_validate(read_json(live.deployer.rollouts.folder_of(record.id) / EVIDENCE))
+    assert (evidence.verdict, evidence.candidate) == ("promoted", live.versions[name])
+    assert [(step.weight, step.decision) for step in evidence.steps] == [(50, "proceed"), (100, "promote")]
+    assert all(step.failed == 0 and step.requests >= 25 for step in evidence.steps)
+    requests = evidence.requests
+    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
