@@ -14,21 +14,21 @@ from models.sequence.network import Block, Encoder
 from shortlist.retrieval.sources.sequence import EVENTS, LENGTHS, STATE
 from shortlist.serving.export.graph_builder import OPSET, GraphBuilder, save
 
-_NOWHERE = np.float32(-1e9)
+_NOWHERE = -1e9
 
 
 def export(encoder: Encoder, path: Path) -> None:
-    """Write a graph from events (B, L, D), FP32, and their lengths (B,), INT64, to states (B, D)."""
+    """Write a graph from events (B, L, D) and their lengths (B,), INT64, to states (B, D); floats are the encoder's."""
     from onnx import TensorProto, helper
 
     graph = _EncoderGraph(encoder)
     state = graph.nodes.add_named("Identity", graph.state(), STATE)
-    width = encoder.after.normalized_shape[0]
+    width, floats = encoder.after.normalized_shape[0], helper.np_dtype_to_tensor_dtype(np.dtype(graph.dtype))
     inputs = [
-        helper.make_tensor_value_info(EVENTS, TensorProto.FLOAT, ["sessions", "longest", width]),
+        helper.make_tensor_value_info(EVENTS, floats, ["sessions", "longest", width]),
         helper.make_tensor_value_info(LENGTHS, TensorProto.INT64, ["sessions"]),
     ]
-    output = helper.make_tensor_value_info(state, TensorProto.FLOAT, ["sessions", width])
+    output = helper.make_tensor_value_info(state, floats, ["sessions", width])
     assert OPSET >= 17  # LayerNormalization
     save(graph.nodes.model(inputs, [output]), path)
 
@@ -40,6 +40,7 @@ class _EncoderGraph:
         self.nodes = GraphBuilder()
         self._add = self.nodes.add
         self._encoder = encoder.eval()
+        self.dtype = _array(encoder.after.weight).dtype.type
 
     def state(self) -> str:
         """Return the states, shape (B, D)."""
@@ -60,7 +61,7 @@ class _EncoderGraph:
             for part, tensor in ((block.queries, asking), (block.keys, normed), (block.values, normed))
         )
         width = block.queries.out_features // len(block.distances_HL)
-        scaled = self._add("Mul", queries, np.float32(width**-0.5).reshape(1))
+        scaled = self._add("Mul", queries, np.array([width**-0.5], self.dtype))
         scores = self._add("MatMul", scaled, self._add("Transpose", keys, perm=[0, 1, 3, 2]))
         seen = self._add("Add", self._add("Add", scores, self._distances(block, newest)), self._mask(newest))
         attended = self._add("MatMul", self._add("Softmax", seen, axis=-1), values)
@@ -90,7 +91,7 @@ class _EncoderGraph:
         seen = self._add("Unsqueeze", there, np.array([1, 2]))
         if not newest:
             seen = self._add("And", seen, self._add("GreaterOrEqual", self._apart(newest), np.array(0)))
-        return self._add("Where", seen, np.zeros(1, np.float32), np.array([_NOWHERE]))
+        return self._add("Where", seen, np.zeros(1, self.dtype), np.array([_NOWHERE], self.dtype))
 
     def _first(self, tensor: str) -> str:
         return self._add("Slice", tensor, np.array([0]), np.array([1]), np.array([1]))

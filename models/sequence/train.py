@@ -90,10 +90,23 @@ def train(section: SequenceSource, given: FitData) -> LearntSequences:
         DataError: No user has two positive rows.
     """
     users_P, items_P = _positives(section, given)
-    sessions = Sessions.of(users_P, items_P, section.last)
-    if not len(sessions.ends):
+    if not len(Sessions.of(users_P, items_P, section.last).ends):
         raise DataError("no user has two positive rows, so nothing follows anything; declare a longer window")
-    trainer = Trainer(section, given.catalogue.items, np.bincount(items_P, minlength=given.catalogue.size), given.seed)
+    return learn(section, given.catalogue.items, users_P, items_P, given.seed)
+
+
+def learn(section: SequenceSource, items: pl.DataFrame, users_P: Items, items_P: Items, seed: int) -> LearntSequences:
+    """Return the encoder and the vectors of all items after training on events.
+
+    Args:
+        section: Settings.
+        items: One row per item.
+        users_P: Number of each event's user, sorted; events of a user in order of time. A user has two or more.
+        items_P: Row of each event's item.
+        seed: Of whatever is drawn.
+    """
+    sessions = Sessions.of(users_P, items_P, section.last)
+    trainer = Trainer(section, items, np.bincount(items_P, minlength=items.height), seed)
     history: list[dict[str, Any]] = []
     with progress("sequence", section.epochs * len(sessions.ends)) as advance:
         for epoch in range(section.epochs):

@@ -81,7 +81,8 @@ class TextModel:
         shape = np.shape(found)
         if len(shape) != 2 or shape[0] != len(texts) or not 1 <= shape[1] <= _WIDEST or found.dtype.kind != "f":
             raise DataError(
-                f"{self.path}: answers {found.dtype} of shape {shape} for {len(texts)} texts; wanted (rows, width)"
+                f"{self.path}: answers {found.dtype} of shape {shape} for {len(texts)} texts from"
+                f" '{keys.name}' {keys[0]} on; wanted a vector of floats for each text, shape ({len(texts)}, width)"
             )
         if len(broken := np.flatnonzero(~np.isfinite(found).all(axis=1))):
             raise DataError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from shortlist.features.columns import DeclaredColumns
 from shortlist.features.graph import Graph
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import KeyedView, Total
+from shortlist.features.learning import LearningLog
 from shortlist.features.moments import Moments
 from shortlist.features.open_events import OpenList
 from shortlist.features.slates import SlateValue
@@ -43,6 +45,8 @@ class Fitted:
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
     """By column."""
+    learnt: Mapping[str, Any] = field(default_factory=dict)
+    """What `FeatureKind.learnt` returned, by the name of the operation's first output."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class FeatureKind(Feature):
 
     single_precision: ClassVar[bool] = False
     """Whether the nodes of a dense feature give FP32 instead of FP64."""
+    learns: ClassVar[bool] = False
+    """Whether a fit trains something for it; see `learn`."""
 
     # What has to be known: columns, statistics of the days before, side tables.
 
@@ -141,6 +147,18 @@ class FeatureKind(Feature):
     def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
         """Return the list of events that is put together when rows are looked up; None where there is none."""
         return None
+
+    def learn(self, given: LearningLog, folder: Path) -> None:
+        """Write what a kind with `learns` trains on the log, beyond what is counted, into an empty folder.
+
+        Raises:
+            DataError: There is nothing to learn from.
+        """
+        raise NotImplementedError
+
+    def learnt(self, folder: Path) -> Any:
+        """Return what `learn` wrote."""
+        raise NotImplementedError
 
     def slate_value(self, declared: DeclaredColumns, features: Sequence[FeatureKind]) -> SlateValue | None:
         """Return the number that it compares among the rows of a request; None: it compares none.

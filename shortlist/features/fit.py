@@ -30,7 +30,7 @@ from shortlist.storage.tables import QUARANTINED_BY_DAY, DayTable
 from shortlist.tracking.steps import note
 
 
-def fit(
+def fit(  # noqa: PLR0913 - the sections and folders of one step
     data: Data,
     features: Features,
     gates: Gates | None,
@@ -39,6 +39,8 @@ def fit(
     out: Path,
     previous: Path | None = None,
     corrected: DayRange | None = None,
+    *,
+    learning: bool = True,
 ) -> None:
     """Write the fitted features of a log.
 
@@ -48,11 +50,13 @@ def fit(
         gates: Names the columns by which scores will be sliced.
         runtime: Engine and memory.
         log: Folder of the valid log.
-        out: Folder to write: `features.json`, `statistics/`, `vocabularies/`, `views/`.
+        out: Folder to write: `features.json`, `statistics/`, `vocabularies/`, `views/`, and `learnt/` where a
+            kind trains something.
         previous: An earlier result for the same declaration. Only days that it has not counted are counted; the
             result is the same as without it.
         corrected: Days that `previous` has counted and whose rows may have changed since: those that did are counted
             again, and ids are given anew.
+        learning: Whether kinds of features train what they need; not where a model's own preprocessing has it.
 
     Raises:
         PlanError: The declared features cannot be made from the declared columns.
@@ -73,7 +77,7 @@ def fit(
         records = dict(sorted({**earlier.records, **counted}.items()))
         widths = widths_on(table.by_day, planned.read, table, planned.declared)
         ids_of = earlier.folder if corrected is None else None
-        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], ids_of)
+        save_fit(DeclaredSections(data, features, gates), fitting, sizes, records, [widths], ids_of, learning=learning)
 
 
 def save_fit(
@@ -83,6 +87,8 @@ def save_fit(
     records: Mapping[date, DayRecord],
     widths: Iterable[Mapping[str, Iterable[int]]],
     previous: Path | None,
+    *,
+    learning: bool = True,
 ) -> None:
     """Write everything that follows from the statistics of all days, which lie in the fit's folder.
 
@@ -93,6 +99,7 @@ def save_fit(
         records: Of all days, in time order.
         widths: What `widths_on` gave, for days that together are the log's.
         previous: The earlier fit, whose ids stay.
+        learning: Whether kinds of features train what they need.
 
     Raises:
         MisfitError: An id of the earlier fit would change.
@@ -102,6 +109,8 @@ def save_fit(
     split = split_days(days, declared.data.split)
     check_sum_range(_largest(records.values()), planned.declared)
     fitting.write_vocabularies(split.fitted_on, previous)
+    if learning:
+        fitting.write_learnt(split, {day: record.digest for day, record in records.items()}, previous)
     fitting.write_index({**sizes, **fitting.write_means(), **fitting.write_keyed(days)}, days)
     shutil.rmtree(fitting.scratch, ignore_errors=True)
     moments = _moments(planned, [records[day] for day in split.fitted_on])

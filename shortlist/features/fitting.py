@@ -14,10 +14,12 @@ from shortlist.features.counted_days import STATISTICS
 from shortlist.features.counting import DayRecord, LogCounter
 from shortlist.features.integer_count import is_large
 from shortlist.features.keyed import KeyedView
+from shortlist.features.learning import LEARNT, LearningLog
 from shortlist.features.lookup import ViewFile
 from shortlist.features.parallel_map import parallel_map, workers
 from shortlist.features.plan import Plan, View
 from shortlist.features.ranges import write_frames
+from shortlist.features.split import SplitDays
 from shortlist.features.static_view_plan import StaticView
 from shortlist.features.static_views import static_valid_from, write_static
 from shortlist.features.user_histories import UserHistories
@@ -108,6 +110,24 @@ class Fitting:
         file = Path("vocabularies") / f"{name}.parquet"
         write_vocabulary(self.out / file, built, previous / file if previous is not None else None)
         return name
+
+    def write_learnt(self, split: SplitDays, digests: Mapping[date, str], previous: Path | None) -> None:
+        """Write what kinds train on the log.
+
+        Args:
+            split: Of the log's days.
+            digests: Of the rows of every day.
+            previous: An earlier fit, of which what is the same is kept.
+        """
+        for feature in self.plan.features:
+            if feature.learns:
+                part = Path(LEARNT) / feature.outputs[0]
+                earlier = None if previous is None else previous / part
+                given = LearningLog(
+                    self.log, self.plan.declared, self.plan.tiles.delay, split, digests, self.runtime.seed, earlier
+                )
+                (self.out / part).mkdir(parents=True)
+                feature.learn(given, self.out / part)
 
     def write_keyed(self, days: Sequence[date]) -> dict[str, ViewSize]:
         """Write the point-in-time views; return their sizes by name."""

@@ -97,6 +97,16 @@ class Graph(ABC):
         """
 
     @abstractmethod
+    def listed_by_run(self, place: str, values: int | None) -> tuple[str, str]:
+        """Return what `listed` does, once per run of rows that have the same list, and the number of each row's run.
+
+        The rows of a request follow each other: what follows from the user's list is computed once.
+
+        Returns:
+            Codes, shape (runs, longest), and numbers of runs, INT64, shape (rows,).
+        """
+
+    @abstractmethod
     def vector(self, place: str, width: int) -> str:
         """Return a vector column as FP32, shape (rows, width); zeros for null."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from shortlist.contracts import Files
 from shortlist.features.feature_kind import FeatureKind, Fitted
+from shortlist.features.learning import LEARNT
 from shortlist.features.moments import Moments
 from shortlist.features.plan import Plan, plan
 from shortlist.features.vocabulary import ValueIds
@@ -29,6 +30,8 @@ class Preprocessing:
     """Width of every vector column that is read."""
     vocabularies: Mapping[str, ValueIds]
     """By column."""
+    learnt: Mapping[str, Any] = field(default_factory=dict)
+    """What kinds trained, by the name of the operation's first output."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -49,6 +52,11 @@ class Preprocessing:
             moments={name: Moments(**values) for name, values in saved["moments"].items()},
             widths=saved["widths"],
             vocabularies={name: ValueIds(folder / "vocabularies" / f"{name}.parquet") for name in columns},
+            learnt={
+                feature.outputs[0]: feature.learnt(folder / LEARNT / feature.outputs[0])
+                for feature in planned.features
+                if feature.learns
+            },
         )
 
     def columns(self) -> list[dict[str, Any]]:
@@ -77,4 +85,4 @@ class Preprocessing:
     @property
     def fitted(self) -> Fitted:
         """What a kind of feature is told of it."""
-        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies)
+        return Fitted(self.plan.declared, self.moments, self.widths, self.vocabularies, self.learnt)

@@ -88,7 +88,7 @@ def _score(
         counted = fitted
         if features != declared.features:  # the spec moved on: count what the champion reads
             counted = Path(scratch) / "fitted"
-            fit(declared.data, features, declared.gates, runtime, log, counted)
+            fit(declared.data, features, declared.gates, runtime, log, counted, learning=False)
         table = build_table(
             declared.data, features, declared.gates, runtime, log, counted, Path(scratch) / "table",
             preprocessing=own, only=frozenset((*days.validation, *days.test)),

@@ -12,6 +12,7 @@ from models.heads import add_labels
 from models.record import TrainedModel, read_record
 from models.registry import kind_of
 from shortlist.contracts import Files
+from shortlist.features.learning import LEARNT
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.serving.export.calibration import Calibration
 from shortlist.serving.export.graph import FeatureGraph
@@ -96,6 +97,7 @@ def pack(model: Path, fitted: Path) -> None:
     inside = model / Files.PREPROCESSING
     inside.mkdir()
     shutil.copyfile(fitted / Files.FEATURES, inside / Files.FEATURES)
-    if (fitted / "vocabularies").is_dir():
-        shutil.copytree(fitted / "vocabularies", inside / "vocabularies")
+    for part in ("vocabularies", LEARNT):
+        if (fitted / part).is_dir():
+            shutil.copytree(fitted / part, inside / part)
     write_manifest(model)

@@ -14,7 +14,8 @@ from shortlist.spec.load import parse_spec
 
 VECTORS = ["text_vector", "image_vector"]
 NETWORK = {
-    "kind": "din", "features": ["*_log", "*_rate", "surface_id", "device_id", "*_vector", "past_seconds_ago"],
+    "kind": "din", "features": ["*_log", "*_rate", "surface_id", "device_id", "*_vector", "past_seconds_ago",
+                 "next_score"],
     "history": "past", "target": "item_id_id", "labels": ["like"], "refit": True,
     "vectors": {"of": [f"{one}_vector" for one in VECTORS]},
     "embedding_dim": 8, "epochs": 2, "batch_size": 512, "learning_rate": 0.003, "embedding_learning_rate": 0.03,
@@ -43,7 +44,9 @@ def run(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
         one | {"min_rows": 150} if one.get("each") == "tags" and one["kind"] == "vocabulary" else one
         for one in spec["features"]["columns"]
     ]
-    spec["features"]["columns"] += [past, {"kind": "vector", "each": VECTORS}]
+    score = {"kind": "sequence_score", "of": "item_id", "key": "user_id", "last": 5, "live": True, "counts": "rows",
+             "name": "next_score", "refit_days": 3, "embedding_dim": 8, "epochs": 2}  # fmt: skip
+    spec["features"]["columns"] += [past, score, {"kind": "vector", "each": VECTORS}]
     spec["models"] = {"din": NETWORK, "logistic": spec["models"]["logistic"]}
     follow = {"kind": "sequence", "embedding_dim": 8, "last": 5, "epochs": 1, "item_vectors": {"of": VECTORS}}
     spec["retrieval"] = {

@@ -14,6 +14,7 @@ from shortlist.features.kinds.hash import Hash
 from shortlist.features.kinds.lag import Lag
 from shortlist.features.kinds.numeric import Numeric
 from shortlist.features.kinds.sequence import Sequence
+from shortlist.features.kinds.sequence_score import SequenceScore
 from shortlist.features.kinds.similarity import Similarity
 from shortlist.features.kinds.slate import Slate
 from shortlist.features.kinds.target import Target
@@ -41,6 +42,7 @@ FEATURE_KINDS: Final = Registry[type[FeatureKind]](
         "similarity": Similarity,
         "slate": Slate,
         "sequence": Sequence,
+        "sequence_score": SequenceScore,
         "training_only": TrainingOnly,
     },
 )

@@ -30,7 +30,8 @@ SECONDS_AGO: Final = "seconds_ago"
 _MICROSECONDS: Final = 1_000_000.0
 
 
-def _one(key: object) -> object:
+def one_key(key: object) -> object:
+    """Return the column of a key that names one."""
     return key[0] if isinstance(key, list | tuple) and len(key) == 1 else key
 
 
@@ -45,7 +46,7 @@ class Sequence(FeatureKind):
     """Last events of a key, in order; a log with a clock."""
     of: str
     """Column of the log whose values are listed, usually the item."""
-    key: Annotated[str, BeforeValidator(_one)]
+    key: Annotated[str, BeforeValidator(one_key)]
     """Column of the log whose events they are: the user, or a session."""
     last: int = Field(default=50, ge=1, le=1_000)
     """Most events; older ones are left out, however long a session is."""
@@ -216,27 +217,27 @@ class Sequence(FeatureKind):
         for number, output in enumerate(self.outputs):
             column = self._encoded(number, fitted.declared)
             if column is not None:
-                values = rows[self._place(fitted.declared, self._feature(number, fitted.declared))]
+                values = rows[self.place(fitted.declared, self._feature(number, fitted.declared))]
                 yield map_values(values, fitted.vocabularies[column].ids).alias(output)
             elif self.beside[number - 1] == SECONDS_AGO:
                 yield as_series(output, self._seconds_ago(rows, fitted.declared))
             else:
-                values = rows[self._place(fitted.declared, self._feature(number, fitted.declared))]
+                values = rows[self.place(fitted.declared, self._feature(number, fitted.declared))]
                 yield as_series(output, matrix(values, self.last))
 
     def list_nodes(self, graph: Graph, fitted: Fitted, output: int) -> tuple[str, str]:
         """Compile the ids."""
         column = self._encoded(output, fitted.declared)
         assert column is not None
-        codes = graph.listed(self._place(fitted.declared, self._feature(output, fitted.declared)), self.last)
+        codes = graph.listed(self.place(fitted.declared, self._feature(output, fitted.declared)), self.last)
         there = graph.add("Not", graph.add("Equal", codes, np.array([NO_CODE])))
         return encoded(graph, codes, column, fitted), there
 
     def vector_nodes(self, graph: Graph, fitted: Fitted, output: int) -> str:
         """Compile the numbers."""
         if self.beside[output - 1] != SECONDS_AGO:
-            return graph.vector(self._place(fitted.declared, self._feature(output, fitted.declared)), self.last)
-        times = graph.listed(self._place(fitted.declared, NEWEST_TIMES), self.last)
+            return graph.vector(self.place(fitted.declared, self._feature(output, fitted.declared)), self.last)
+        times = graph.listed(self.place(fitted.declared, NEWEST_TIMES), self.last)
         wide = self._widened(graph, times)
         there = graph.add("Not", graph.add("Equal", wide, np.array([NO_CODE])))
         now = graph.turned(graph.numbers([Columns.TIME]))
@@ -255,7 +256,7 @@ class Sequence(FeatureKind):
         )
 
     def _seconds_ago(self, rows: pl.DataFrame, declared: DeclaredColumns) -> Matrix:
-        times = rows[self._place(declared, NEWEST_TIMES)]
+        times = rows[self.place(declared, NEWEST_TIMES)]
         lengths = times.list.len().fill_null(0).to_numpy()
         now = np.repeat(rows[Columns.TIME].dt.epoch("us").to_numpy().astype(np.float64), lengths)
         then = times.explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.float64)
@@ -294,7 +295,8 @@ class Sequence(FeatureKind):
         newest = Newest(in_log(self.of), self.last, numbers, self.counts == "positives")
         return KeyedView(declared.key((self.key,)), newest=newest)
 
-    def _place(self, declared: DeclaredColumns, name: str) -> str:
+    def place(self, declared: DeclaredColumns, name: str) -> str:
+        """Return the name under which looked-up rows hold a list or a vector of the events."""
         wanted = self.joined_list(declared)
         return view_column(self._view(declared), name) if wanted is None else wanted.place(name)
 

@@ -109,6 +109,10 @@ class Inputs(Graph):
         self._runs.append(runs)
         return tensor
 
+    def listed_by_run(self, place: str, values: int | None) -> tuple[str, str]:
+        """Return lists as `listed` does, once per run of equal ones, and the number of each row's run."""
+        return self._first_of_runs(self.listed(place, values))
+
     @contextmanager
     def by_run(self) -> Iterator[list[str]]:
         """While the block runs, read lists once per run of rows that have the same one.

@@ -25,7 +25,9 @@ from shortlist.storage.objects import CACHE_VARIABLE
 WORDS = ["red", "shoe", "book"]
 
 
-def word_counts(path: Path, nodes: list[Any] | None = None, inputs: list[Any] | None = None, width: Any = 3) -> Path:
+def word_counts(
+    path: Path, nodes: list[Any] | None = None, inputs: list[Any] | None = None, width: Any = 3, *, shaped: bool = True
+) -> Path:
     """Write a model that counts three words in a text, split at spaces."""
     given = inputs or [helper.make_tensor_value_info("text", TensorProto.STRING, [None])]
     counts = [
@@ -35,7 +37,7 @@ def word_counts(path: Path, nodes: list[Any] | None = None, inputs: list[Any] | 
             max_skip_count=0, ngram_counts=[0], ngram_indexes=[0, 1, 2], pool_strings=WORDS,
         ),
     ]  # fmt: skip
-    answers = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [None, width])]
+    answers = [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [None, width] if shaped else None)]
     graph = helper.make_graph(nodes or counts, "words", given, answers)
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
     return path
@@ -120,6 +122,38 @@ def test_vectors_of_changing_width_are_refused(items: Path, tmp_path: Path) -> N
     more.write_parquet(items)
     with pytest.raises(DataError, match=r"square\.onnx: vectors of [12] and of [12] numbers; wanted one length"):
         write_text_vectors(items, "item", "title", model, tmp_path / "out", batch_rows=2)
+
+
+@pytest.mark.parametrize(
+    ("last", "shape"),
+    [
+        (helper.make_node("ReduceSum", ["counts", "first"], ["vectors"]), r"float32 of shape \(1, 3\)"),
+        (helper.make_node("Concat", ["counts", "counts"], ["vectors"], axis=0), r"float32 of shape \(4, 3\)"),
+        (helper.make_node("Unsqueeze", ["counts", "first"], ["vectors"]), r"float32 of shape \(1, 2, 3\)"),
+        (helper.make_node("ReduceSum", ["counts", "second"], ["vectors"], keepdims=0), r"float32 of shape \(2,\)"),
+        (helper.make_node("Slice", ["counts", "first", "first", "second"], ["vectors"]), r"float32 of shape \(2, 0\)"),
+    ],
+    ids=["fewer rows", "more rows", "a dimension more", "a dimension less", "no width"],
+)
+def test_an_answer_that_is_not_one_vector_for_each_text_is_refused(
+    items: Path, tmp_path: Path, last: Any, shape: str
+) -> None:
+    constants = [
+        helper.make_node("Constant", [], [name], value=helper.make_tensor(name, TensorProto.INT64, [1], [number]))
+        for number, name in enumerate(("first", "second"))
+    ]
+    counts = [
+        helper.make_node("StringSplit", ["text"], ["words", "numbers"], delimiter=" "),
+        helper.make_node(
+            "TfIdfVectorizer", ["words"], ["counts"], mode="TF", min_gram_length=1, max_gram_length=1,
+            max_skip_count=0, ngram_counts=[0], ngram_indexes=[0, 1, 2], pool_strings=WORDS,
+        ),
+    ]  # fmt: skip
+    model = word_counts(tmp_path / "shape.onnx", [*constants, *counts, last], shaped=False)
+    message = rf"shape\.onnx: answers {shape} for 2 texts from 'item' \d on; wanted a vector of floats for each text"
+    with pytest.raises(DataError, match=rf"{message}, shape \(2, width\)"):
+        write_text_vectors(items, "item", "title", model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_reads_no_texts_is_refused(items: Path, tmp_path: Path) -> None:

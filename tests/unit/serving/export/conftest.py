@@ -117,10 +117,12 @@ FEATURES: list[dict[str, Any]] = [
     {"kind": "cross", "columns": ["number", "page"], "name": "number_x_page", "buckets": 50},
     {"kind": "cross", "columns": ["city", "number", "made"], "name": "city_x_number_x_made", "buckets": 50},
     {"kind": "sequence", "of": "number", "key": "user_id", "last": 6, "name": "user_numbers", "min_rows": 3},
+    {"kind": "sequence_score", "of": "item_id", "key": "user_id", "last": 6, "counts": "rows", "name": "follows",
+     "refit_days": 1, "epochs": 1, "embedding_dim": 4},
     {"kind": "vector", "each": ["query", "picture"]},
     {"kind": "vector", "each": "query", "suffix": "plain", "normalise": False},
     {"kind": "similarity", "list": "watched", "vector": "picture", "name": "fit"},
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

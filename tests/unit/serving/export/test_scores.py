@@ -57,6 +57,7 @@ TAME = (
     "*_seconds",
     "*_vector",
     "fit",
+    "follows",
 )
 
 

@@ -84,6 +84,15 @@ LIVE = Features.model_validate(
         "streaming": {"delay": "1s"},
     }
 )  # fmt: skip
+SCORED = Features.model_validate(
+    {
+        "columns": [
+            {"kind": "sequence_score", "of": "page", "key": "user_id", "last": 3, "live": True, "counts": "rows",
+             "name": "follows", "refit_days": 1, "epochs": 5, "embedding_dim": 8, "dropout": 0.0},
+        ],
+        "streaming": {"delay": "1s"},
+    }
+)  # fmt: skip
 PRICES: dict[str | None, float | None] = {"home": 1.5, "Zürich": None, "other": 1e300, "x": 4.0, None: 0.5}
 Asked = tuple[float, int | None, Sequence[str | None], Sequence[int]]
 """Seconds after START, user, page of each row, label of each row."""
@@ -165,6 +174,30 @@ def session_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ago = add("MatMul", graph.floats(["seen_seconds_ago", "seen_price", "seen_seconds"]), weights)
     total = add("Add", ago, add("Add", parts[0], add("Mul", parts[1], np.float32([100.0]))))
     whole, signature = graph.finished(total, SCORE, 1, "streamed", "sum")
+    save(whole, folder / "model" / FOLDER / MODEL_FILE)
+    signature.write(folder / "model" / FOLDER)
+    (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
+    return folder / "model"
+
+
+EARLIER: list[Asked] = [
+    (-86_400.0 * day + 60 * place, 100 + user, [page], [1])
+    for day in (4, 3, 2, 1)
+    for user in range(20)
+    for place, page in enumerate(("home", "Zürich", "other", "x") * 2)
+]
+"""Sessions of other users, on the days before."""
+
+
+@pytest.fixture(scope="module")
+def score_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: the score is how well a page follows the live session."""
+    folder = tmp_path_factory.mktemp("scored")
+    log = written_log(folder / "log", as_rows(EARLIER))
+    fit(DATA, SCORED, None, Runtime(engine="cpu"), log, folder / "fitted")
+    (folder / "model" / FOLDER).mkdir(parents=True)
+    graph = FeatureGraph(Preprocessing.load(folder / "fitted"))
+    whole, signature = graph.finished(graph.floats(["follows"]), SCORE, 1, "streamed", "score")
     save(whole, folder / "model" / FOLDER / MODEL_FILE)
     signature.write(folder / "model" / FOLDER)
     (folder / "model" / Files.PREPROCESSING).symlink_to(folder / "fitted")
@@ -305,6 +338,25 @@ def test_a_live_sequence_is_served_as_training_has_it(tmp_path: Path, session_mo
     rows = built.scan().sort(Columns.IMPRESSION).collect().head(len(scores))
     assert rows["seen"].list.len().max() == 3 and rows["taken"].list.len().max() == 4
     np.testing.assert_allclose(scores, session_score(rows), rtol=1e-5)
+
+
+def test_a_score_of_a_live_session_is_served_as_training_has_it(tmp_path: Path, score_model: Path) -> None:
+    asked, shop = traffic(seed=8, requests=60), Shop(tmp_path / "shop", score_model)
+
+    async def served() -> list[float]:
+        server = shop.server()
+        scores = [await shop.ask(server, one, str(number)) for number, one in enumerate(asked)]
+        await shop.close()
+        return [score for request in scores for score in request]
+
+    scores = asyncio.run(served())
+    log = written_log(tmp_path / "log", as_rows([*EARLIER, *asked, (86_400.0, 9, ["x"], [0])]))
+    sections = DATA, SCORED, None, Runtime(engine="cpu"), log, tmp_path / "fitted"
+    fit(*sections)
+    built = build_table(*sections, tmp_path / "table", preprocessing=score_model.parent / "fitted")
+    rows = built.scan({START.date()}).sort(Columns.IMPRESSION).collect()
+    np.testing.assert_allclose(scores, rows["follows"], rtol=0, atol=1e-5)
+    assert (rows["follows"] != 0).mean() > 0.5 and rows["follows"].n_unique() > 15
 
 
 def test_validation_of_an_export_joins_live_events_with_those_of_earlier_days(

@@ -1,9 +1,9 @@
-"""Sequences: the training table, Feast, the exported graph and the server give the same lists."""
+"""Sequences: the training table, Feast, the exported graph and the server give the same lists and their scores."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from shortlist.serving.server.tensors import Tensor
 from shortlist.serving.validation.rows import ReferenceRows, ServedRows
 from shortlist.spec.features import Features
 from shortlist.spec.runtime import Runtime
+from shortlist.storage.artefacts import read_json
 
 LAST = 12
 FEATURES = [
@@ -43,6 +44,8 @@ FEATURES = [
      "with": ["seconds_ago", "seconds"]},
     {"kind": "sequence", "of": "item_id", "key": "user_id", "last": 4, "name": "basket", "sent": "words",
      "sent_times": "places", "with": ["seconds_ago", "seconds", "price", "weight", "topics", "maker"]},
+    {"kind": "sequence_score", "of": "item_id", "key": "user_id", "last": 4, "counts": "rows", "name": "follows",
+     "sent": "words", "refit_days": 1, "epochs": 1, "embedding_dim": 4, "dropout": 0.0},
     {"kind": "sequence", "of": "position", "key": "page", "last": 3, "counts": "positives", "name": "places"},
 ]  # fmt: skip
 NUMBERS = [name for name in FEATURES[1]["with"] if name != "topics"]
@@ -69,7 +72,7 @@ def table(shop: Any, fitted: Path) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def model(fitted: Path) -> Path:
-    """A model folder whose graph answers the numbers, and of each list the sum of its ids and its length."""
+    """A model folder whose graph answers the numbers, of each list the sum of its ids and its length, and a score."""
     folder = fitted.with_name("model")
     (folder / FOLDER).mkdir(parents=True)
     graph = FeatureGraph(Transformer.load(fitted, "cpu").preprocessing)
@@ -80,7 +83,8 @@ def model(fitted: Path) -> Path:
         for values in (kept, graph.nodes.cast(there, np.int64)):
             total = graph.nodes.add("ReduceSum", values, np.array([1]), keepdims=1)
             parts.append(graph.nodes.cast(total, np.float32))
-    width = 2 * LAST + 5 * 4 + 8
+    parts.append(graph.floats(["follows"]))
+    width = 2 * LAST + 5 * 4 + 8 + 1
     whole, signature = graph.finished(graph.nodes.joined(parts, axis=1), SCORE, width, "sequences", "all")
     save(whole, folder / FOLDER / MODEL_FILE)
     signature.write(folder / FOLDER)
@@ -108,13 +112,19 @@ def test_served_rows_of_a_log_get_what_the_table_holds(
     assert table["history"].list.len().max() == LAST and table["places"].list.len().max() == 3
     sample = table.sample(120, seed=1).select(Columns.IMPRESSION, Columns.DAY)
     scored = sample.with_columns(pl.lit(0.0).alias("label_scored"), pl.lit(0.5, pl.Float32).alias("score"))
+    split = read_json(fitted / Files.FEATURES)["split"]
     served = ServedRows(model, shop.folder / "log", fitted, ReferenceRows(scored, table.height))
     for batch in served.batches():
         expected = pl.DataFrame({Columns.IMPRESSION: batch.impressions}).join(
             table, Columns.IMPRESSION, "left", maintain_order="left"
         )
-        np.testing.assert_allclose(answered(model, dict(batch.tensors)), wanted(expected), rtol=1e-6)
+        found = answered(model, dict(batch.tensors))
+        np.testing.assert_allclose(found[:, :-1], wanted(expected), rtol=1e-6)
+        is_served = (expected["day"] >= date.fromisoformat(split["validation"][0])).to_numpy()
+        np.testing.assert_allclose(found[is_served, -1], expected["follows"].to_numpy()[is_served], rtol=0, atol=1e-5)
+        assert np.abs(found[is_served, -1]).max(initial=0) > 0 or not is_served.any()
     assert served.differing_inputs(int(sample[Columns.IMPRESSION][0])) == ()
+    assert (table["follows"] != 0).mean() > 0.2
     assert served.planted_difference() is None
 
 
@@ -140,6 +150,9 @@ def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, m
         for name, tensor in got.items():
             np.testing.assert_array_equal(tensor, expected[name])
         features = transformer.compute(looked_up)
+        # A session that only the client knows is scored as one that is stored; who has none has no score.
+        assert (features["follows"][0] != 0) == (user == 2 or sent == SENT)
+        np.testing.assert_allclose(answered(model, got)[0, -1], features["follows"][0], rtol=0, atol=1e-5)
         assert features["history"].list.len().to_list() == ([LAST] if user == 2 else [0])
         if sent == SENT:
             assert features["basket_weight"].to_list() == [[-2.5, 0.0, 0.0, 0.0]]  # that of item 1 is null
@@ -149,7 +162,8 @@ def test_feast_and_the_server_say_what_the_table_says(shop: Any, fitted: Path, m
 def asked(shop: Any, day: Any, user: int | None, sent: Any) -> pl.DataFrame:
     time = pl.lit(shop.until + timedelta(hours=2)).cast(pl.Datetime("us", "UTC"))
     return shop.rows(day).head(1).with_columns(
-        pl.lit(user, pl.Int64).alias("user_id"), pl.lit("home").alias("page"), time.alias(Columns.TIME),
+        pl.lit(user, pl.Int64).alias("user_id"), pl.lit("item 1").alias("item_id"),
+        pl.lit("home").alias("page"), time.alias(Columns.TIME),
         pl.Series("words", [sent[0] if sent else None], pl.List(pl.String)),
         pl.Series("places", [sent[1] if sent else None], pl.List(pl.Int64)),
     )  # fmt: skip

@@ -1,0 +1,245 @@
+"""How well an item follows a session, by a transformer that learnt earlier days alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
+from datetime import date, timedelta
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+import polars as pl
+from pydantic import BeforeValidator, Field, model_validator
+
+from shortlist.contracts import Columns, DataError
+from shortlist.features.columns import DeclaredColumns
+from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
+from shortlist.features.graph import Graph
+from shortlist.features.joined_lists import JoinedList
+from shortlist.features.keyed import NEWEST_VALUES, KeyedView
+from shortlist.features.kinds.sequence import Sequence, one_key
+from shortlist.features.kinds.session_scores import FACTS, Facts, SessionModels
+from shortlist.features.learning import LearningLog
+from shortlist.features.open_events import OpenList
+from shortlist.features.tiles import microseconds, start_of
+from shortlist.spec.data import Data
+from shortlist.storage.artefacts import IntegrityError, read_json
+from shortlist.system.query_engine import Engine
+from shortlist.tracking.steps import note
+
+KEY: Final = "key"
+VALUE: Final = "value"
+_NOT_LEARNT: Final = {"kind", "name", "live", "sent"}
+"""Settings that say which session a row has, and not what is learnt."""
+
+Trainer = Callable[["SequenceScore", pl.DataFrame, int, Path], None]
+
+
+class SequenceScore(FeatureKind):
+    """How well a row's item follows the key's last events, by a transformer that learnt earlier days alone.
+
+    The value is the number of standard deviations by which the item's inner product with the state of the session lies
+    above the mean of all items. Days are cut into blocks. Rows of a block are scored by a transformer that learnt the
+    events known before the block began, in training as in serving: no row's outcome, session or later day is in the
+    model that scores it. 0 where item or session are not known, and in the first block.
+    """
+
+    kind: Literal["sequence_score"]
+    """How well an item follows a session; a log with a clock."""
+    of: str
+    """Column of the log whose values are listed and scored, usually the item."""
+    key: Annotated[str, BeforeValidator(one_key)]
+    """Column of the log whose events they are: the user, or a session."""
+    last: int = Field(default=50, ge=2, le=1_000)
+    """Most events of a session; older ones are left out."""
+    counts: Literal["rows", "positives"] = "positives"
+    """Events, learnt and scored: impressions, or those of them with a positive label."""
+    live: bool = False
+    """Whether events of the open tiles belong to the session too, as servers keep them. Needs `features.streaming`."""
+    sent: str | None = None
+    """Column of the log, of type tags, in which a request may bring a session of its own, newest first: it replaces the
+    stored one for this request, as for users without a key. Null: requests bring none."""
+    name: FeatureName
+    """Name of the feature."""
+    refit_days: int = Field(default=7, ge=1, le=365)
+    """Days of a block, counted from 0001-01-01 on, so that blocks stay where they are as the log grows. A fit trains a
+    transformer for each block that an earlier fit has not trained."""
+    window_days: int | None = Field(default=None, ge=1, le=3_650)
+    """Days before a block that are learnt; null: all."""
+    embedding_dim: int = Field(default=64, ge=2, le=1_024)
+    """Numbers of an item's vector."""
+    blocks: int = Field(default=1, ge=1, le=12)
+    """Transformer blocks."""
+    heads: int = Field(default=2, ge=1, le=64)
+    """Attention heads; they divide the vector among them."""
+    epochs: int = Field(default=20, ge=1, le=1_000)
+    """Passes over the sessions."""
+    batch_events: int = Field(default=512, ge=8, le=1_000_000)
+    """Events of a step, about; what follows one is a negative for the others."""
+    sampled_negatives: int = Field(default=1_024, ge=1, le=1_000_000)
+    """Further items of a step, drawn uniformly from all that are learnt: negatives for all its events."""
+    learning_rate: float = Field(default=0.002, gt=0.0, le=1.0)
+    """Of Adam."""
+    dropout: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """Share of activations that are left out in a step."""
+
+    learns: ClassVar[bool] = True
+    trainer: ClassVar[str] = "models.sequence.scores:train"
+    """Function (operation, events, seed, folder) that writes a model; it needs torch, which serving does not."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.embedding_dim % self.heads:
+            raise ValueError(f"embedding_dim {self.embedding_dim} is no multiple of heads {self.heads}")
+        return self
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the feature."""
+        return (self.name,)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The key, what is scored, and the session that a request may bring."""
+        return tuple(dict.fromkeys((self.key, self.of, *self._session.inputs)))
+
+    @property
+    def read_as_keys(self) -> tuple[str, ...]:
+        """The key, and what is scored."""
+        return tuple(dict.fromkeys((self.key, self.of)))
+
+    @property
+    def streamed(self) -> tuple[str, ...]:
+        """The key, where events are listed as they arrive."""
+        return self._session.streamed
+
+    def check(self, data: Data) -> None:
+        """Check also that events have a time, and that a session can be kept or sent."""
+        super().check(data)
+        self._session.check(data)
+
+    def views(self, declared: DeclaredColumns) -> Iterator[KeyedView]:
+        """Return the newest events of the key."""
+        return self._session.views(declared)
+
+    def open_list(self, declared: DeclaredColumns) -> OpenList | None:
+        """Return what is listed of the open tiles."""
+        return self._session.open_list(declared)
+
+    def joined_list(self, declared: DeclaredColumns) -> JoinedList | None:
+        """Return what is put together behind the look-up; None where the view holds all there is."""
+        return self._session.joined_list(declared)
+
+    def learn(self, given: LearningLog, folder: Path) -> None:
+        """Train a model for every block that has days of the log; keep those of an earlier fit.
+
+        Raises:
+            DataError: No training day lies behind the first block that something could be learnt for.
+        """
+        days = sorted(given.log.by_day)
+        events = self._events(given)
+        starts = sorted({self._start(day) for day in days if day not in given.split.warmup})
+        models = [start for start in starts if self._learn_block(start, events, given, folder / start.isoformat())]
+        scored = [day for day in given.split.train if models and day >= models[0]]
+        if not scored:
+            raise DataError(
+                f"{self.title}: no training day would have a score: what a block's rows are scored by is learnt from"
+                f" the days before the block, and the log has {len(days)} days in blocks of {self.refit_days}. Declare"
+                " fewer refit_days, or give a longer log"
+            )
+        if len(scored) < len(given.split.train):
+            note(
+                f"{self.title}: {len(given.split.train) - len(scored)} of {len(given.split.train)} training days lie"
+                f" before {models[0]}, the first block with a model; their scores are 0"
+            )
+        served_from = min((*given.split.validation, *given.split.test, days[-1]))
+        names = [start.isoformat() for start in models]
+        SessionModels(folder).write_index(names, served_from, given.declared.timezone)
+
+    def learnt(self, folder: Path) -> SessionModels:
+        """Return the models."""
+        return SessionModels(folder)
+
+    def compute(self, rows: pl.DataFrame, fitted: Fitted, engine: Engine) -> Iterator[pl.Series]:
+        """Give the scores."""
+        sessions, items = rows[self._place(fitted.declared)], rows[fitted.declared.place(self.of)]
+        models: SessionModels = fitted.learnt[self.name]
+        yield pl.Series(self.name, models.scores(rows[Columns.TIME], sessions, items))
+
+    @classmethod
+    def nodes(cls, graph: Graph, fitted: Fitted, wanted: Many[tuple[Self, int]]) -> str:
+        """Compile the scores."""
+        return graph.joined([feature._scored(graph, fitted) for feature, _ in wanted])
+
+    def _scored(self, graph: Graph, fitted: Fitted) -> str:
+        sessions, runs = graph.listed_by_run(self._place(fitted.declared), self.last)
+        first = np.array([0])
+        items = graph.add("Squeeze", graph.codes([self.of], "an item that is scored"), first)
+        times = graph.add("Squeeze", graph.numbers([Columns.TIME]), first)
+        models: SessionModels = fitted.learnt[self.name]
+        return graph.add("Unsqueeze", models.nodes(graph, times, sessions, runs, items), first)
+
+    @property
+    def _session(self) -> Sequence:
+        """The events as a list, whose messages name this kind."""
+        listed = Sequence(
+            kind="sequence", of=self.of, key=self.key, last=self.last, counts=self.counts, live=self.live,
+            sent=self.sent, name=self.name,
+        )  # fmt: skip
+        return listed.model_copy(update={"kind": self.kind})
+
+    def _place(self, declared: DeclaredColumns) -> str:
+        return self._session.place(declared, NEWEST_VALUES)
+
+    def _start(self, day: date) -> date:
+        return date.fromordinal(max(1, day.toordinal() // self.refit_days * self.refit_days))
+
+    def _events(self, given: LearningLog) -> pl.DataFrame:
+        """Return the events of the whole log, by key and in order of time."""
+        declared = given.declared
+        rows = given.log.scan()
+        if self.counts == "positives":
+            rows = rows.filter(pl.col(Columns.LABEL) == 1)
+        named = rows.select(
+            pl.col(declared.in_log(self.key)).alias(KEY), pl.col(declared.in_log(self.of)).alias(VALUE), Columns.TIME
+        )
+        return named.drop_nulls().collect().sort(KEY, Columns.TIME, maintain_order=True)
+
+    def _learn_block(self, start: date, events: pl.DataFrame, given: LearningLog, folder: Path) -> bool:
+        """Write the model of a block; return whether there is anything to learn."""
+        timezone = given.declared.timezone
+        first = date.min if self.window_days is None else start - timedelta(days=self.window_days)
+        began, begins = (None if day == date.min else start_of(day, timezone) for day in (first, start))
+        assert begins is not None
+        known = events.filter(pl.col(Columns.TIME) + given.delay < begins)
+        if began is not None:
+            known = known.filter(pl.col(Columns.TIME) >= began)
+        if not known[KEY].is_duplicated().any():
+            return False
+        days = {day.isoformat(): given.digests[day] for day in given.log.by_day if first <= day < start}
+        settings = self.model_dump(mode="json", exclude=_NOT_LEARNT) | {"delay": given.delay.total_seconds()}
+        settings |= {"seed": given.seed, "timezone": timezone}
+        if given.earlier is not None and self._is_kept(given.earlier / start.isoformat(), days, settings, given):
+            shutil.copytree(given.earlier / start.isoformat(), folder)
+            return True
+        folder.mkdir()
+        trainer: Trainer = resolve_name(self.trainer)
+        trainer(self, known.select(KEY, VALUE), given.seed, folder)
+        until = known[Columns.TIME].dt.epoch("us").max()
+        assert isinstance(until, int)
+        facts = Facts(microseconds(begins), until + given.delay // timedelta(microseconds=1), days, settings)
+        facts.write(folder)
+        return True
+
+    def _is_kept(self, earlier: Path, days: dict[str, str], settings: dict[str, Any], given: LearningLog) -> bool:
+        """Return whether an earlier fit learnt the same; days before the log's first one may be gone since."""
+        try:
+            facts = Facts(**read_json(earlier / FACTS))
+        except IntegrityError:
+            return False
+        oldest = min(given.log.by_day).isoformat()
+        same = {day: digest for day, digest in facts.days.items() if day >= oldest}
+        return facts.settings == settings and same == days
