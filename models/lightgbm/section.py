@@ -23,7 +23,7 @@ class LightGBMModel(ObjectiveSection):
     early_stopping_rounds: int = Field(default=30, ge=1)
     """Stop when the validation days have not improved for this many trees: their log loss, or nDCG@10 where order is
     learnt."""
-    refit: bool = False
+    refit: bool = True
     """After early stopping, train once more on training and validation days with the rounds found."""
     learning_rate: float = Field(default=0.08, gt=0, le=1)
     """Shrinkage of each tree."""

@@ -24,8 +24,9 @@ class XGBoostModel(ObjectiveSection):
     early_stopping_rounds: int = Field(default=30, ge=1)
     """Stop when the validation days have not improved for this many trees: their log loss, or nDCG@10 where order is
     learnt."""
-    refit: bool = False
-    """After early stopping, train once more on training and validation days with the rounds found."""
+    refit: bool = True
+    """After early stopping, train once more on training and validation days with the rounds found. Several workers do
+    not, unless it is declared."""
     learning_rate: float = Field(default=0.08, gt=0, le=1)
     """Shrinkage of each tree."""
     max_depth: int = Field(default=6, ge=1, le=16)
@@ -69,6 +70,11 @@ class XGBoostModel(ObjectiveSection):
         return self
 
     distributed: ClassVar[bool] = True
+
+    @property
+    def by_workers(self) -> Self:
+        """Without a refit that is not declared: workers keep no scores from before it, which blends are fitted on."""
+        return self if "refit" in self.model_fields_set else self.model_copy(update={"refit": False})
 
     def check_features(self, name: str, features: Features, *, distributed: bool) -> None:
         """Refuse to calibrate on rows that were learnt: several workers calibrate when all is done."""

@@ -93,6 +93,11 @@ class ModelSection(Section):
         return frozenset()
 
     @property
+    def by_workers(self) -> Self:
+        """The section as several workers train it: they may do less than one process where nothing is declared."""
+        return self
+
+    @property
     def without_refit(self) -> Self:
         """The section as it is trained on the training days alone, so that the validation days can measure it.
 

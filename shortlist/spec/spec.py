@@ -79,6 +79,12 @@ class Spec(Section):
         return self.tune.model_copy(update={"metric": self.tune.metric or self.gates.metric})
 
     @model_validator(mode="after")
+    def _workers_train_what_they_can(self) -> Self:
+        for name in self.runtime.cluster.workers.keys() & self.models.keys():
+            self.models[name] = self.models[name].by_workers
+        return self
+
+    @model_validator(mode="after")
     def _candidates_can_be_found(self) -> Self:
         if self.retrieval is not None:
             self.retrieval.check(self.data)

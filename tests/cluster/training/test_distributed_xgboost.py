@@ -43,7 +43,7 @@ def test_trees_are_those_of_one_process(table: DayTable, tmp_path: Path) -> None
 
 
 def test_quantiles_of_many_values_cut_nearly_the_same_bins(table: DayTable, tmp_path: Path) -> None:
-    section = XGBoostModel(features=("user_id", "age", "text"), rounds=30, max_bin=64)
+    section = XGBoostModel(features=("user_id", "age", "text"), rounds=30, max_bin=64, refit=False)
     train_locally(Job.of("xgboost", section, table, RUNTIME, None, 2), tmp_path / "model")
     together, alone = load_ranker(tmp_path / "model"), ranker_class("xgboost")(section)
     alone.fit(table, RUNTIME)

@@ -26,8 +26,8 @@ from shortlist.training.train import load_ranker, train
 RUNTIME = Runtime(engine="cpu", seed=3)
 SECTION = BlendModel(models=("users", "items"))
 MEMBERS: dict[str, ModelSection] = {
-    "users": XGBoostModel(features=("user_id", "age"), rounds=20),
-    "items": LightGBMModel(features=("item_id", "age", "text"), rounds=20, calibration="platt"),
+    "users": XGBoostModel(features=("user_id", "age"), rounds=20, refit=False),
+    "items": LightGBMModel(features=("item_id", "age", "text"), rounds=20, calibration="platt", refit=False),
 }
 
 

@@ -29,7 +29,9 @@ from shortlist.training.train import load_ranker, train
 
 How = Literal["platt", "isotonic"]
 CURVE = Calibration(points=(-2.0, 0.0, 1.0), values=(-1.0, 0.5, 4.0))
-BAD: dict[str, Any] = {"learning_rate": 1.0, "rounds": 40, "early_stopping_rounds": 40, "min_child_weight": 0.0}
+BAD: dict[str, Any] = {
+    "learning_rate": 1.0, "rounds": 40, "early_stopping_rounds": 40, "min_child_weight": 0.0, "refit": False,
+}  # fmt: skip
 """Trees that believe far too much of what they saw."""
 
 

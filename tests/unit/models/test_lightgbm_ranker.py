@@ -18,7 +18,7 @@ from shortlist.serving.export.graph_builder import ML, ExportError, GraphBuilder
 from shortlist.spec.runtime import Runtime
 from shortlist.storage.tables import DayTable
 
-SECTION = LightGBMModel(features=("user_id", "item_id", "age", "text"), rounds=30, num_leaves=8)
+SECTION = LightGBMModel(features=("user_id", "item_id", "age", "text"), rounds=30, num_leaves=8, refit=False)
 PARAMS: dict[str, Any] = {"objective": "binary", "num_leaves": 15, "min_data_in_leaf": 5, "verbosity": -1}
 
 

@@ -293,7 +293,7 @@ def test_a_damaged_study_is_said(table: DayTable, tmp_path: Path) -> None:
 
 
 def job(table: DayTable, **changes: Any) -> TrialJob:
-    one = section(**changes)
+    one = section(**changes).without_refit
     return TrialJob(
         kind=one.kind, name="trees", section=one.model_dump(mode="json"), runtime=Runtime(engine="cpu"),
         table=str(table.folder),
@@ -312,7 +312,7 @@ def test_a_trial_measures_the_order_within_users(table: DayTable, tmp_path: Path
     made = with_users(table, tmp_path / "table", pl.col(Columns.USER))
     measured = measure(job(made).model_copy(update={"metric": "gauc"}), lambda line: None)
     rows = pl.concat(frame for day, frame in made.frames() if day == made.days[-2].day)
-    ranker = kind_of(TREES).load("ranker")(section(), "trees")
+    ranker = kind_of(TREES).load("ranker")(section().without_refit, "trees")
     ranker.fit(made, Runtime(engine="cpu"))
     wanted = 0.0
     for _, of_user in rows.with_columns(score=pl.Series(ranker.predict(rows))).group_by(Columns.USER):

@@ -83,6 +83,24 @@ def test_the_same_declaration_has_the_same_digest_however_it_is_written() -> Non
     assert digest(parse_spec(text)) != digest(parse_spec(changed))
 
 
+@pytest.mark.parametrize(
+    ("declared", "workers", "refits"),
+    [
+        ("", "", True),
+        ("", "{xgboost: {nodes: 2}}", False),  # workers keep no scores from before, which blends are fitted on
+        (", refit: true", "{xgboost: {nodes: 2}}", True),
+        (", refit: false", "", False),
+    ],
+)
+def test_trees_are_refitted_by_one_process_unless_it_is_declared(declared: str, workers: str, refits: bool) -> None:
+    text = (ROOT / "tests/specs/valid/minimal.yaml").read_text()
+    text = text.replace("kind: xgboost, ", f"kind: xgboost{declared}, ")
+    text += f"runtime: {{cluster: {{workers: {workers}}}}}\n" if workers else ""
+    spec = parse_spec(text)
+    assert spec.models["xgboost"].model_dump()["refit"] is refits
+    assert parse_spec(canonical_json(spec)) == spec
+
+
 def test_a_section_survives_its_canonical_json() -> None:
     spec = load_spec(ROOT / "tests/specs/valid/minimal.yaml")
     assert Data.model_validate_json(canonical_json(spec.data)) == spec.data
