@@ -204,6 +204,7 @@ class Recommender:
         self._ranks = [name for name in rank_types(retriever.section) if name in read]
         known = {*self._items, *self._ranks, *labels, SCORE, NOW}
         self._of_request = [name for name in read if name not in known]
+        self._user_type = retriever.recent.schema["user"]
         sources = retriever.section.sources.values()
         self._told = tuple(dict.fromkeys(name for source in sources for name in _context_of(source)))
         """Columns of a request that a source reads."""
@@ -388,7 +389,7 @@ class Recommender:
 
     def _queries(self, request: SlateRequest) -> Queries:
         catalogue = self._retriever.catalogue
-        users = pl.Series([request.user], dtype=self._retriever.recent.schema["user"], strict=False)
+        users = pl.Series([request.user], dtype=self._user_type, strict=False)
         fitted = np.zeros(0, np.int32)
         if request.recent is not None:
             newest = pl.Series(list(request.recent), dtype=catalogue.ids.dtype, strict=False)

@@ -58,6 +58,7 @@ def _expression(text: str) -> pl.Expr:
     return pl.sql_expr(text)
 
 
+@lru_cache(maxsize=1_024)
 def checked(text: str) -> RowExpression:
     """Return an expression that `parse_expression` has accepted before, for these columns."""
     return RowExpression(text, tuple(dict.fromkeys(_expression(text).meta.root_names())))
