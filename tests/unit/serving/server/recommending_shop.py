@@ -51,21 +51,21 @@ class Shop:
             predictor: Address of a real model server; None: scores are made here.
             serving: Settings of `serving`.
         """
-
-        async def scores(tensors: Any, rows: int, place: Any = None) -> Any:
-            numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
-            return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
-
         settings = ServerSettings.model_validate({
             "model": "shop", "version": 3, "model_folder": self._model, "predictor": predictor or "127.0.0.1:1",
             "http_port": 1, "grpc_port": 1, "store": self._published.store, "project": "shop",
             "serving": {"log": {"feature_sampling": 1.0}, **serving},
             "predictions": self.folder / "predictions", "release": self.release(filters, ordering),
         })  # fmt: skip
-        made_here: Any = None if predictor else SimpleNamespace(scores=scores, close=lambda: None)
+        made_here: Any = None if predictor else SimpleNamespace(scores=self.scores, close=lambda: None)
         parts = ServerComponents(settings, made_here)
         parts.refresh.poll()
         return parts
+
+    async def scores(self, tensors: Any, rows: int, place: Any = None) -> Any:
+        """Return what the model gives."""
+        numbers = np.nan_to_num(tensors["numbers"][:, :2]) @ [1.0, 1000.0]
+        return (numbers + 0.0 * tensors["numbers"][:, 2]).astype(np.float32)
 
     def ask(self, parts: ServerComponents, *requests: dict[str, Any]) -> list[InferenceResponse | RequestError]:
         async def whole() -> list[InferenceResponse | RequestError]:
