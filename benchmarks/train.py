@@ -319,7 +319,9 @@ def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
     for line in checked:
         console.print(line)
     record([*lines, *kinds])
-    wanted = {f"{name}, ours": MUST_REACH[name] for name in widths} | {line.name: KIND_MUST_REACH for line in kinds}
+    wanted = {f"{name}, ours": MUST_REACH[name] for name in widths}
+    # What a kind is compared with is DLRM itself, which looks up more than the first one does.
+    wanted |= {line.name: KIND_MUST_REACH for line in kinds if line.name not in REFERENCES.values()}
     slow = too_slow([*lines, *kinds], wanted)
     for sentence in slow:
         console.print(sentence, soft_wrap=True)

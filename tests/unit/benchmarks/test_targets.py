@@ -59,6 +59,7 @@ def test_a_program_that_fails_hides_no_other(
     """The first program stops with an error, the second measures too little, the third reaches what is asked."""
     results, package = tmp_path / "latest.json", tmp_path / "benchmarks"
     package.mkdir()
+    (package / "__init__.py").touch()
     (package / "broken.py").write_text("raise SystemExit('no disk')\n")
     for name, value in (("slow", 5.0), ("quick", 11.0)):
         (package / f"{name}.py").write_text(PROGRAM.format(path=str(results), entry=entry("load", name, value)))
