@@ -18,6 +18,7 @@ from shortlist.contracts import Columns, DataError
 from shortlist.features.columns import DeclaredColumns
 from shortlist.features.feature_kind import FeatureKind, FeatureName, Fitted
 from shortlist.features.graph import Graph
+from shortlist.features.hashing import NO_CODE
 from shortlist.features.joined_lists import JoinedList
 from shortlist.features.keyed import NEWEST_VALUES, KeyedView
 from shortlist.features.kinds.sequence import Sequence, one_key
@@ -177,6 +178,10 @@ class SequenceScore(FeatureKind):
     def _scored(self, graph: Graph, fitted: Fitted) -> str:
         sessions, runs = graph.listed_by_run(self._place(fitted.declared), self.last)
         first = np.array([0])
+        # A request may send lists of no column at all; attention needs a place to look at.
+        count = graph.add("Slice", graph.add("Shape", sessions), first, np.array([1]))
+        nothing = graph.add("Expand", np.array([[NO_CODE]]), graph.add("Concat", count, np.array([1]), axis=0))
+        sessions = graph.add("Concat", sessions, nothing, axis=1)
         items = graph.add("Squeeze", graph.codes([self.of], "an item that is scored"), first)
         times = graph.add("Squeeze", graph.numbers([Columns.TIME]), first)
         models: SessionModels = fitted.learnt[self.name]
