@@ -153,6 +153,18 @@ def test_a_slate_goes_through_all_stages(retriever: Retriever) -> None:
     assert set(slate.sources) <= {"popular", "near"}
 
 
+@pytest.mark.parametrize(("by", "second"), [("topic", 2), ("score", 1)])
+def test_likeness_is_looked_up_before_candidates_are_scored_unless_it_is_by_a_score(
+    retriever: Retriever, by: str, second: int
+) -> None:
+    stages = recommender(retriever, ordering={"diversity": {"kind": "mmr", "by": by, "weight": 0.9}})
+    found = stages.find(request(user=1))
+    assert found.rows["item"].to_list() == [10, 20, 30]  # of the topics x, x and y
+    assert (found.likeness is None) == (by == "score")
+    # The best, then one that is not alike: of the other topic, or of the other score.
+    assert stages.slate(request(user=1), found, np.array([0.9, 0.8, 0.9])).rows.tolist() == [0, second]
+
+
 def test_what_filters_remove_is_known_by_item_and_filter(retriever: Retriever) -> None:
     stages = recommender(
         retriever,

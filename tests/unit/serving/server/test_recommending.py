@@ -451,6 +451,27 @@ class TestUserItems:
         assert items.history(1).items.to_list() == ["b"]
         assert items.history(2) is None
 
+    def test_an_outcome_finds_its_item_though_older_ones_were_forgotten(self, local: Shop, followed: Any) -> None:
+        log = LogWriter(local.folder / "outcomes" / "one", outcome_schema(item_type(local.data)), PredictionLog())
+        for request, row in (("first", 0), ("first", 1), ("later", 998), ("later", 999)):
+            log.add((datetime.now(UTC), request, "whatever", row, 1))
+        log.close()
+        items, now = followed(), datetime.now(UTC)
+        items.show("first", 1, ["a", "b"], now)
+        items.show("later", 1, [f"c{number}" for number in range(999)], now)  # the 1 001st item: 'a' is forgotten
+        items.read_logs()
+        history = items.history(1)
+        assert history.items.to_list() == ["b", *(f"c{number}" for number in range(999))]
+        assert np.flatnonzero(history.positive.to_numpy()).tolist() == [0, 999]  # there is no row 999 of 'later'
+
+    def test_what_becomes_known_later_takes_its_place_by_time(self, followed: Any) -> None:
+        items, now = followed(), datetime.now(UTC)
+        items.show("now", 1, ["a", "b"], now)
+        items.show("before", 1, ["c"], now - timedelta(minutes=1))
+        history = items.history(1)
+        assert history.items.to_list() == ["c", "a", "b"]
+        assert history.times.to_list() == [now - timedelta(minutes=1), now, now]
+
     def test_items_of_all_users_are_bounded_and_who_rested_longest_is_forgotten(self, local: Shop) -> None:
         logs = local.folder / "predictions", local.folder / "outcomes"
         items = UserItems(local.data, pl.String(), *logs, timedelta(days=1), most=10)
