@@ -30,7 +30,7 @@ from shortlist.rollout.local.stack import Stack
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.record import RolloutRecord
 from shortlist.rollout.verdict import EVIDENCE, Verdict
-from shortlist.serving.log.log_reader import read_log
+from shortlist.serving.log.log_reader import parts, read_parts
 from shortlist.serving.log.logs import prediction_schema
 from shortlist.serving.paths import ServingPaths
 from shortlist.serving.processes.orphan_processes import orphan_processes
@@ -51,6 +51,8 @@ PATIENCE_SECONDS = 180.0
 """Longest wait for what happens within seconds on an idle machine: how busy this one is says nothing of the code."""
 _UNKNOWN_SECONDS = 0.25
 """Who sends on a connection whose other end was gone for less than this, on a busy machine, cannot know of it yet."""
+_READ_SECONDS = 5.0
+"""By then a file of a log has been read by servers that run."""
 _LINES_LATER_SECONDS = 1.0
 """Envoy writes its access log every 0.2 s, when it gets its turn."""
 
@@ -111,6 +113,8 @@ class Story:
     kills: list[Kill] = field(default_factory=list)
     replays: list[pl.DataFrame] = field(default_factory=list)
     """Ledgers of rollouts' own traffic."""
+    access_begins: dict[str, int] = field(default_factory=dict)
+    """Bytes of each Envoy's access log that were there before."""
 
 
 class Live:
@@ -233,15 +237,19 @@ class Live:
         return Verdict.model_validate(read_json(self.deployer.rollouts.folder_of(record.id) / EVIDENCE))
 
     def access(self) -> pl.DataFrame:
-        """Return the whole lines of Envoy's access logs, of both; the last line may be half written."""
+        """Return this test's whole lines of Envoy's access logs, of both; the last line may be half written."""
+        assert self.story is not None
         schema = {**SCHEMA, "version": pl.String(), "flags": pl.String(), "time": pl.String()}
-        texts = [(self.paths.logs / f"{name}.access.jsonl").read_bytes() for name in ENVOYS]
+        texts = [self._access_log(name).read_bytes()[begin:] for name, begin in self.story.access_begins.items()]
         lines = [text[: text.rfind(b"\n") + 1] for text in texts]
-        return pl.concat([pl.read_ndjson(BytesIO(whole), schema=schema) for whole in lines if whole])
+        return pl.concat([pl.DataFrame(schema=schema), *(pl.read_ndjson(BytesIO(one), schema=schema) for one in lines)])
 
-    def predictions(self) -> pl.DataFrame:
-        """Return the prediction log."""
-        return read_log(self.paths.predictions, prediction_schema(self.world.spec.data))
+    def _access_log(self, name: str) -> Path:
+        return self.paths.logs / f"{name}.access.jsonl"
+
+    def predictions(self, *columns: str) -> pl.DataFrame:
+        """Return columns of the prediction log since shortly before the test; all of them take four times as long."""
+        return read_parts(parts(self.paths.predictions), prediction_schema(self.world.spec.data), columns or None)
 
     def answered(self, version: int) -> int:
         """Return how often a version has answered."""
@@ -293,8 +301,10 @@ class Live:
     @contextmanager
     def visited(self, rate: float = USERS_RATE) -> Iterator[Story]:
         """Let users ask while the block runs; afterwards they were served, and another rollout can begin."""
+        self._remove_old_parts()
         with Users(self.stack.port, self.world.spec.name, self._sessions, rate) as users:
-            self.story = Story(users)
+            sizes = {name: self._access_log(name).stat().st_size for name in ENVOYS}
+            self.story = Story(users, access_begins=sizes)
             try:
                 yield self.story
                 self.until(lambda: int(users.ledger.answered.sum()) > 10, "nobody was really there")
@@ -303,6 +313,17 @@ class Live:
         assert users.ledger.lost == 0
         assert self.failed_stable() == []
         self.is_ready_for_more()
+
+    def _remove_old_parts(self) -> None:
+        """Remove what earlier tests left in the logs, as who keeps them does after some days.
+
+        Every server that starts and every controller would read them anew, 3 ms of processor time a file.
+        """
+        until = time.time() - _READ_SECONDS
+        for folder in (self.paths.predictions, self.paths.outcomes):
+            for part in parts(folder):
+                if part.stat().st_mtime < until:
+                    part.unlink()
 
     def _tidy(self) -> None:
         """End what a test that failed left under way, so that the next one says something of its own."""

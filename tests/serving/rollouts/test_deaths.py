@@ -87,7 +87,7 @@ def test_without_the_online_store_answers_are_made_without_users_features_until_
     half_way.until(lambda: half_way.problems() == [], "users' features are read again")
     moment = time.time()
     half_way.until(lambda: newest(half_way) > moment + 0.5, "answers are logged")
-    rows = half_way.predictions().with_columns(pl.col("time").dt.timestamp("us") / 1e6)
+    rows = half_way.predictions("time", "track", "degraded").with_columns(pl.col("time").dt.timestamp("us") / 1e6)
     assert rows.filter("degraded").group_by("track").len().height == 2
     assert not rows.filter(pl.col("time") > moment)["degraded"].any()
     assert half_way.failed_stable() == []
@@ -111,4 +111,4 @@ def waits_for(live: Any, check: str) -> bool:
 
 def newest(live: Any) -> float:
     """Return the moment of the newest logged answer."""
-    return float(live.predictions()["time"].dt.timestamp("us").max()) / 1e6
+    return float(live.predictions("time")["time"].dt.timestamp("us").max()) / 1e6

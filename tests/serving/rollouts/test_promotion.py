@@ -42,7 +42,9 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
     # The client's own books say the same as Envoy's and as the prediction log.
     (replayed,) = live.story.replays
     assert (replayed["status"] == 200).all()
-    logged = live.predictions().filter(pl.col("request_id").is_in(replayed["id"].implode()))
+    logged = live.predictions("request_id", "rollout", "user", "step", "track").filter(
+        pl.col("request_id").is_in(replayed["id"].implode())
+    )
     assert logged.height == replayed.height == logged["request_id"].n_unique()
     # Nobody is sent to the candidate and back; a step's share of the users is its weight, within five standard errors.
     by_user = logged.filter(pl.col("rollout") == record.id).group_by("user", "step")

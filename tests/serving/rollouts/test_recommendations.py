@@ -47,7 +47,7 @@ def test_a_release_that_orders_otherwise_is_promoted_and_every_slate_can_be_expl
         assert not {*slate["item_id"]} & {*shown}  # seen, also where another version showed it
         shown += slate["item_id"]
         request = pl.col("request_id") == f"slate-{number}-{version}"
-        live.until(lambda: live.predictions().filter(request).height == 1, "the slate was not logged")  # noqa: B023
+        live.until(lambda: live.predictions("request_id").filter(request).height == 1, "the slate was not logged")  # noqa: B023
         row = live.predictions().filter(request).to_dicts()[0]
         assert (row["items"], row["version"], row["track"]) == (slate["item_id"], version, "stable")
         text = "\n".join(explain(live.paths, f"slate-{number}-{version}"))
@@ -68,7 +68,7 @@ def test_slates_come_over_grpc_too(live: Any) -> None:
     items = slate.as_numpy("item_id").tolist()
     assert slate.as_numpy("position").tolist() == [1, 2, 3, 4, 5]
     request = pl.col("request_id") == "over-grpc"
-    live.until(lambda: live.predictions().filter(request).height == 1, "the slate was not logged")
+    live.until(lambda: live.predictions("request_id").filter(request).height == 1, "the slate was not logged")
     row = live.predictions().filter(request).to_dicts()[0]
     assert (row["items"], row["user"], row["version"]) == (items, "7", live.champion)
 
@@ -97,7 +97,7 @@ def test_a_refresh_reaches_the_servers_and_slates_name_the_release_that_made_the
         def is_logged() -> bool:
             number = next(numbers)
             recommended(live, f"refreshed-{number}", 5, user=number)
-            return live.predictions().filter(refreshed).height > 0
+            return live.predictions("slate:release").filter(refreshed).height > 0
 
         live.until(is_logged, "no slate was made by the refreshed release")
         row = live.predictions().filter(refreshed).to_dicts()[0]

@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 29
 @pytest.fixture(scope="module")
 def earlier(stack_up: Any) -> set[str]:
     """Requests that were in the prediction log before: other tests may send the same id again."""
-    return set(stack_up.predictions()["request_id"].to_list())
+    return set(stack_up.predictions("request_id")["request_id"].to_list())
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_killed_supervisor_loses_no_request_and_restarts_nothing(doubled: Any)
 
 def test_a_retried_request_is_in_the_prediction_log_once(doubled: Any, earlier: set[str]) -> None:
     def own() -> list[str]:
-        return [one for one in doubled.predictions()["request_id"].to_list() if one not in earlier]
+        return [one for one in doubled.predictions("request_id")["request_id"].to_list() if one not in earlier]
 
     doubled.until(own, "nothing was logged")
     found = own()
