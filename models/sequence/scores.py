@@ -1,4 +1,4 @@
-"""Training of a model that scores how well an item follows a session, from a block's earlier events."""
+"""Training of a model that scores how well an item follows a session, from a period's earlier events."""
 
 from __future__ import annotations
 

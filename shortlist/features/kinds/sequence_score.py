@@ -43,9 +43,9 @@ class SequenceScore(FeatureKind):
     """How well a row's item follows the key's last events, by a transformer that learnt earlier days alone.
 
     The value is the number of standard deviations by which the item's inner product with the state of the session lies
-    above the mean of all items. Days are cut into blocks. Rows of a block are scored by a transformer that learnt the
-    events known before the block began, in training as in serving: no row's outcome, session or later day is in the
-    model that scores it. 0 where item or session are not known, and in the first block.
+    above the mean of all items. Days are cut into periods. Rows of a period are scored by a transformer that learnt the
+    events known before the period began, in training as in serving: no row's outcome, session or later day is in the
+    model that scores it. 0 where item or session are not known, and in the first period.
     """
 
     kind: Literal["sequence_score"]
@@ -66,10 +66,10 @@ class SequenceScore(FeatureKind):
     name: FeatureName
     """Name of the feature."""
     refit_days: int = Field(default=7, ge=1, le=365)
-    """Days of a block, counted from 0001-01-01 on, so that blocks stay where they are as the log grows. A fit trains a
-    transformer for each block that an earlier fit has not trained."""
+    """Days of a period, counted from 0001-01-01 on, so that periods stay where they are as the log grows. A fit trains
+    a transformer for each period that an earlier fit has not trained."""
     window_days: int | None = Field(default=None, ge=1, le=3_650)
-    """Days before a block that are learnt; null: all."""
+    """Days before a period that are learnt; null: all."""
     embedding_dim: int = Field(default=64, ge=2, le=1_024)
     """Numbers of an item's vector."""
     blocks: int = Field(default=1, ge=1, le=12)
@@ -135,26 +135,26 @@ class SequenceScore(FeatureKind):
         return self._session.joined_list(declared)
 
     def learn(self, given: LearningLog, folder: Path) -> None:
-        """Train a model for every block that has days of the log; keep those of an earlier fit.
+        """Train a model for every period that has days of the log; keep those of an earlier fit.
 
         Raises:
-            DataError: No training day lies behind the first block that something could be learnt for.
+            DataError: No training day lies behind the first period that something could be learnt for.
         """
         days = sorted(given.log.by_day)
         events = self._events(given)
         starts = sorted({self._start(day) for day in days if day not in given.split.warmup})
-        models = [start for start in starts if self._learn_block(start, events, given, folder / start.isoformat())]
+        models = [start for start in starts if self._learn_period(start, events, given, folder / start.isoformat())]
         scored = [day for day in given.split.train if models and day >= models[0]]
         if not scored:
             raise DataError(
-                f"{self.title}: no training day would have a score: what a block's rows are scored by is learnt from"
-                f" the days before the block, and the log has {len(days)} days in blocks of {self.refit_days}. Declare"
-                " fewer refit_days, or give a longer log"
+                f"{self.title}: no training day would have a score: what a period's rows are scored by is learnt from"
+                f" the days before the period, and the log has {len(days)} days in periods of {self.refit_days}."
+                " Declare fewer refit_days, or give a longer log"
             )
         if len(scored) < len(given.split.train):
             note(
                 f"{self.title}: {len(given.split.train) - len(scored)} of {len(given.split.train)} training days lie"
-                f" before {models[0]}, the first block with a model; their scores are 0"
+                f" before {models[0]}, the first period with a model; their scores are 0"
             )
         served_from = min((*given.split.validation, *given.split.test, days[-1]))
         names = [start.isoformat() for start in models]
@@ -213,8 +213,8 @@ class SequenceScore(FeatureKind):
         )
         return named.drop_nulls().collect().sort(KEY, Columns.TIME, maintain_order=True)
 
-    def _learn_block(self, start: date, events: pl.DataFrame, given: LearningLog, folder: Path) -> bool:
-        """Write the model of a block; return whether there is anything to learn."""
+    def _learn_period(self, start: date, events: pl.DataFrame, given: LearningLog, folder: Path) -> bool:
+        """Write the model of a period; return whether there is anything to learn."""
         timezone = given.declared.timezone
         first = date.min if self.window_days is None else start - timedelta(days=self.window_days)
         began, begins = (None if day == date.min else start_of(day, timezone) for day in (first, start))

@@ -1,4 +1,4 @@
-"""Models that say how well an item follows a session, one per block of days: their files, values and nodes.
+"""Models that say how well an item follows a session, one per period of days: their files, values and nodes.
 
 Shapes: R rows, U sessions, L events of the longest one, V items that a model knows and one that stands for all others,
 D width.

@@ -1,4 +1,4 @@
-"""The kind `sequence_score`: how well an item follows a session, by models that learnt earlier blocks alone."""
+"""The kind `sequence_score`: how well an item follows a session, by models that learnt earlier periods alone."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_no_row_is_scored_by_a_model_that_learnt_it(world: Any) -> None:
     assert auc_of(own["next"], own) == pytest.approx(0.5, abs=0.1)
 
 
-def test_what_happens_from_a_block_on_does_not_change_its_model(world: Any) -> None:
+def test_what_happens_from_a_period_on_does_not_change_its_model(world: Any) -> None:
     before = circles(world, range(4))
     one, other = (
         world.features([*before, *circles(world, range(4, 7), step)], SCORE, name=f"step-{step}") for step in (1, 3)
@@ -135,7 +135,7 @@ def test_a_model_that_learnt_what_its_rows_do_not_know_is_refused(world: Any) ->
         Transformer.load(world.folder / "fitted", "cpu").preprocessing.learnt["next"].all  # noqa: B018
 
 
-def test_an_outcome_that_was_not_known_when_a_block_began_is_not_learnt(world: Any) -> None:
+def test_an_outcome_that_was_not_known_when_a_period_began_is_not_learnt(world: Any) -> None:
     rows = circles(world, range(5))
     late = [world.row(day, 23.95, user_id=user, item_id=77, label=1) for day in range(5) for user in range(30)]
     features = Features.model_validate({"columns": [SCORE], "tile": "1h"})
@@ -165,7 +165,7 @@ def microseconds_of(moment: Any) -> int:
     return round(moment.timestamp() * 1e6)
 
 
-def test_a_later_fit_trains_only_the_blocks_that_are_new(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_fit_trains_only_the_periods_that_are_new(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     train = models.sequence.scores.train
 
@@ -205,7 +205,7 @@ def test_rows_without_session_or_with_an_unknown_item_have_no_score(world: Any) 
 
 
 def test_a_log_whose_training_days_would_have_no_scores_is_refused(world: Any) -> None:
-    message = r"sequence_score 'next': no training day would have a score: .* 3 days in blocks of 300\. Declare fewer"
+    message = r"sequence_score 'next': no training day would have a score: .* 3 days in periods of 300\. Declare fewer"
     with pytest.raises(DataError, match=message):
         world.fit(world.log(circles(world, range(3))), [{**SCORE, "refit_days": 300}])
 
@@ -239,7 +239,7 @@ def test_columns_that_are_no_events_are_refused(world: Any, changed: dict[str, A
 
 
 def test_an_exported_graph_scores_rows_of_all_test_days_as_the_table_does(world: Any) -> None:
-    """Test days of two blocks: each row has the model of its time, in the graph too."""
+    """Test days of two periods: each row has the model of its time, in the graph too."""
     split = {"warmup_days": 2, "validation_days": 1, "test_days": 3}
     world = type(world)(world.folder, world.clock, split)
     log = world.log(circles(world, range(8)))
