@@ -81,7 +81,7 @@ class _Cosine:
             alike = (1.0 + self._unit @ self._unit[row]).astype(np.float64) / 2.0
             alike[self._unknown] = 0.0
         alike[row] = 1.0
-        return np.clip(alike, 0.0, 1.0, out=alike)
+        return alike.clip(0.0, 1.0, out=alike)
 
 
 class _Jaccard:

@@ -25,7 +25,7 @@ from shortlist.recommending.past_items import PastItems
 from shortlist.retrieval.catalogue import Rows, places_of
 from shortlist.retrieval.retriever import Retriever
 from shortlist.retrieval.source import Queries
-from shortlist.retrieval.union import NO_RANK
+from shortlist.retrieval.union import NO_RANK, Candidates
 from shortlist.spec.filters import Filters
 from shortlist.spec.ordering import Ordering
 from shortlist.spec.retrieval import SourceSection
@@ -289,11 +289,22 @@ class Recommender:
         Raises:
             SlateRequestError: More items are asked for than there are, or none.
         """
+        return self.begin(request)()
+
+    def begin(self, request: SlateRequest) -> Callable[[], FoundCandidates]:
+        """Begin to find the candidates of a request, as far as other threads do it; return what finishes it.
+
+        Raises:
+            SlateRequestError: As for `find`.
+        """
         size = self._retriever.catalogue.size
         if not 1 <= request.k <= size:
             raise SlateRequestError(f"k: got {request.k}; wanted 1 to {size}, the items that there are")
         queries = self._queries(request)
-        found = self._retriever.candidates(queries)
+        begun = self._retriever.begin(queries)
+        return lambda: self._found(request, queries, begun())
+
+    def _found(self, request: SlateRequest, queries: Queries, found: Candidates) -> FoundCandidates:
         given = found.items[0] != _NO_ITEM
         first = np.where(found.ranks[0] == 0, np.iinfo(np.int32).max, found.ranks[0]).argmin(axis=1)
         rows, ranks = found.items[0][given], found.ranks[0][given]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +38,19 @@ _AT_ONCE: Final = 100_000
 """Vectors that are rounded at once."""
 _SAMPLE: Final = 20_000
 """Vectors that the 16 levels of each number are chosen from."""
-_HALVED_FROM: Final = 200_000
-"""Vectors of 4-bit numbers from which two threads scan a half each; fewer are scanned sooner than another thread is
+_DIVIDED_FROM: Final = 200_000
+"""Vectors of 4-bit numbers from which two threads scan a part each; fewer are scanned sooner than another thread is
 woken."""
+_SHARES: Final = (0.45, 0.55)
+"""Of the vectors, in the part of the thread that asks, which does other things first, and in the other thread's."""
 
 
-class VectorIndex(Protocol):
+class VectorIndex(ABC):
     """Vectors that can be searched."""
 
     approximate: bool
 
+    @abstractmethod
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products, shape (B, most).
 
@@ -53,6 +58,10 @@ class VectorIndex(Protocol):
             queries: Shape (B, D).
             most: Wanted rows.
         """
+
+    def begin(self, queries: Matrix, most: int) -> Callable[[], Ranked]:
+        """Begin a search, as far as another thread does it; return what finishes it."""
+        return partial(self.search, queries, most)
 
 
 def build_index(
@@ -91,12 +100,13 @@ def open_index(folder: Path) -> VectorIndex:
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":
-        scan = Scan(facts.get("bits", 8), facts["depth"], facts.get("parts", 1))
+        parts = facts.get("parts", 1)  # of equal size, in releases of earlier versions
+        scan = Scan(facts.get("bits", 8), facts["depth"], tuple(facts.get("shares", (1 / parts,) * parts)))
         return ScannedIndex(folder / _APPROXIMATE, vectors, rows, scan)
     return ClusteredIndex(folder / _APPROXIMATE, rows, facts["probes"])
 
 
-class ExactIndex:
+class ExactIndex(VectorIndex):
     """Every vector is compared with every query, by BLAS."""
 
     approximate = False
@@ -126,11 +136,11 @@ class Scan(NamedTuple):
     """Of a number: 4 or 8."""
     depth: int
     """Times the wanted rows that are compared exactly."""
-    parts: int
-    """Of the vectors, each searched by a thread of its own if one is free."""
+    shares: tuple[float, ...]
+    """Of the vectors in each part, which a thread of its own searches if one is free; they sum to 1."""
 
 
-class ScannedIndex:
+class ScannedIndex(VectorIndex):
     """Every vector is compared as numbers of 4 or 8 bits (faiss); those found are put in order by the vectors."""
 
     approximate = True
@@ -145,66 +155,79 @@ class ScannedIndex:
             scan: How it is searched.
         """
         self._vectors, self._rows, self._scan = vectors, rows, scan
-        self._bounds = np.linspace(0, len(rows), scan.parts + 1).astype(np.int64)
+        self._bounds = np.rint(np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64)
         self._parts = [_part(path, *bounds) for bounds in pairwise(self._bounds.tolist())]
-        self._helpers = ThreadPoolExecutor(max(1, scan.parts - 1), thread_name_prefix="scan")
+        self._helpers = ThreadPoolExecutor(max(1, len(self._parts) - 1), thread_name_prefix="scan")
 
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products among those whose rounded vectors have."""
-        largest = np.abs(queries).max(axis=1, keepdims=True, initial=0)
-        # For a query of zeros any rows are as near as others, and faiss would give none.
-        sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
-        if self._scan.bits == 8:
-            sent = _rounded(sent, _LARGEST)
-        places = self._places(sent, min(self._scan.depth * most, len(self._rows)))
-        found = [self._compared(query, own, most) for query, own in zip(queries, places, strict=True)]
+        if len(queries) == 1:
+            return self.begin(queries, most)()
+        sent, wanted = self._sent(queries), self._wanted(most)
+        parts = [_searched(part, sent, wanted) for part in self._parts]
+        found = [
+            self._nearest(query, [(sums[line], places[line]) for sums, places in parts], most)
+            for line, query in enumerate(queries)
+        ]
         nothing = Ranked(np.empty((0, most), np.int32), np.empty((0, most), np.float32))
         return Ranked(*(np.concatenate(lists) for lists in zip(nothing, *found, strict=True)))
 
-    def _compared(self, query: NDArray[np.float32], places: NDArray[np.int64], most: int) -> Ranked:
-        """Return the rows at some places of the file that are nearest to a query by the vectors themselves."""
-        items = self._rows[places]
-        near = self._vectors.take(items, axis=0)  # in half the time of an index
-        return best(items[None], (near @ query)[None], most)
+    def begin(self, queries: Matrix, most: int) -> Callable[[], Ranked]:
+        """Let other threads search all parts but the first, for one query; return what searches that one."""
+        if len(queries) != 1:
+            return partial(self.search, queries, most)
+        sent, wanted = self._sent(queries), self._wanted(most)
+        first, *others = self._parts
+        asked = [self._helpers.submit(_searched, part, sent, wanted) for part in others]
 
-    def _places(self, queries: Matrix, wanted: int) -> list[NDArray[np.int64]]:
-        """Return the places in the file of every query's largest sums, in any order.
+        def finish() -> Ranked:
+            found = [_searched(first, sent, wanted)]
+            for part, answer in zip(others, asked, strict=True):
+                # A search that no thread has begun is not waited for: where no core is free, this one is sooner there.
+                found.append(_searched(part, sent, wanted) if answer.cancel() else answer.result())
+            return self._nearest(queries[0], [(sums[0], places[0]) for sums, places in found], most)
+
+        return finish
+
+    def _sent(self, queries: Matrix) -> Matrix:
+        """Return queries as they are compared with the small numbers."""
+        largest = np.abs(queries).max(axis=1, keepdims=True, initial=0)
+        # For a query of zeros any rows are as near as others, and faiss would give none.
+        sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
+        return _rounded(sent, _LARGEST) if self._scan.bits == 8 else sent
+
+    def _wanted(self, most: int) -> int:
+        """Return how many rows are compared exactly for some wanted ones."""
+        return min(self._scan.depth * most, len(self._rows))
+
+    def _nearest(
+        self, query: NDArray[np.float32], found: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], most: int
+    ) -> Ranked:
+        """Return the rows that are nearest to a query by the vectors themselves, of those that a scan found.
+
+        Args:
+            query: Shape (D,).
+            found: The largest sums of each part, and their places in it.
+            most: Wanted rows.
+        """
+        items = self._rows[self._largest(found, self._wanted(most))]
+        near = self._vectors.take(items, axis=0)  # in half the time of an index
+        return best(items, near @ query, most)
+
+    def _largest(
+        self, found: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], wanted: int
+    ) -> NDArray[np.int64]:
+        """Return the places in the file of the largest sums, in any order.
 
         Of several parts, all places whose sum is as large as that of the last wanted one, at most as many of each part
         as are wanted.
         """
-        found = self._found(queries, wanted)
         if len(found) == 1:
-            return list(found[0][1])
-        sums = np.concatenate([sums for sums, _ in found], axis=1)
-        places = np.concatenate(
-            [own + first for (_, own), first in zip(found, self._bounds, strict=False)], axis=1, dtype=np.int64
-        )
-        last = np.partition(sums, -wanted, axis=1)[:, -wanted]
-        return [own[of_own >= least] for own, of_own, least in zip(places, sums, last, strict=True)]
-
-    def _found(self, queries: Matrix, wanted: int) -> list[tuple[Matrix, NDArray[np.int64]]]:
-        """Return the largest sums of every part, and their places in it."""
-        import faiss
-
-        threads = faiss.omp_get_max_threads()
-        # A query is searched by one thread, and another one would only wait for it, busily.
-        faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
-        try:
-            if len(queries) == 1:
-                return self._side_by_side(queries, wanted)
-            return [part.search(queries, wanted) for part in self._parts]
-        finally:
-            faiss.omp_set_num_threads(threads)
-
-    def _side_by_side(self, query: Matrix, wanted: int) -> list[tuple[Matrix, NDArray[np.int64]]]:
-        first, *others = self._parts
-        asked = [self._helpers.submit(part.search, query, wanted) for part in others]
-        found = [first.search(query, wanted)]
-        for part, answer in zip(others, asked, strict=True):
-            # A search that no thread has begun is not waited for: where no core is free, this one is sooner there.
-            found.append(part.search(query, wanted) if answer.cancel() else answer.result())
-        return found
+            return found[0][1]
+        sums = np.concatenate([sums for sums, _ in found])
+        places = np.concatenate([own + first for (_, own), first in zip(found, self._bounds, strict=False)])
+        largest: NDArray[np.int64] = places[sums >= np.partition(sums, -wanted)[-wanted]]
+        return largest
 
 
 def _part(path: Path, first: int, last: int) -> Any:
@@ -217,7 +240,21 @@ def _part(path: Path, first: int, last: int) -> Any:
     return index
 
 
-class ClusteredIndex:
+def _searched(part: Any, queries: Matrix, wanted: int) -> tuple[Matrix, NDArray[np.int64]]:
+    """Return the largest sums of every query, and their places in a part."""
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    # A query is searched by one thread, and another one would only wait for it, busily.
+    faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
+    try:
+        found: tuple[Matrix, NDArray[np.int64]] = part.search(queries, wanted)
+        return found
+    finally:
+        faiss.omp_set_num_threads(threads)
+
+
+class ClusteredIndex(VectorIndex):
     """Vectors in clusters, of which a query searches those with the nearest centres (faiss, inverted file)."""
 
     approximate = True
@@ -306,7 +343,7 @@ def _build_scan(
         index = _four_bits(vectors, there, seed) if bits == 4 else _eight_bits(vectors, there)
         faiss.write_index(index, str(folder / _APPROXIMATE))
         for depth in depths:
-            scan = Scan(bits, depth, 2 if bits == 4 and len(there) >= _HALVED_FROM else 1)
+            scan = Scan(bits, depth, _SHARES if bits == 4 and len(there) >= _DIVIDED_FROM else (1.0,))
             found = ScannedIndex(folder / _APPROXIMATE, vectors, there, scan).search(queries, most).items
             recall = found_share(found, exact)
             facts = {"kind": "scan", **scan._asdict(), "tuned_recall": recall}

@@ -164,7 +164,19 @@ class Retriever:
 
     def candidates(self, queries: Queries) -> Candidates:
         """Return the candidates of all sources together."""
-        return united(self.lists(queries), self.section.candidates)
+        return self.begin(queries)()
+
+    def begin(self, queries: Queries) -> Callable[[], Candidates]:
+        """Begin to retrieve, as far as other threads do it; return what gives the candidates of all sources."""
+        begun = {name: source.begin(queries, self.section.capped(name)) for name, source in self.sources.items()}
+        # Those with helpers last: these work meanwhile.
+        order = sorted(begun, key=lambda name: self.sources[name].has_helpers)
+
+        def finish() -> Candidates:
+            lists = {name: begun[name]() for name in order}
+            return united([(name, lists[name]) for name in begun], self.section.candidates)
+
+        return finish
 
     def candidates_and_lists(self, queries: Queries) -> dict[str, Rows]:
         """Return the items of every source by its name, and those of all together as `all`."""

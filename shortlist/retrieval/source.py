@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -72,9 +72,16 @@ class IndexFacts:
 class Source(ABC):
     """A fitted source."""
 
+    has_helpers = False
+    """Whether other threads work between `begin` and what finishes it."""
+
     @abstractmethod
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return at most `most` different items for every query."""
+
+    def begin(self, queries: Queries, most: int) -> Callable[[], Ranked]:
+        """Begin to retrieve, as far as another thread does it; return what finishes it."""
+        return partial(self.retrieve, queries, most)
 
     def index_facts(self, queries: Queries, most: int) -> IndexFacts | None:
         """Return how vectors are searched; None: there are none.
@@ -198,25 +205,47 @@ def users_of(log: Path, data: Data) -> pl.DataFrame:
     return pl.DataFrame(schema={data.user: pl.Int64}) if found is None else found
 
 
+class Grouped(NamedTuple):
+    """The entries of a list with repeated items."""
+
+    items: Rows
+    """Each once, by row number."""
+    entries: NDArray[np.int64]
+    """Places in the list, by item and then in their order."""
+    groups: NDArray[np.int64]
+    """Of these entries, the place of the item in `items`."""
+
+
+def grouped(items: Rows) -> Grouped:
+    """Return which entries of a list are of the same item.
+
+    >>> [part.tolist() for part in grouped(np.array([7, 2, 7], np.int32))]
+    [[2, 7], [1, 0, 2], [0, 1, 1]]
+    """
+    # One number for each, by item and then by place: these are sorted faster than `np.unique` finds what is the same.
+    ordered = np.sort(items.astype(np.int64) << 32 | np.arange(len(items)))
+    of_entry = ordered >> 32
+    is_first = np.ones(len(items), np.bool_)
+    is_first[1:] = of_entry[1:] != of_entry[:-1]
+    return Grouped(of_entry[is_first].astype(np.int32), ordered & 0xFFFFFFFF, np.cumsum(is_first) - 1)
+
+
 def best(items: Rows, scores: Scores, most: int) -> Ranked:
-    """Return the entries of each line with the highest scores, best first; equal scores by row number.
+    """Return the items of one query with the highest scores, best first; equal scores by row number.
 
     Args:
-        items: Shape (B, M); -1 for no item.
+        items: Shape (M,).
         scores: Same shape.
-        most: Wanted entries, N.
+        most: Wanted items.
 
-    >>> best(np.array([[4, 7, 9]], np.int32), np.array([[0.1, 0.9, 0.9]], np.float32), 2).items.tolist()
+    >>> best(np.array([4, 7, 9], np.int32), np.array([0.1, 0.9, 0.9], np.float32), 2).items.tolist()
     [[7, 9]]
     """
-    scores = np.where(items < 0, np.float32(-np.inf), scores)
-    line = np.arange(len(items))[:, None]  # `take_along_axis` takes longer for one line
-    if items.shape[1] > most:
-        kept = np.argpartition(-scores, most - 1, axis=1)[:, :most]
-        items, scores = items[line, kept], scores[line, kept]
-    order = np.lexsort((items, -scores), axis=1)
-    ranked, values = items[line, order], scores[line, order]
-    return padded(np.where(np.isneginf(values), np.int32(-1), ranked), values, most)
+    if len(items) > most:
+        kept = np.argpartition(-scores, most - 1)[:most]
+        items, scores = items[kept], scores[kept]
+    order = np.lexsort((items, -scores))
+    return padded(items[order][None], scores[order][None], most)
 
 
 def padded(items: Rows, scores: Scores, most: int) -> Ranked:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import Ranked, Scores
+from shortlist.retrieval.source import Ranked, Scores, grouped
 
 RANK_OFFSET: Final = 60
 """Of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""
@@ -52,33 +52,41 @@ def united(lists: Sequence[tuple[str, Ranked]], most: int) -> Candidates:
     ([[7, 4, 2]], [[[2, 1], [1, 0], [0, 2]]])
     """
     names = tuple(name for name, _ in lists)
-    queries = len(lists[0][1].items)
-    items = np.concatenate([ranked.items for _, ranked in lists], axis=1)
-    source, rank, counts_for = _places(tuple(ranked.items.shape[1] for _, ranked in lists))
-    line, column = np.nonzero(items >= 0)
-    keys = line.astype(np.int64) << 32 | items[line, column]
-    unique, place = np.unique(keys, return_inverse=True)
-    fused = np.bincount(place, counts_for[column], minlength=len(unique))
-    ranks = np.zeros((len(unique), len(names)), np.int32)
-    ranks[place, source[column]] = rank[column]
-    of_line, item = unique >> 32, (unique & 0xFFFFFFFF).astype(np.int32)
-    order = np.lexsort((-fused, of_line))  # stable: equal sums stay by row number
-    counts = np.bincount(of_line, minlength=queries)
-    position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = order[position < most]
-    at = of_line[kept], position[position < most]
+    every = np.concatenate([ranked.items for _, ranked in lists], axis=1)
+    places = _places(tuple(ranked.items.shape[1] for _, ranked in lists))
+    queries = len(every)
     found = Candidates(
         np.full((queries, most), -1, np.int32),
         np.zeros((queries, most), np.float32),
         np.zeros((queries, most, len(names)), np.int32),
         names,
     )
-    found.items[at], found.scores[at], found.ranks[at] = item[kept], fused[kept], ranks[kept]
+    for line, own in enumerate(every):
+        items, fused, ranks = _fused(own, places, len(names), most)
+        found.items[line, : len(items)] = items
+        found.scores[line, : len(items)] = fused
+        found.ranks[line, : len(items)] = ranks
     return found
 
 
+_Places = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
+
+
+def _fused(own: Rows, places: _Places, sources: int, most: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return the candidates of one query: items, fused scores, ranks in every source."""
+    source, rank, counts_for = places
+    there = np.flatnonzero(own >= 0)
+    items, entries, groups = grouped(own[there])
+    place = there[entries]
+    fused = np.bincount(groups, counts_for[place])
+    ranks = np.zeros((len(items), sources), np.int32)
+    ranks[groups, source[place]] = rank[place]
+    best = np.argsort(-fused, kind="stable")[:most]  # stable: equal sums stay by row number
+    return items[best], fused[best], ranks[best]
+
+
 @lru_cache(maxsize=16)
-def _places(widths: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+def _places(widths: tuple[int, ...]) -> _Places:
     """Return, of lists side by side, every place's source and rank, and what an item there counts; requests are alike.
 
     >>> _places((2, 1))[:2]

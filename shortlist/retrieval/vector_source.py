@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ class VectorSource(Source):
         folder: From `shortlist.retrieval.index.build_index`.
     """
 
+    has_helpers = True
+
     def __init__(self, folder: Path) -> None:
         self.vectors: Matrix = mapped_array(folder / VECTORS)
         self.index: VectorIndex = open_index(folder)
@@ -36,10 +40,17 @@ class VectorSource(Source):
 
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return the nearest items; none for a query without a vector."""
+        return self.begin(queries, most)()
+
+    def begin(self, queries: Queries, most: int) -> Callable[[], Ranked]:
+        """Begin the search for queries that all have a vector."""
         vectors = self.query_vectors(queries)
         known = np.flatnonzero((vectors != 0).any(axis=1))
         if len(known) == len(vectors):
-            return self.index.search(vectors, most)
+            return self.index.begin(vectors, most)
+        return partial(self._of_known, vectors, known, most)
+
+    def _of_known(self, vectors: Matrix, known: NDArray[np.intp], most: int) -> Ranked:
         every = padded(np.empty((len(vectors), 0), np.int32), np.empty((len(vectors), 0), np.float32), most)
         if len(known):
             found = self.index.search(vectors[known], most)

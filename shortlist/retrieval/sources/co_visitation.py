@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
@@ -12,14 +12,12 @@ from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
 from shortlist.retrieval.catalogue import Rows, mapped_array
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, grouped
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
 
 _OTHER, _WEIGHT, _PLACE = "other_row", "weight", "place"
 _STARTS, _ITEMS, _SCORES = "starts.npy", "items.npy", "scores.npy"
-_AT_ONCE: Final = 256
-"""Queries whose neighbours are summed at once."""
 
 
 class CoVisitation(SourceKind):
@@ -111,19 +109,24 @@ class Neighbours(Source):
 
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return the neighbours of recent items, their scores summed; none for a user without recent items."""
-        blocks = range(0, max(1, queries.size), _AT_ONCE)
-        found = [self._block(queries.recent[first : first + _AT_ONCE], most) for first in blocks]
-        return Ranked(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        found = Ranked(
+            np.full((queries.size, most), -1, np.int32), np.full((queries.size, most), -np.inf, np.float32)
+        )
+        weights = recent_weights(queries.recent, self._decay)
+        for line, recent in enumerate(queries.recent):
+            known = recent >= 0
+            items, sums = self._summed(recent[known], weights[line, known])
+            order = np.argsort(-sums, kind="stable")[:most]  # stable: equal sums stay by row number
+            found.items[line, : len(order)], found.scores[line, : len(order)] = items[order], sums[order]
+        return found
 
-    def _block(self, recent: Rows, most: int) -> Ranked:
-        line, place = np.nonzero(recent >= 0)
-        row = recent[line, place]
-        counts = self._starts[row + 1] - self._starts[row]
-        at = np.arange(counts.sum()) + np.repeat(self._starts[row] - np.cumsum(counts) + counts, counts)
-        weights = recent_weights(recent, self._decay)[line, place]
-        keys, same = np.unique(np.repeat(line, counts) << 32 | self._items[at], return_inverse=True)
-        sums = np.bincount(same, self._scores[at] * np.repeat(weights, counts), len(keys))
-        return _best_of_lines(keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32), sums, len(recent), most)
+    def _summed(self, recent: Rows, weights: Scores) -> tuple[Rows, NDArray[Any]]:
+        """Return the neighbours of some items by row number, and their sums."""
+        counts = self._starts[recent + 1] - self._starts[recent]
+        at = np.arange(counts.sum()) + np.repeat(self._starts[recent] - np.cumsum(counts) + counts, counts)
+        items, entries, groups = grouped(self._items[at])
+        scores = self._scores[at] * np.repeat(weights, counts)
+        return items, np.bincount(groups, scores[entries], len(items))
 
 
 def recent_weights(recent: Rows, decay: float) -> Scores:
@@ -134,16 +137,3 @@ def recent_weights(recent: Rows, decay: float) -> Scores:
     """
     weights = np.float32(decay) ** np.arange(recent.shape[1], dtype=np.float32)
     return np.where(recent >= 0, weights, np.float32(0))
-
-
-def _best_of_lines(lines: NDArray[np.int64], items: Rows, sums: np.ndarray, count: int, most: int) -> Ranked:
-    """Return the items with the highest sums of every line, which come by line and row number; equal sums stay so."""
-    order = np.lexsort((-sums, lines))
-    lengths = np.bincount(lines, minlength=count)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    kept = order[place < most]
-    found = np.full((count, most), -1, np.int32)
-    values = np.full(found.shape, -np.inf, np.float32)
-    at = lines[kept], place[place < most]
-    found[at], values[at] = items[kept], sums[kept]
-    return Ranked(found, values)

@@ -150,6 +150,26 @@ class InputReader:
         needed[Columns.TIME] = moments_of(columns.get(Columns.TIME), now)
         return Inputs(rows, needed, keys, said, columns)
 
+    def with_rows(self, inputs: Inputs, tensor: Tensor) -> Inputs:
+        """Return what a request says of one row as what it says of several, which differ in one input.
+
+        Args:
+            inputs: Of one row.
+            tensor: In place of the input of that name; shape (rows,), no more than a request may have.
+
+        Raises:
+            BadRequestError: The lists of all rows are too long.
+        """
+        name, rows = tensor.name, tensor.shape[0]
+        if self._limits is not None:
+            self._check_tags({own: sent.shape[1] for own, sent in inputs.sent.items() if isinstance(sent, Tensor)}, rows)
+        clean = self._without_null_texts(self._known[name], tensor)
+        column = self._column(self._known[name], clean)
+        said = self._as_sent(clean, column)
+        columns = {**inputs.columns, name: column} if name in inputs.columns else inputs.columns
+        keys = {**inputs.keys, name: cast(Key, said)} if name in inputs.keys else inputs.keys
+        return Inputs(rows, columns, keys, {**inputs.sent, name: said}, {**inputs.typed, name: column})
+
     def values(self, declared: Declaration, tensor: Tensor) -> list[Any]:
         """Return the values of a column that is no column of the request's rows, without those that are null.
 

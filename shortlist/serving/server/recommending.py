@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, Literal
@@ -100,11 +100,13 @@ class Recommending:
         stages = self._release.current  # another one may be put in place while the model scores
         request = self._request(stages, asked, question.context.request_id or question.id or uuid.uuid4().hex)
         behind = self._service.behind_seconds
-        found = self._found(stages, request)
-        inputs = self._reader.with_items(asked.tensors, found.items, now)
+        begun = self._begun(stages, request)
+        users = await self._service.users_of(asked.inputs)  # another thread searches vectors meanwhile
+        found = begun().head(self._most)
+        inputs = self._reader.with_items(asked, found.items)
         # Looked up while the model scores: a callback comes when this waits for the model server.
         asyncio.get_running_loop().call_soon(found.look_up)
-        scored = await self._service.score(inputs, place)
+        scored = await self._service.score(inputs, place, users)
         bad = scored.unusable
         request = self._looked_again(stages, request)
         slate = stages.slate(request, found, scored.scores, scored.further)
@@ -114,7 +116,7 @@ class Recommending:
             self._history.show(request.id, request.user, slate.items.to_list(), datetime.now(UTC))
 
         def answered() -> tuple[Inputs, Given]:
-            shown = self._reader.with_items(asked.tensors, slate.items, now)
+            shown = self._reader.with_items(asked, slate.items)
             return shown, self._given(stages, request, found, scored, slate, behind)
 
         times = now, (time.perf_counter() - started) * 1000
@@ -148,15 +150,14 @@ class Recommending:
             return request
         return replace(request, latest=known)
 
-    def _found(self, stages: Recommender, request: SlateRequest) -> FoundCandidates:
+    def _begun(self, stages: Recommender, request: SlateRequest) -> Callable[[], FoundCandidates]:
         most = stages.candidates
         if not 1 <= request.k <= most:
             raise BadRequestError(f"k: got {request.k}; wanted 1 to {most}, the candidates of a request")
         try:
-            found = stages.find(request)
+            return stages.begin(request)
         except SlateRequestError as error:
             raise BadRequestError(str(error)) from None
-        return found.head(self._most)
 
     def _given(
         self, stages: Recommender, request: SlateRequest, found: FoundCandidates, scored: Scored, slate: Slate,

@@ -117,6 +117,10 @@ class Scored(NamedTuple):
         return int(np.count_nonzero(~finite.all(axis=0)))
 
 
+LookedUp = tuple[ViewTable, bool]
+"""Users' features, and whether all could be read."""
+
+
 class RecommendsItems(Protocol):
     """Answers requests for recommendations; `Recommending` is one."""
 
@@ -295,12 +299,13 @@ class Service:
             if inputs.rows and given.status == OK:
                 await self._counts.keep(request_id, times[0], inputs)
 
-    async def score(self, inputs: Inputs, place: Place | None) -> Scored:
+    async def score(self, inputs: Inputs, place: Place | None, users: LookedUp | None = None) -> Scored:
         """Return the scores of rows.
 
         Args:
             inputs: What is known of them.
             place: The request's; see `Predictor.scores`.
+            users: From `users_of`; None: they are looked up.
 
         Raises:
             RequestError: What is wrong with the model.
@@ -309,7 +314,7 @@ class Service:
             none = np.zeros(0, np.float32)
             return Scored(none, False, None, dict.fromkeys(self.outputs[1:], none))
         counted_until = self._refresh.counted_until
-        tables, degraded = await self.tables(inputs)
+        tables, degraded = await self.tables(inputs, users)
         if degraded:
             self.metrics.degraded.inc()
         tensors = self.tensors(inputs, tables)
@@ -317,16 +322,22 @@ class Service:
         first, further = self._by_output(scores)
         return Scored(first, degraded, UsedFeatures(tensors, counted_until), further)
 
-    async def tables(self, inputs: Inputs) -> tuple[Tables, bool]:
-        """Return what there is to look up for a request, and whether some of it counts as unknown."""
+    async def tables(self, inputs: Inputs, users: LookedUp | None = None) -> tuple[Tables, bool]:
+        """Return what there is to look up for a request, and whether some of it counts as unknown.
+
+        Args:
+            inputs: What is known of its rows.
+            users: From `users_of`; None: they are looked up.
+        """
         snapshot = self._refresh.current
         tables = dict(snapshot.tables) if snapshot is not None else {}
         degraded = snapshot is None or bool(snapshot.unknown)
         for step in self._assembler.steps:
             if step is not self._assembler.user and step.name not in tables:
                 tables[step.name] = ViewTable.unknown(step, self._assembler.widths)
-        if self._assembler.user is not None:
-            tables[self._assembler.user.name], whole = await self._of_users(inputs)
+        users = users or await self.users_of(inputs)
+        if self._assembler.user is not None and users is not None:
+            tables[self._assembler.user.name], whole = users
             degraded = degraded or not whole
         return tables, degraded
 
@@ -336,8 +347,10 @@ class Service:
         most_tags = self.settings.serving.limits.max_tag_values
         return self._assembler.tensors({**inputs.columns, **counts}, tables, inputs.rows, most_tags=most_tags)
 
-    async def _of_users(self, inputs: Inputs) -> tuple[ViewTable, bool]:
-        assert self._users is not None
+    async def users_of(self, inputs: Inputs) -> LookedUp | None:
+        """Return the features of a request's users; None: the model reads none."""
+        if self._users is None:
+            return None
         assert self._user is not None
         column = cast(Codes, inputs.columns[self._user])
         users, codes = distinct_users(column, inputs.keys.get(self._user, column))

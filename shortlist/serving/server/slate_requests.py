@@ -34,8 +34,8 @@ class AskedSlate:
     context: Mapping[str, Any]
     """Columns of the log that were sent, by name; the user is left out."""
     recent: list[int | str] | None
-    tensors: Sequence[Tensor]
-    """What was sent of the log's columns, for the model."""
+    inputs: Inputs
+    """What was sent of the log's columns, for the model, with one item that is none."""
 
 
 class SlateRequestReader:
@@ -86,7 +86,7 @@ class SlateRequestReader:
                 own[tensor.name] = tensor
         recent = self._recent(own.get(RECENT_ITEMS))
         context += self._histories(recent, {tensor.name for tensor in context})
-        typed = self.with_items(context, self._nothing, now)
+        typed = self._reader.read([*context, self._tensor(self._nothing)], now)
         values = {name: self._value(name, sent) for name, sent in typed.sent.items() if name != self._item.name}
         moments = typed.columns[Columns.TIME]
         assert isinstance(moments, np.ndarray)
@@ -96,7 +96,7 @@ class SlateRequestReader:
             now=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(moments[0])),
             context={name: value for name, value in values.items() if name != Columns.TIME},
             recent=recent,
-            tensors=context,
+            inputs=typed,
         )
 
     def _histories(self, recent: list[int | str] | None, sent: Collection[str]) -> list[Tensor]:
@@ -106,12 +106,18 @@ class SlateRequestReader:
         wanted = sorted(self._reader.histories - set(sent)) if recent else []
         return [Tensor(name, BYTES if is_text else "INT64", (1, len(recent or [])), values) for name in wanted]
 
-    def with_items(self, context: Sequence[Tensor], items: pl.Series, now: int) -> Inputs:
-        """Return the rows of some items in a request's context, as the model's requests have them."""
+    def with_items(self, asked: AskedSlate, items: pl.Series) -> Inputs:
+        """Return the rows of some items in a request's context, as the model's requests have them.
+
+        Raises:
+            BadRequestError: The context is too large for so many items.
+        """
+        return self._reader.with_rows(asked.inputs, self._tensor(items))
+
+    def _tensor(self, items: pl.Series) -> Tensor:
         is_text = self._item.type == "string"
         values: Any = items.to_list() if is_text else _codes(items)
-        datatype = BYTES if is_text else "INT64"
-        return self._reader.read([*context, Tensor(self._item.name, datatype, (len(items),), values)], now)
+        return Tensor(self._item.name, BYTES if is_text else "INT64", (len(items),), values)
 
     def _checked(self, tensor: Tensor) -> Tensor:
         if tensor.name == self._item.name:

@@ -101,7 +101,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_parts_of_a_large_scan_find_all_that_is_as_large_as_the_last_wanted_sum(large: Path) -> None:
     made, queries, facts = vectors(200_000), vectors(20, seed=6), read_json(large / "index.json")
-    assert (facts["kind"], facts["bits"], facts["parts"]) == ("scan", 4, 2)
+    assert (facts["kind"], facts["bits"], facts["shares"]) == ("scan", 4, [0.45, 0.55])
     whole, index = faiss.read_index(str(large / "index.faiss")), open_index(large)
     together, ties = index.search(queries, 50).items.tolist(), 0
     for query, of_several in zip(queries, together, strict=True):

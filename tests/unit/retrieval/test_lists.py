@@ -23,7 +23,7 @@ def ranked(*lines: Sequence[int], width: int = 4) -> Ranked:
 
 
 def test_best_orders_by_score_then_row_and_pads() -> None:
-    found = best(np.array([[5, 3, -1, 9]], np.int32), np.array([[1.0, 1.0, 7.0, 2.0]], np.float32), 5)
+    found = best(np.array([5, 3, 9], np.int32), np.array([1.0, 1.0, 2.0], np.float32), 5)
     assert found.items.tolist() == [[9, 3, 5, -1, -1]]
     assert found.scores[0, 3] == -np.inf
 

@@ -207,7 +207,7 @@ def test_items_that_a_request_for_recommendations_brings_are_the_history_of_its_
     slates = SlateRequestReader(reader, shop.plan.declared.data, ())
     k, recent = Tensor("k", "INT64", (1,), np.array([3])), Tensor("recent_items", "BYTES", (2,), ["item 2", "item 1"])
     asked = slates.read([k, recent], 0)
-    candidates = slates.with_items(asked.tensors, pl.Series(["item 4", "item 5"]), 0)
+    candidates = slates.with_items(asked, pl.Series(["item 4", "item 5"]))
     assert (asked.recent, asked.context["words"]) == (["item 2", "item 1"], ["item 2", "item 1"])
     np.testing.assert_array_equal(candidates.columns["words"].values, to_codes(pl.Series(["item 2", "item 1"])))
     own = slates.read([k, recent, Tensor("words", "BYTES", (1, 1), ["item 9"])], 0)
