@@ -155,7 +155,7 @@ class ScannedIndex(VectorIndex):
             scan: How it is searched.
         """
         self._vectors, self._rows, self._scan = vectors, rows, scan
-        self._bounds = np.rint(np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64)
+        self._bounds = (np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64)
         self._parts = [_part(path, *bounds) for bounds in pairwise(self._bounds.tolist())]
         self._helpers = ThreadPoolExecutor(max(1, len(self._parts) - 1), thread_name_prefix="scan")
 

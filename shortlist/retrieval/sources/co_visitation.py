@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -109,9 +109,7 @@ class Neighbours(Source):
 
     def retrieve(self, queries: Queries, most: int) -> Ranked:
         """Return the neighbours of recent items, their scores summed; none for a user without recent items."""
-        found = Ranked(
-            np.full((queries.size, most), -1, np.int32), np.full((queries.size, most), -np.inf, np.float32)
-        )
+        found = Ranked(np.full((queries.size, most), -1, np.int32), np.full((queries.size, most), -np.inf, np.float32))
         weights = recent_weights(queries.recent, self._decay)
         for line, recent in enumerate(queries.recent):
             known = recent >= 0

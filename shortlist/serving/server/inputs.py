@@ -162,7 +162,9 @@ class InputReader:
         """
         name, rows = tensor.name, tensor.shape[0]
         if self._limits is not None:
-            self._check_tags({own: sent.shape[1] for own, sent in inputs.sent.items() if isinstance(sent, Tensor)}, rows)
+            self._check_tags(
+                {own: sent.shape[1] for own, sent in inputs.sent.items() if isinstance(sent, Tensor)}, rows
+            )
         clean = self._without_null_texts(self._known[name], tensor)
         column = self._column(self._known[name], clean)
         said = self._as_sent(clean, column)

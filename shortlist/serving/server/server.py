@@ -50,8 +50,8 @@ _IDLE_SECONDS: Final = 7_200
 _ACCEPTED_AT_ONCE: Final = 16
 """Connections per round of the event loop."""
 _SWITCH_SECONDS: Final = 0.0005
-"""After which a thread lets another one that waits for Python go on: a scan of vectors begins as soon as it is asked for,
-and a request waits less for a thread that reads logs or views. Python's own 5 ms are half of a slate's time."""
+"""After which a thread lets another one that waits for Python go on: a scan of vectors begins as soon as it is asked
+for, and a request waits less for a thread that reads logs or views. Python's own 5 ms are half of a slate's time."""
 _log = logging.getLogger(__name__)
 
 

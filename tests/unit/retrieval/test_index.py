@@ -12,7 +12,7 @@ from shortlist.retrieval.index import ExactIndex, build_index, found_share, inde
 from shortlist.retrieval.source import Queries, Ranked
 from shortlist.retrieval.sources.nearest import NearestItems
 from shortlist.spec.retrieval import ItemIndex
-from shortlist.storage.artefacts import IntegrityError, read_json
+from shortlist.storage.artefacts import IntegrityError, read_json, write_json
 
 
 def vectors(rows: int, seed: int = 5) -> np.ndarray:
@@ -112,6 +112,33 @@ def test_two_parts_of_a_large_scan_find_all_that_is_as_large_as_the_last_wanted_
         assert of_several == wanted
         assert index.search(query[None], 50).items[0].tolist() == wanted
     assert ties > 0
+
+
+def test_a_search_that_is_begun_is_finished_later_by_who_asks(large: Path) -> None:
+    first, second, index = vectors(1, seed=6), vectors(1, seed=7), open_index(large)
+    begun = [index.begin(query, 50) for query in (first, second)]
+    found = [finish().items.tolist() for finish in reversed(begun)]
+    assert found == [index.search(query, 50).items.tolist() for query in (second, first)]
+    assert found[0] != found[1]
+
+
+def test_an_index_that_was_released_in_halves_is_searched_in_halves(large: Path, tmp_path: Path) -> None:
+    facts = read_json(large / "index.json")
+    for file in large.iterdir():
+        (tmp_path / file.name).hardlink_to(file)
+    (tmp_path / "index.json").unlink()
+    write_json(tmp_path / "index.json", {**{k: v for k, v in facts.items() if k != "shares"}, "parts": 2})
+    made, queries, index = vectors(200_000), vectors(5, seed=6), open_index(tmp_path)
+    halves = [faiss.read_index(str(large / "index.faiss")) for _ in range(2)]
+    halves[0].remove_ids(faiss.IDSelectorRange(100_000, 200_000))
+    halves[1].remove_ids(faiss.IDSelectorRange(0, 100_000))
+    for query in queries:
+        sent, wanted = (query / np.abs(query).max())[None], 50 * facts["depth"]
+        (of_first, in_first), (of_second, in_second) = (half.search(sent, wanted) for half in halves)
+        sums, places = np.append(of_first, of_second), np.append(in_first, in_second + 100_000)
+        compared = places[sums >= np.sort(sums)[-wanted]]
+        nearest = compared[np.argsort(-(made[compared] @ query))][:50].tolist()
+        assert index.search(query[None], 50).items[0].tolist() == nearest
 
 
 @pytest.mark.timeout(120)

@@ -100,14 +100,14 @@ def test_live_items_are_the_newest_of_a_users_recent_ones(
 ) -> None:
     asked: list[list[int]] = []
     near = retriever.sources["near"]
-    retrieve = near.retrieve
+    begin = near.begin
 
     def noted(queries: Any, most: int) -> Any:
         recent = queries.recent[0]
         asked.append([(10, 20, 30, 40, 50)[row] for row in recent if row >= 0])
-        return retrieve(queries, most)
+        return begin(queries, most)
 
-    monkeypatch.setattr(near, "retrieve", noted)
+    monkeypatch.setattr(near, "begin", noted)
     stages = recommender(retriever)
     # User 1 took 10, 20 and 30 in this order by the log.
     shown = past((99, 4, True), (50, 3, True), (40, 2, False), (20, 1, True))

@@ -31,7 +31,7 @@ from shortlist.report.plots import funnel_plot
 from shortlist.report.summary import stage_lines
 from shortlist.retrieval.evaluate import evaluate_retrieval
 from shortlist.retrieval.retriever import Retriever, fit_retrieval
-from shortlist.retrieval.source import FitData, Queries, Ranked, SourceKind, padded
+from shortlist.retrieval.source import FitData, Queries, Ranked, Source, SourceKind, padded
 from shortlist.retrieval.sources.registry import SOURCE_KINDS
 from shortlist.retrieval.step import RELEASE, build_retrieval
 from shortlist.spec.data import Data, GeneratedSource
@@ -265,7 +265,7 @@ class Newest(SourceKind):
         return NewestItems(np.load(folder / "rows.npy"))
 
 
-class NewestItems:
+class NewestItems(Source):
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
 

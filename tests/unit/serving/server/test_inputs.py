@@ -194,3 +194,30 @@ def test_a_client_is_told_what_it_may_send(reader: InputReader) -> None:
     assert told["price"] == ("FP64", (-1,), True)
     assert told[Columns.TIME] == ("INT64", (-1,), True)
     assert not {"seconds", "clicked", "city"} & told.keys()
+
+
+def test_other_items_in_a_context_say_what_a_request_of_them_would(shop: Any) -> None:
+    needs, limits = FeatureRequirements.of(shop.plan, shop.signature), Limits(max_tag_values=1_000)
+    reader = InputReader(needs, {"query": 2}, 600, limits)
+    context = [
+        tensor("user_id", "INT64", [1]),
+        tensor("page", "BYTES", ["home"]),
+        tensor("query", "FP32", [1.0, 2.0], [1, 2]),
+        tensor("words", "BYTES", ["b", "a"], [1, 2]),
+    ]
+    one = reader.read([*context, tensor("item_id", "BYTES", ["item 9"])], NOW)
+    made, read = reader.with_rows(one, ITEM), reader.read([*context, ITEM], NOW)
+    assert (made.rows, made.digest, list(made.columns), list(made.keys)) == (
+        read.rows, read.digest, list(read.columns), list(read.keys)
+    )  # fmt: skip
+    np.testing.assert_equal(_plain(made.columns), _plain(read.columns))
+    np.testing.assert_equal(made.keys, read.keys)
+    assert made.sent["item_id"] == read.sent["item_id"] == ["item 0", "item 1"]
+    with pytest.raises(BadRequestError, match="inputs words: got 1002 values in 501 rows; wanted at most 1000"):
+        reader.with_rows(one, tensor("item_id", "BYTES", ["item 0"] * 501))
+
+
+def _plain(columns: Any) -> dict[str, Any]:
+    return {
+        name: (own.values, own.lengths) if isinstance(own, Ragged) else own for name, own in columns.items()
+    }  # fmt: skip
