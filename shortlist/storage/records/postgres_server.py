@@ -53,7 +53,9 @@ class Server:
         arguments = {"connect_timeout": 10, "application_name": "shortlist", "tcp_user_timeout": 60_000, **_KEEPALIVE}
         options: dict[str, Any] = {"connect_args": arguments, "hide_parameters": True}
         try:
-            self._engine = create_engine(address, pool_pre_ping=True, **options)
+            # Without a ping before each use: `run` goes on after a connection that turns out to be lost, and
+            # SQLAlchemy's ping fails with an error of the client where the loss is noticed during it.
+            self._engine = create_engine(address, **options)
             self._unshared = create_engine(address, poolclass=NullPool, **options)
         except ImportError:
             raise ShortlistError(
