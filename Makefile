@@ -81,14 +81,14 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 # The checks run beside the tests, on what these leave of the processors: alone, mypy keeps one core busy for a minute.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and every test but those of full size and those for GPUs [WORKERS=2]
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (under ten minutes on 2 cores) [WORKERS=2]
 	@$(MAKE) --no-print-directory --jobs 2 tests check NICE='nice -n 5'
 
 tests: $(READY_TEST) $(READY_TRITON)
-	@$(BIN)/pytest -m "not gpu and not full_size and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
+	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
-test-full-size: $(READY_TEST) $(READY_TRITON) ## the shipped demo, KuaiRand and a drill, with their results checked (minutes)
-	@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2
+test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
+	@$(BIN)/pytest -m "long and not gpu" -n $(WORKERS) --maxprocesses 2 --durations 25
 
 test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
 	@rm -rf build/pages && mkdir -p build/pages
@@ -375,6 +375,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orderings test tests test-full-size test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

@@ -49,11 +49,11 @@ _TOGETHER = {
 
 The longest come first, so that none is left running alone at the end. All other files come after them, one by one.
 """
-_LEFT_OUT: dict[str, list[str]] = {"gpu": [], "full_size": []}
+_LEFT_OUT: dict[str, list[str]] = {"gpu": [], "long": []}
 """Files of the tests that are left out, one name per test, by marker."""
 _REASONS = {
     "gpu": "tests that need a GPU were left out (make test-gpu runs them)",
-    "full_size": "tests of full size were left out (make test-full-size runs them)",
+    "long": "long tests were left out (make test-long runs them)",
 }
 
 

@@ -24,6 +24,8 @@ from shortlist.storage.objects import local_copy
 from shortlist.storage.storage_config import StorageConfig
 from shortlist.training.training import RunContext
 
+pytestmark = pytest.mark.long
+
 SECRET = "pa55-of-the-database"  # noqa: S105 - see conftest
 
 

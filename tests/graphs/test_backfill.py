@@ -18,6 +18,8 @@ from shortlist.runs.refresh_runs import run_backfill_locally
 from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest, read_json
 
+pytestmark = pytest.mark.long
+
 
 def test_a_corrected_rule_is_looked_at_and_then_published_and_taken_back(
     finished: Any, capfd: pytest.CaptureFixture[str]

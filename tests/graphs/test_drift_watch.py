@@ -19,6 +19,8 @@ from shortlist.spec.load import parse_spec
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def served(finished: Any) -> Served:

@@ -33,7 +33,7 @@ from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 from shortlist.training.training import RunContext
 
-pytestmark = pytest.mark.timeout(3_600)  # two runs of nine models, each on a real Triton
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]  # two runs of nine models, each on a real Triton
 
 POSITION, SURFACE = ["position_log", "surface_position_rate"], ["duration_log", "surface_rate", "item_rate"]
 CONTEXT = ["*_log", "hour_*", "surface_rate"]

@@ -15,6 +15,8 @@ from shortlist.spec.load import parse_spec
 from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.groups import read
 
+pytestmark = pytest.mark.long
+
 DOOMED = "2026-01-10"
 """A day in the middle group."""
 # Loaded by every Python process of the graph; the step that counts the doomed day is killed once, half-way.

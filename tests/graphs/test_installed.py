@@ -126,7 +126,7 @@ def ran(installed: Path, packages: Path, small_spec: dict[str, Any], tmp_path_fa
     return run_by_wheel(installed, project, "small.yaml", packages)
 
 
-@pytest.mark.full_size
+@pytest.mark.long
 def test_the_shipped_demo_by_the_wheel_comes_within_a_hundredth_of_the_possible_best(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -155,11 +155,13 @@ def test_the_wheel_holds_the_framework_alone(wheel: Path) -> None:
     assert kept <= set(names)
 
 
+@pytest.mark.long
 def test_a_project_without_the_framework_beside_it_runs_by_the_wheel(ran: Ran) -> None:
     assert "Done in" in ran.said
     assert ran.summary["failed"] is None
 
 
+@pytest.mark.long
 def test_a_kind_from_a_package_is_trained_validated_on_triton_judged_and_blessed(ran: Ran) -> None:
     line = ran.summary["models"]["line"]
     assert (line["kind"], line["role"]) == ("linear", "candidate")
@@ -170,6 +172,7 @@ def test_a_kind_from_a_package_is_trained_validated_on_triton_judged_and_blessed
     assert {"train_line", "validate_export_line", "train_popularity", "train_logistic"} <= set(ran.summary["steps"])
 
 
+@pytest.mark.long
 def test_a_feature_a_gate_and_an_online_store_from_a_package_took_part(ran: Ran) -> None:
     gates = {gate["name"]: gate for gate in ran.summary["gates"]}
     assert gates["spread"]["passed"] and gates["spread"]["reason"].startswith("deviation ")
@@ -182,6 +185,7 @@ def test_a_feature_a_gate_and_an_online_store_from_a_package_took_part(ran: Ran)
     assert any("item_id" in name for name in tables)
 
 
+@pytest.mark.long
 def test_its_version_in_mlflow_says_name_and_kind(ran: Ran) -> None:
     champion = Tracker(tracking_uri(ran.runs / "stores"), "installed").registry.champion()
     assert champion is not None

@@ -24,6 +24,8 @@ from shortlist.runs.submit import run_child, run_locally, training_arguments
 from shortlist.spec.load import load_spec, parse_spec
 from shortlist.storage.artefacts import write_json
 
+pytestmark = pytest.mark.long
+
 CRON = "0 3 * * *"
 ROOT = Path(__file__).parents[2]
 

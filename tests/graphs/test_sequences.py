@@ -12,6 +12,8 @@ import yaml
 from shortlist.runs.submit import run_locally
 from shortlist.spec.load import parse_spec
 
+pytestmark = pytest.mark.long
+
 VECTORS = ["text_vector", "image_vector"]
 NETWORK = {
     "kind": "din", "features": ["*_log", "*_rate", "surface_id", "device_id", "*_vector", "past_seconds_ago",

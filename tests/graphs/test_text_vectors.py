@@ -27,6 +27,8 @@ from shortlist.storage.storage_config import StorageConfig
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
+pytestmark = pytest.mark.long
+
 WORLD = GeneratedSource(
     kind="generated", rows=16_000, users=300, items=120, days=8, seed=7, content=GeneratedContent(effect=1.5)
 )

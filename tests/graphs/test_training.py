@@ -159,6 +159,7 @@ def retraining(until: datetime) -> RetrainDecision:
     return RetrainDecision(spec="demo", action="retrain", trigger="drift", key=key, reasons=reasons, **window)
 
 
+@pytest.mark.long
 def test_a_decision_retrains_from_what_there_is_and_reads_no_later_row(demo: Run, demo_runs: Path) -> None:
     spec, runs = parse_spec(yaml.safe_dump(retrained_demo())), demo_runs
     second = END + timedelta(days=1)  # the log ends a day before
@@ -248,6 +249,7 @@ sys.exit(run_locally(parse_spec(Path(spec).read_text()), None, Path(runs), until
 """
 
 
+@pytest.mark.long
 def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_held_with_a_page(
     demo: Run, held: Run
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_changed_model_section_trains_that_model_alone_and_bad_candidates_are_
     assert "Nothing blessed" in (held.folder / "report.html").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "scores"), STUCK.items())
 def test_a_candidate_whose_scores_tell_nothing_is_held_and_shown(held: Run, name: str, scores: str) -> None:
     reasons = " ".join(held.summary["reasons"][name])
@@ -290,6 +293,7 @@ def test_a_log_beyond_tolerance_stops_with_the_reason_and_keeps_the_evidence(
     assert "label_is_binary" in above.data.tags["failure"]
 
 
+@pytest.mark.long
 def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_by_the_next(tmp_path: Path) -> None:
     spec: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/criteo.yaml").read_text())
     spec["models"]["xgboost"] |= {"rounds": 20}
@@ -317,7 +321,7 @@ def test_criteo_layout_needs_no_ids_and_no_clock_and_a_killed_run_is_continued_b
     assert one.summary["models"]["xgboost"]["auc"] > 0.6
 
 
-@pytest.mark.full_size
+@pytest.mark.long
 @pytest.mark.timeout(1_800)  # five models, on 190 000 rows
 @pytest.mark.skipif(not KUAIRAND.is_dir(), reason="the KuaiRand files are not part of the project")
 def test_kuairand_reaches_what_was_promised(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from shortlist.storage.artefacts import write_json
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
+pytestmark = pytest.mark.long
+
 
 def test_the_command_leaves_a_patch_and_changes_nothing(finished: Any, tmp_path: Path) -> None:
     written = tmp_path / "small.yaml"

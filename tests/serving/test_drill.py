@@ -68,6 +68,7 @@ def small() -> Spec:
     return patient(spec)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_800)  # two trainings, a stack and a canary
 def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     """Served, collected, judged, trained, rolled out to users and promoted, by the compiled graphs alone."""
@@ -111,7 +112,7 @@ def test_live_traffic_becomes_the_next_champion(tmp_path: Path) -> None:
     assert score < 1e-5 and {one["largest_difference"] for one in served.values()} == {0}
 
 
-@pytest.mark.full_size
+@pytest.mark.long
 @pytest.mark.timeout(1_800)  # three trainings and a canary
 def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path: Path) -> None:
     broken = {"kind": "broken_column", "from_day": 12, "until_day": 13, "strength": 1.0, "column": "duration"}
@@ -140,7 +141,7 @@ def test_a_broken_column_pages_and_new_items_are_learnt_and_rolled_out(tmp_path:
         drill(spec, runs)
 
 
-@pytest.mark.full_size
+@pytest.mark.long
 @pytest.mark.timeout(1_800)  # two trainings and a canary
 def test_changed_tastes_are_learnt_from_what_was_served(tmp_path: Path) -> None:
     """No column looks different: what tells is how well the model ranks."""

@@ -59,12 +59,12 @@ def test_the_rule_finds_what_breaks_it(text: str, in_gpu: bool, said: list[str])
 
 def test_ci_leaves_them_out_by_name() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    left_out = "not gpu and not full_size and not browser"
+    left_out = "not gpu and not long and not browser"
     assert f'\t@$(BIN)/pytest -m "{left_out}" -n $(WORKERS) --maxprocesses 4 --durations 25\n' in makefile
     assert "\t@$(BIN)/pytest -m gpu -rs\n" in makefile
 
 
-def test_ci_runs_the_tests_of_full_size_too() -> None:
+def test_ci_runs_the_long_tests_too() -> None:
     makefile = (TESTS.parent / "Makefile").read_text()
-    assert '\t@$(BIN)/pytest -m "full_size and not gpu" -n logical --maxprocesses 2\n' in makefile
-    assert (TESTS.parent / ".ci/run").read_text().splitlines()[-3:] == ["make test", "make docs", "make test-full-size"]
+    assert '\t@$(BIN)/pytest -m "long and not gpu" -n $(WORKERS) --maxprocesses 2 --durations 25\n' in makefile
+    assert (TESTS.parent / ".ci/run").read_text().splitlines()[-3:] == ["make test", "make docs", "make test-long"]

@@ -39,7 +39,8 @@ SECTION = DLRMModel(
     features=("user_id", "item_id", "age", "text"), embedding_dim=8, bottom_mlp=(16,), top_mlp=(16,),
     batch_size=256, epochs=3, patience=3, precision="fp32",
 )  # fmt: skip
-pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests
+# Processes that wait for each other must not hold up all other tests.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 STEPS = Path(__file__).parent / "distributed_steps.py"
 

@@ -16,7 +16,8 @@ from shortlist.training.job import Job
 from shortlist.training.local_workers import train_locally
 from shortlist.training.train import load_ranker, ranker_class
 
-pytestmark = pytest.mark.timeout(240)  # processes that wait for each other must not hold up all other tests
+# Processes that wait for each other must not hold up all other tests.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 RUNTIME = Runtime(engine="cpu", seed=3)
 

@@ -14,6 +14,8 @@ from shortlist.rollout.verdict import Verdict
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.storage.artefacts import IntegrityError
 
+pytestmark = pytest.mark.long
+
 
 def rolled_back(live: Any, record: RolloutRecord, reason: str) -> Verdict:
     """Return the evidence of a rollout that went back for a reason, and harmed nobody on the stable track."""
@@ -52,13 +54,6 @@ def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: An
     evidence = rolled_back(live, record, r"at (10|50) %: p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
     assert p99_ms.canary > 300 and evidence.requests.failed_canary == 0
-
-
-def test_shuffled_scores_send_the_users_back_though_the_servers_are_well(live: Any) -> None:
-    record = live.roll_out(live.world.versions["shuffled"])
-    evidence = rolled_back(live, record, r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse")
-    assert {name for name, passed in checks_of(record).items() if passed is False} == {"kpi"}
-    assert evidence.requests.failed_canary == 0
 
 
 GLANCE = FurtherLabel(column="watch_seconds", positive=Positive(at_most=1.5))

@@ -6,9 +6,12 @@ import json
 import subprocess
 from typing import Any
 
+import pytest
 from filelock import FileLock
 
 from shortlist.rollout.phases import Phase
+
+pytestmark = pytest.mark.long
 
 
 def test_a_controller_killed_in_every_phase_is_taken_over_and_no_user_notices(live: Any) -> None:

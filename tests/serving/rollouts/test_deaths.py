@@ -13,6 +13,8 @@ import pytest
 from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError
 
+pytestmark = pytest.mark.long
+
 HALF = {"steps": [50, 100], "interval_seconds": 300, "deadline_seconds": 600}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from tritonclient import grpc as triton_grpc
 
 from shortlist.deployment.refreshed_releases import refresh_releases
@@ -18,6 +19,8 @@ from shortlist.deployment.why import explain
 from shortlist.features.feast_store_location import feast_store_location
 from shortlist.recommending.refreshed import RELEASES, announced_releases
 from shortlist.rollout.phases import Phase
+
+pytestmark = pytest.mark.long
 
 
 def recommended(live: Any, request_id: str, k: int, user: int = 5) -> tuple[dict[str, str], dict[str, list[Any]]]:

@@ -8,6 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.long
+
 RATE = 5
 """Requests per second: enough for some to be under way whatever is killed."""
 PATIENCE_SECONDS = 29

@@ -18,6 +18,8 @@ from shortlist.rollout.phases import Phase
 from shortlist.rollout.rollouts import RolloutError
 from shortlist.tracking.registry import UnknownVersionError
 
+pytestmark = pytest.mark.long
+
 
 def test_a_full_disk_costs_the_log_and_no_answer_and_nothing_is_promoted_blindly(live: Any, full_disk: Any) -> None:
     # The log holds 300 answers before it drops any: about 4 s of these users, and much longer on a busy machine.

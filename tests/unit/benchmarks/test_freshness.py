@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.bench import RESULTS
 from benchmarks.targets import ASKED
+
+pytestmark = pytest.mark.long
 
 WANTED = {
     "kills survived", "acknowledged requests lost by kills",

@@ -14,6 +14,8 @@ from shortlist.spec.load import SpecError, load_spec, parse_spec
 from shortlist.spec.models import model_sections
 from shortlist.spec.spec import Spec
 
+pytestmark = pytest.mark.long
+
 MINIMAL = Path(__file__).parents[3] / "tests/specs/valid/minimal.yaml"
 
 

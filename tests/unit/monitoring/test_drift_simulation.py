@@ -10,6 +10,8 @@ import pytest
 from monitoring.drift.drift_simulation import KINDS, Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
 
+pytestmark = pytest.mark.long
+
 Build = Callable[..., Simulation]
 
 # The classifier takes most of a comparison's time; it plays where it is what is looked at.

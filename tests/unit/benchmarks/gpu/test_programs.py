@@ -23,6 +23,8 @@ from models.planning.plan import FLOAT, PUBLISHED, training_bytes, training_flop
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable, DayTableWriter
 
+pytestmark = pytest.mark.long
+
 TOY = Setting("cpu", small=True)
 FULL = Setting("cuda", small=False)
 ROOT = Path(__file__).parents[4]

@@ -276,6 +276,7 @@ def test_auto_compiles_long_trainings(device: str, monkeypatch: pytest.MonkeyPat
     assert not pays(SECTION.model_copy(update={"compile": "off"}), "cpu", 10**20)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(step.missing("cpu")), reason="there is no C++ compiler")
 def test_a_compiled_step_is_traced_once_and_learns_the_same() -> None:
     layout = LAYOUTS["lists"]

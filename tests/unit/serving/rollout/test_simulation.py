@@ -22,6 +22,8 @@ from shortlist.rollout.sequential import (
 from shortlist.rollout.sequential_difference import UserValues, difference
 from shortlist.spec.serving import KPI, Canary
 
+pytestmark = pytest.mark.long
+
 Floats = npt.NDArray[np.float64]
 
 LOOKS = 100
