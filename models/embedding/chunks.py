@@ -21,7 +21,8 @@ from shortlist.contracts import Columns
 class Lookups(NamedTuple):
     """Which rows of the fused table make up which slots; a slot is one feature of one row of the batch.
 
-    Slots come in this order: all single ids row by row, then every list feature as a block of batch rows.
+    Slots come in this order: all single ids row by row, then every list feature as a block of batch rows. Places of a
+    history are single ids; a network may need those with an event alone, which then are a block behind the single ids.
     """
 
     rows_L: torch.Tensor
@@ -46,6 +47,10 @@ class Batch(NamedTuple):
     def rows(self) -> int:
         """Number of rows, B."""
         return len(self.labels_B)
+
+    def narrowed(self, needed: Callable[[Lookups, torch.Tensor], Lookups]) -> Batch:
+        """Return the batch with what a network needs of its look-ups, see `EmbeddingNetwork.needed`."""
+        return self._replace(lookups=needed(self.lookups, self.dense_BF))
 
     def to(self, device: str) -> Batch:
         """Return the batch on a device; a GPU is not waited for."""

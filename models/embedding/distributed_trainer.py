@@ -87,6 +87,7 @@ class DistributedTrainer(Training):
 
     def _distributed_step(self, batch: Batch) -> tuple[float, int]:
         """Take a step; return the sum of the losses before it, and the rows, of all processes."""
+        batch = batch.narrowed(self._model.network.needed)
         pooled = self._model.table(batch.lookups).requires_grad_()
         logits_B = self._model.network(batch.dense_BF, pooled)
         loss = self._summed_loss(logits_B, batch)

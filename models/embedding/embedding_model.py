@@ -64,6 +64,10 @@ class EmbeddingNetwork(nn.Module):
         """
         raise NotImplementedError
 
+    def needed(self, lookups: Lookups, dense_BF: Tensor) -> Lookups:
+        """Return the look-ups that `forward` reads outside compiled steps, of those that the loader gives: all."""
+        return lookups
+
     @property
     def last(self) -> nn.Linear:
         """The layer whose bias is added to the log-odds."""
@@ -142,7 +146,7 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, dense_BF: Tensor, lookups: Lookups) -> Tensor:
         """Return the log-odds, shape (B,)."""
-        logits_B: Tensor = self.network(dense_BF, self.table(lookups))
+        logits_B: Tensor = self.network(dense_BF, self.table(self.network.needed(lookups, dense_BF)))
         return logits_B
 
 

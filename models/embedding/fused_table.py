@@ -53,8 +53,10 @@ class FusedTable(nn.Module):
     @torch.no_grad()
     def forward(self, lookups: Lookups) -> Tensor:
         """Return the weighted sum of every slot's rows, shape (slots, D); an empty slot gives zeros."""
-        if lookups.shares_L is None and len(lookups.rows_L) == len(lookups.starts) - 1:  # a row each: nothing to sum
-            if self.fused and self.weight_RD.is_cuda:
+        is_one_each = lookups.shares_L is None and len(lookups.rows_L) == len(lookups.starts) - 1
+        # There is nothing to sum; but torch's kernel for the CPU sums single rows faster than `index_select` copies.
+        if is_one_each and self.weight_RD.is_cuda:
+            if self.fused:
                 from models.embedding.fused_look_up import looked_up  # needs Triton
 
                 return looked_up(self.weight_RD, lookups.rows_L)

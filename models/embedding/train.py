@@ -206,6 +206,8 @@ class Training:
 
     def take(self, batch: Batch) -> torch.Tensor:
         """Learn from a batch of the loader; return its mean loss before, on the device."""
+        if not self._step.options.compiled:
+            batch = batch.narrowed(self._model.network.needed)
         admitted = None if self._admission is None else self._admission.admitted(batch.lookups)
         if self._cache is not None:
             batch = batch._replace(lookups=self._cache.prepare(batch.lookups))
@@ -251,7 +253,7 @@ class Training:
 def batch_log_odds(model: EmbeddingModel, batch: Batch) -> np.ndarray:
     """Return the log-odds of a batch, shape (B,), float32; (B, H) of a model with further labels."""
     model.eval()
-    table = model.table
+    table, batch = model.table, batch.narrowed(model.network.needed)
     pooled = table.look_up(batch.lookups) if isinstance(table, HostBackedTable) else table(batch.lookups)
     found: np.ndarray = model.network(batch.dense_BF, pooled).cpu().numpy()
     return found

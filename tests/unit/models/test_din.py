@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.din.network import DIN, Attention
+from models.din.network import DIN, Attention, InterestNetwork
 from models.din.ranker import DINRanker
 from models.din.section import DINModel
 from models.dlrm.ranker import DLRMRanker
 from models.dlrm.section import DLRMModel
-from models.embedding.chunks import Chunk
+from models.embedding.chunks import Chunk, Lookups
 from models.embedding.layout import Attended, Layout
 from models.embedding.step import batch_loss, silenced
 from models.inputs import FeatureColumn
@@ -70,6 +70,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> DayTable:
     named = [str(day) for day in days]
     split = {"warmup": [], "train": named[:3], "validation": named[3:4], "test": named[4:]}
     return writer.close({"columns": COLUMNS, "split": split})
+
+
+def needed_slots(network: InterestNetwork, dense: Tensor) -> Tensor:
+    """Return which slots are looked up, of those that the loader gives."""
+    slots = torch.arange(len(dense) * network.singles + 1, dtype=torch.int32)
+    return network.needed(Lookups(slots[:-1], slots, None), dense).rows_L
 
 
 def test_rows(table: DayTable) -> pl.DataFrame:
@@ -131,10 +137,11 @@ def test_places_without_an_event_are_not_computed_and_nothing_else_differs(lengt
     item, past = torch.randn(rows, 3).double(), torch.randn(rows, LAST, 3).double()
     wanted_by = torch.randn(rows, 3).double()
     there = torch.arange(LAST) < torch.tensor(lengths).unsqueeze(1)
-    at = there.flatten().nonzero().squeeze(1)
 
     def of_events(item: Tensor, past: Tensor) -> Tensor:
-        found: Tensor = attention.of_events(item, past.flatten(0, 1)[at], there, at)
+        events = past[there]
+        padded = torch.cat([events, torch.zeros(2, 3).double()])
+        found: Tensor = attention.of_events(item, events, padded, there)
         return found
 
     results = []
@@ -158,12 +165,13 @@ def test_a_step_can_be_compiled_as_shapes_do_not_depend_on_the_lengths() -> None
     rows = 16
     dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
     pooled, labels = torch.randn(rows * layout.slots, 8), (torch.rand(rows) < 0.5).float()
+    compiled = torch.compile(batch_loss, fullgraph=True, dynamic=False, backend="eager")
     found = []
-    for loss in (batch_loss, torch.compile(batch_loss, fullgraph=True, dynamic=False, backend="eager")):
+    for loss, read in ((batch_loss, needed_slots(network, dense)), (compiled, torch.arange(len(pooled)))):
         network.zero_grad()
         given = pooled.clone().requires_grad_()
         with silenced():
-            value = loss(network, dense, given, labels, torch.tensor(rows))
+            value = loss(network, dense, given[read], labels, torch.tensor(rows))
             value.backward()
         found.append((value.detach(), given.grad, *(one.grad for one in network.parameters())))
     torch.testing.assert_close(found[0], found[1])
@@ -175,7 +183,7 @@ def test_narrow_products_change_little() -> None:
     network = DIN(layout, DINModel.model_validate(SECTION)).train().network
     rows, found = 2_000, []
     dense = torch.stack([torch.randn(rows), torch.randint(0, LAST + 1, (rows,)).float()], dim=1)
-    pooled = torch.randn(rows * layout.slots, 8, requires_grad=True)
+    pooled = torch.randn(rows * layout.slots, 8)[needed_slots(network, dense)].requires_grad_()
     # A constant that is added to all logits changes no softmax: the last bias has no gradient.
     learnt = [one for name, one in network.named_parameters() if name != "attention.score.2.bias"]
     for network.narrow in (None, torch.bfloat16):
@@ -197,6 +205,28 @@ def test_a_history_is_looked_up_in_the_table_of_its_target() -> None:
     chunk = Chunk.decoded(frame, layout)
     assert chunk.singles.tolist() == [[1, 5 + 7, 5 + 9, 5 + 3, 5, 5], [2, 5 + 8, 5, 5, 5, 5]]
     assert chunk.dense.tolist() == [[0.5, 2.0], [1.5, 0.0]]
+    batch = chunk.batch(0, 2)
+    rows, starts, shares = DIN(layout, DINModel.model_validate(SECTION)).network.needed(batch.lookups, batch.dense_BF)
+    assert (rows.tolist(), shares) == ([1, 5 + 7, 2, 5 + 8, 5 + 9, 5 + 3], None)  # places without an event are left out
+    assert starts.tolist() == list(range(7))
+
+
+def test_a_list_beside_the_history_is_looked_up_behind_its_events() -> None:
+    features = [*FEATURES, FeatureColumn(name="words", kind="ids", size=7)]
+    layout = Layout.of(features, (), Attended("past", "item_id"))
+    frame = pl.DataFrame(
+        {"item_id": [7, 8], "age": [0.5, 1.5], "past": [[9, 3], []], "words": [[2, 4], [6]]},
+        schema={"item_id": pl.UInt32, "age": pl.Float32, "past": pl.List(pl.UInt32), "words": pl.List(pl.UInt32)},
+    )
+    model = DIN(layout, DINModel.model_validate(SECTION)).eval()
+    batch = Chunk.decoded(frame, layout).batch(0, 2)
+    needed = batch.narrowed(model.network.needed).lookups
+    assert needed.rows_L.tolist() == [7, 8, 9, 3, ITEMS + 2, ITEMS + 4, ITEMS + 6]
+    assert needed.starts.tolist() == [0, 1, 2, 3, 4, 6, 7]
+    assert needed.shares_L is not None
+    assert needed.shares_L.tolist() == [1, 1, 1, 1, 0.5, 0.5, 1]
+    first = Chunk.decoded(frame.head(1), layout).batch(0, 1)
+    torch.testing.assert_close(model(batch.dense_BF, batch.lookups)[:1], model(first.dense_BF, first.lookups))
 
 
 @pytest.mark.parametrize(
