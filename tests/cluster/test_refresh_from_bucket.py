@@ -30,6 +30,8 @@ from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
 
+pytestmark = pytest.mark.long
+
 KINDS: tuple[Literal["predictions", "outcomes"], ...] = ("predictions", "outcomes")
 RUNTIME = Runtime(engine="cpu")
 FEATURES = Features.model_validate({"columns": [{"kind": "target", "key": "user_id", "name": "rate"}]})

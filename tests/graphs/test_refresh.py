@@ -27,6 +27,8 @@ from shortlist.storage.tables import DayTable
 from shortlist.training.served_features import find_served_features
 from shortlist.training.training import RunContext
 
+pytestmark = pytest.mark.long
+
 
 def test_a_refresh_publishes_what_a_full_count_gives_and_trains_nothing(
     finished: Any, capfd: pytest.CaptureFixture[str]

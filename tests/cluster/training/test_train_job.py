@@ -147,6 +147,7 @@ def job(table: DayTable, **section: Any) -> Job:
     return Job.of("xgboost", SECTION.model_copy(update=section), table, runtime, None, 2)
 
 
+@pytest.mark.long
 def test_pods_train_the_model_once(place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path) -> None:
     train_on_cluster(place, job(table), tmp_path / "model")
     assert load_ranker(tmp_path / "model").record.rounds == 4
