@@ -38,7 +38,7 @@ def lost(live: Any) -> list[dict[str, Any]]:
     Left out are those for which a client waited in vain for half a minute: a killed process breaks connections off.
     """
     ledger = live.story.users.ledger.frame()
-    answered = ledger.filter(ledger["answered"].is_not_null())
+    answered = ledger.filter(ledger["answered"].is_not_nan())  # others are under way
     failed = [one for one in answered.to_dicts() if one["status"] != 200]
     return [one for one in failed if one["status"] or one["answered"] - one["sent"] < PATIENCE_SECONDS]
 
