@@ -246,8 +246,8 @@ peers-recommend: requirements/peers-recommend.txt ## install what make bench-met
 	@$(PYTHON) -m venv .venv-peers-recommend
 	@.venv-peers-recommend/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-recommend.txt
 
-bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [OPTIONS=1]
-	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(OPTIONS),--options)
+bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [LOGS="toys sports"] [OPTIONS=1]
+	@$(BIN)/python -m benchmarks.sequences "$(SEQUENCES)" $(if $(LOGS),--data $(LOGS)) $(if $(OPTIONS),--options)
 
 bench-sessions: $(READY) ## what the lists of live sequences of a million users take, 5 and 50 events each
 	@$(BIN)/python -m benchmarks.sessions

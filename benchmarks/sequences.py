@@ -75,7 +75,7 @@ def main() -> None:
         ours = trained(users, SETTINGS, arguments.seconds)
         peer = peer_figures(users, arguments.peer_seconds) if arguments.peer_seconds else None
         lines += [_against_peer(name, metric, ours, peer) for metric in _METRICS]
-        lines.append(Line("sequences", f"{name}, training", ours.cpu_s, "cpu-s"))
+        lines.append(_of_training(name, ours, peer))
         lines.append(Line("sequences", f"{name}, training ended by validation (1) or cut (0)", float(ours.ended), ""))
         for option, changed in VARIANTS.items() if arguments.options else ():
             lines.append(_against_plain(name, option, trained(users, SETTINGS | changed, arguments.seconds), ours))
@@ -94,6 +94,14 @@ def _against_peer(data: str, metric: str, ours: Found, peer: dict[str, float] | 
     if cut:
         return Line("sequences", name, value, "", _not_ended(cut))
     return Line("sequences", name, value, "", f"{PEER}: {peer[metric]:.4f}", value / peer[metric])
+
+
+def _of_training(data: str, ours: Found, peer: dict[str, float] | None) -> Line:
+    """Return a line with the processor time of training and looks, of both to their ends."""
+    name = f"{data}, training"
+    if peer is None or not (peer["ended"] and ours.ended):
+        return Line("sequences", name, ours.cpu_s, "cpu-s")
+    return Line("sequences", name, ours.cpu_s, "cpu-s", f"{PEER}: {peer['cpu_s']:.0f}", ours.cpu_s / peer["cpu_s"])
 
 
 def _against_plain(data: str, option: str, other: Found, plain: Found) -> Line:

@@ -1,7 +1,8 @@
 """SASRec with sampled softmax of MobileTeleSystems/RecTools: what `benchmarks.sequences` compares the model with.
 
 Runs in an environment of its own (`make peers-sequences`), because RecTools wants numpy 1. Prints one line of JSON per
-look at the validation items; the last line holds the test items' figures of the best look.
+look at the validation items; the last line holds the test items' figures of the best look, and the processor time of
+all looks and trainings.
 
     python rectools_sasrec.py SEQUENCES.txt SECONDS
 
@@ -55,7 +56,7 @@ def main() -> None:
             best = found["ndcg_at_10"]
             test = {**took, "validation": found, **evaluate(model, users, 0, train)}
             print(json.dumps({"test": test}), flush=True)  # of use to whoever stops it
-    print(json.dumps({"test": {**test, "ended": worse == PATIENCE}}), flush=True)
+    print(json.dumps({"test": {**test, "cpu_s": time.process_time(), "ended": worse == PATIENCE}}), flush=True)
 
 
 def read(path: str) -> list[list[int]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import sequences
-from benchmarks.sequences import PEER, Found, _against_peer, _against_plain, trained
+from benchmarks.sequences import PEER, Found, _against_peer, _against_plain, _of_training, trained
 
 
 def found(value: float, ended: bool) -> Found:
@@ -37,6 +37,14 @@ def test_an_option_is_compared_likewise() -> None:
     assert (line.peer, line.ratio) == ("without: 0.0500", pytest.approx(0.8))
     line = _against_plain("toys", "crops", found(0.04, False), found(0.05, True))
     assert (line.peer, line.ratio) == ("crops: not trained to its end", None)
+
+
+def test_processor_time_is_compared_where_both_came_to_their_end() -> None:
+    line = _of_training("toys", found(0.04, True), {"cpu_s": 4.0, "ended": True})
+    assert (line.value, line.peer, line.ratio) == (1.0, f"{PEER}: 4", 1.0 / 4.0)
+    for ours, peers in ((False, True), (True, False)):
+        line = _of_training("toys", found(0.04, ours), {"cpu_s": 4.0, "ended": peers})
+        assert (line.value, line.peer, line.ratio) == (1.0, "", None)
 
 
 def test_the_clock_and_validation_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
