@@ -368,7 +368,8 @@ class Live:
         """Return the requests of the stable track that failed as their own clients saw it, in this test.
 
         Left out are those that a process had in hand when the test killed it. Of a server: Envoy's line says that its
-        connection ended (UC), and the process died between the request's first byte and its end. Of an Envoy: there is
+        connection ended before its answer (UC) or in the middle of it (UPE), and the process died between the request's
+        first byte and its end. Of an Envoy: there is
         no line, and the connection broke off in the client's hands after the kill, sent before the process was gone.
         """
         assert self.story is not None
@@ -399,7 +400,7 @@ def _in_hand(kill: Kill) -> pl.Expr:
         return pl.lit(False)  # a server asks its Triton again: nothing may fail
     sent, gone = pl.lit(kill.sent.time), pl.lit(kill.gone.time + timedelta(seconds=_UNKNOWN_SECONDS))
     over = (pl.col("began") <= gone) & (pl.col("began") + pl.duration(microseconds="us") >= sent)
-    return ((pl.col("flags") == "UC") & over).fill_null(False)
+    return (pl.col("flags").is_in(["UC", "UPE"]) & over).fill_null(False)
 
 
 @pytest.fixture(scope="session")
