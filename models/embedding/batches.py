@@ -110,16 +110,21 @@ class ChunkStore:
         """Return the rows of a file, as they are."""
         return HostPool([path], self.chunk(path), None)
 
+    def places(self, paths: list[Path]) -> np.ndarray:
+        """Return where the rows of several files are: in the chunk of all files, or in one of these alone."""
+        offsets = self._offsets(paths)
+        return np.concatenate([np.arange(*offsets.rows(path)) for path in paths])
+
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> HostPool:
-        """Return the rows of several files, in an order."""
+        """Return the rows of several files, in an order of their places."""
         if self._rows is None:
-            places = FileOffsets(paths, self._sizes)
-            rows = self._buffer(places.total)
-            list(decoders.map(lambda path: rows.decode(self._read(path), self._layout, places.start(path)), paths))
+            offsets = self._offsets(paths)
+            rows = self._buffer(offsets.total)
+            list(decoders.map(lambda path: rows.decode(self._read(path), self._layout, offsets.start(path)), paths))
         else:
-            places, rows = self._places, self._rows
+            rows = self._rows
             list(decoders.map(self.chunk, paths))
-        return HostPool(paths, rows, np.concatenate([np.arange(*places.rows(path)) for path in paths])[order])
+        return HostPool(paths, rows, order)
 
     def leave(self, pool: HostPool) -> None:
         """Let go of a pool: of what was looked at on disk, or of the memory that it was decoded into."""
@@ -128,6 +133,9 @@ class ChunkStore:
         elif self._rows is not None and self._spill is not None:
             for path in pool.paths:
                 self._spill.leave(self._rows.sliced(*self._places.rows(path)).arrays)
+
+    def _offsets(self, paths: list[Path]) -> FileOffsets:
+        return FileOffsets(paths, self._sizes) if self._rows is None else self._places
 
     def _buffer(self, size: Size) -> Chunk:
         """Return memory for a pool: what the one before the last was decoded into, where it is large enough."""
@@ -209,8 +217,8 @@ class BatchLoader:
     def _pool(self, decoders: ThreadPoolExecutor, paths: list[Path], seed: list[int]) -> tuple[Pool, np.ndarray | None]:
         """Return the rows of several files in random order, and where their lists end."""
         lengths_L = None if self._lists is None else self._lists.lengths(paths)
-        order = PoolOrder.shuffled(sum(self._rows[path] for path in paths), lengths_L, seed)
-        return self._store.pool(decoders, paths, order.rows_N), order.ends_L
+        order = PoolOrder.shuffled(self._store.places(paths), lengths_L, seed)
+        return self._store.pool(decoders, paths, order.places_N), order.ends_L
 
     def _file(self, path: Path) -> tuple[Pool, None]:
         return self._store.file(path), None

@@ -123,6 +123,10 @@ class DeviceStore:
         """Give the dense floats of several files to the host, file by file."""
         return (self.chunk(path).dense.cpu().numpy() for path in paths)
 
+    def places(self, paths: list[Path]) -> np.ndarray:
+        """Return where the rows of several files are when their chunks are joined."""
+        return np.arange(sum(map(self.rows, paths)))
+
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> DevicePool:
         """Return the rows of several files, in the order that `ChunkStore` gives them; they may be on their way."""
         # One after the other: a GPU decodes with all of itself, and the host does so in the first epoch only.

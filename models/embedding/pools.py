@@ -33,8 +33,11 @@ class Store(Protocol[PoolT]):
     def rows(self, path: Path) -> int:
         """Return the rows of a file."""
 
+    def places(self, paths: list[Path]) -> np.ndarray:
+        """Return where the rows of several files are, one file after another, in what `pool` takes them from."""
+
     def pool(self, decoders: ThreadPoolExecutor, paths: list[Path], order: np.ndarray) -> PoolT:
-        """Return the rows of several files in an order: places among their rows, one file after another."""
+        """Return the rows of several files in an order of their places."""
 
     def file(self, path: Path) -> PoolT:
         """Return the rows of a file, as they are."""
@@ -46,31 +49,32 @@ class Store(Protocol[PoolT]):
 class PoolOrder(NamedTuple):
     """A random order of a pool's rows. Where order is learnt, lists change places, and each stays whole."""
 
-    rows_N: np.ndarray
-    """Places among the rows of the pool's files, one file after another."""
+    places_N: np.ndarray
+    """The places of its rows in the store, see `Store.places`."""
     ends_L: np.ndarray | None
     """Behind which row of the pool each list ends; None: every row is learnt by itself."""
 
     @classmethod
-    def shuffled(cls, rows: int, lengths_L: np.ndarray | None, seed: list[int]) -> Self:
+    def shuffled(cls, places_N: np.ndarray, lengths_L: np.ndarray | None, seed: list[int]) -> Self:
         """Return the order that a seed draws.
 
         Args:
-            rows: Of the pool.
+            places_N: Of the pool's rows, as they follow each other in the files; overwritten.
             lengths_L: Rows of every list, as they follow each other in the files; None: every row by itself.
             seed: Of the draw.
 
-        >>> PoolOrder.shuffled(5, np.array([2, 3]), [3]).rows_N.tolist()
+        >>> PoolOrder.shuffled(np.arange(5), np.array([2, 3]), [3]).places_N.tolist()
         [2, 3, 4, 0, 1]
         """
-        random, places_N = np.random.default_rng(seed), np.arange(rows)
+        random = np.random.default_rng(seed)
         if lengths_L is None:
             random.shuffle(places_N)
             return cls(places_N, None)
         which_L = random.permutation(len(lengths_L))
         firsts_L, taken_L = (lengths_L.cumsum() - lengths_L)[which_L], lengths_L[which_L]
         ends_L = taken_L.cumsum()
-        return cls(places_N + np.repeat(firsts_L - (ends_L - taken_L), taken_L), ends_L)
+        order_N = np.arange(len(places_N)) + np.repeat(firsts_L - (ends_L - taken_L), taken_L)
+        return cls(places_N[order_N], ends_L)
 
 
 def list_edges(ends_L: np.ndarray, batch_size: int) -> Iterator[tuple[int, int]]:
