@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shortlist.retrieval.catalogue import mapped_array
-from shortlist.retrieval.source import Ranked, best, padded
+from shortlist.retrieval.source import Ranked, best, highest, padded
 from shortlist.spec.retrieval import ItemIndex
 from shortlist.storage.artefacts import read_json, write_json
 
@@ -100,8 +101,9 @@ def open_index(folder: Path) -> VectorIndex:
     if facts["kind"] == "exact":
         return ExactIndex(vectors)
     if facts["kind"] == "scan":
-        parts = facts.get("parts", 1)  # of equal size, in releases of earlier versions
-        scan = Scan(facts.get("bits", 8), facts["depth"], tuple(facts.get("shares", (1 / parts,) * parts)))
+        # Vectors of earlier versions are in the order of rows, and parts of them are not alike: one thread scans all.
+        shares = tuple(facts["shares"]) if facts.get("shuffled") else (1.0,)
+        scan = Scan(facts.get("bits", 8), facts["depth"], shares)
         return ScannedIndex(folder / _APPROXIMATE, vectors, rows, scan)
     return ClusteredIndex(folder / _APPROXIMATE, rows, facts["probes"])
 
@@ -124,7 +126,8 @@ class ExactIndex(VectorIndex):
             scores = np.asarray(queries[first : first + step], np.float32) @ np.asarray(self._vectors).T
             scores[:, self._missing] = -np.inf
             for line, own in enumerate(scores, start=first):
-                rows = _largest(own, most)
+                rows = highest(own, most)
+                rows = rows[own[rows] > -np.inf]
                 found.items[line, : len(rows)], found.scores[line, : len(rows)] = rows, own[rows]
         return found
 
@@ -137,7 +140,8 @@ class Scan(NamedTuple):
     depth: int
     """Times the wanted rows that are compared exactly."""
     shares: tuple[float, ...]
-    """Of the vectors in each part, which a thread of its own searches if one is free; they sum to 1."""
+    """Of the vectors in each part, which a thread of its own searches if one is free; they sum to 1. Vectors of several
+    parts are in random order, so that each part finds its share of what the whole would."""
 
 
 class ScannedIndex(VectorIndex):
@@ -154,21 +158,21 @@ class ScannedIndex(VectorIndex):
             rows: Row number of every vector in the file.
             scan: How it is searched.
         """
-        self._vectors, self._rows, self._scan = vectors, rows, scan
-        self._bounds = (np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64)
-        self._parts = [_part(path, *bounds) for bounds in pairwise(self._bounds.tolist())]
+        self._scan, self._size = scan, len(rows)
+        bounds = (np.cumsum((0, *scan.shares)) * len(rows)).astype(np.int64).tolist()
+        self._parts = [
+            _Part(_vectors_of_file(path, first, last), rows[first:last].astype(np.int64), vectors)
+            for first, last in pairwise(bounds)
+        ]
         self._helpers = ThreadPoolExecutor(max(1, len(self._parts) - 1), thread_name_prefix="scan")
 
     def search(self, queries: Matrix, most: int) -> Ranked:
         """Return the rows with the largest inner products among those whose rounded vectors have."""
         if len(queries) == 1:
             return self.begin(queries, most)()
-        sent, wanted = self._sent(queries), self._wanted(most)
-        parts = [_searched(part, sent, wanted) for part in self._parts]
-        found = [
-            self._nearest(query, [(sums[line], places[line]) for sums, places in parts], most)
-            for line, query in enumerate(queries)
-        ]
+        sent, counts = self._sent(queries), self._counts(most)
+        parts = [part.search(queries, sent, count) for part, count in zip(self._parts, counts, strict=True)]
+        found = [_best_of_parts(of_query, most) for of_query in zip(*parts, strict=True)]
         nothing = Ranked(np.empty((0, most), np.int32), np.empty((0, most), np.float32))
         return Ranked(*(np.concatenate(lists) for lists in zip(nothing, *found, strict=True)))
 
@@ -176,16 +180,19 @@ class ScannedIndex(VectorIndex):
         """Let other threads search all parts but the first, for one query; return what searches that one."""
         if len(queries) != 1:
             return partial(self.search, queries, most)
-        sent, wanted = self._sent(queries), self._wanted(most)
-        first, *others = self._parts
-        asked = [self._helpers.submit(_searched, part, sent, wanted) for part in others]
+        sent = self._sent(queries)
+        first, *others = [
+            partial(part.search, queries, sent, count)
+            for part, count in zip(self._parts, self._counts(most), strict=True)
+        ]
+        begun = [self._helpers.submit(search) for search in others]
 
         def finish() -> Ranked:
-            found = [_searched(first, sent, wanted)]
-            for part, answer in zip(others, asked, strict=True):
+            found = first()
+            for search, answer in zip(others, begun, strict=True):
                 # A search that no thread has begun is not waited for: where no core is free, this one is sooner there.
-                found.append(_searched(part, sent, wanted) if answer.cancel() else answer.result())
-            return self._nearest(queries[0], [(sums[0], places[0]) for sums, places in found], most)
+                found += search() if answer.cancel() else answer.result()
+            return _best_of_parts(found, most)
 
         return finish
 
@@ -196,41 +203,63 @@ class ScannedIndex(VectorIndex):
         sent = np.where(largest > 0, queries / np.where(largest > 0, largest, 1), 1).astype(np.float32)
         return _rounded(sent, _LARGEST) if self._scan.bits == 8 else sent
 
-    def _wanted(self, most: int) -> int:
-        """Return how many rows are compared exactly for some wanted ones."""
-        return min(self._scan.depth * most, len(self._rows))
+    def _counts(self, most: int) -> list[int]:
+        """Return how many rows each part compares exactly for some wanted ones."""
+        wanted = min(self._scan.depth * most, self._size)
+        return [ceil(share * wanted) for share in self._scan.shares]
 
-    def _nearest(
-        self, query: NDArray[np.float32], found: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], most: int
-    ) -> Ranked:
-        """Return the rows that are nearest to a query by the vectors themselves, of those that a scan found.
+
+class _Part(NamedTuple):
+    """Vectors that one thread searches."""
+
+    index: Any
+    """Of faiss."""
+    rows: NDArray[np.int64]
+    """Row number of every vector in it."""
+    vectors: Matrix
+    """All of them, by row number, shape (items, D)."""
+
+    def search(self, queries: Matrix, sent: Matrix, count: int) -> list[_Compared]:
+        """Return for every query the rows with the largest sums, and their inner products with it.
 
         Args:
-            query: Shape (D,).
-            found: The largest sums of each part, and their places in it.
-            most: Wanted rows.
+            queries: Shape (B, D).
+            sent: The same as they are compared with the small numbers.
+            count: Of rows.
         """
-        items = self._rows[self._largest(found, self._wanted(most))]
-        near = self._vectors.take(items, axis=0)  # in half the time of an index
-        return best(items, near @ query, most)
+        import faiss
 
-    def _largest(
-        self, found: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]], wanted: int
-    ) -> NDArray[np.int64]:
-        """Return the places in the file of the largest sums, in any order.
+        threads = faiss.omp_get_max_threads()
+        # A query is searched by one thread: another one would only wait for it, busily, and a fork has no other.
+        faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
+        try:
+            places = self.index.search(sent, min(count, len(self.rows)))[1]
+            faiss.omp_set_num_threads(1)
+            return [self._compared(query, self.rows[own]) for query, own in zip(queries, places, strict=True)]
+        finally:
+            faiss.omp_set_num_threads(threads)
 
-        Of several parts, all places whose sum is as large as that of the last wanted one, at most as many of each part
-        as are wanted.
-        """
-        if len(found) == 1:
-            return found[0][1]
-        sums = np.concatenate([sums for sums, _ in found])
-        places = np.concatenate([own + first for (_, own), first in zip(found, self._bounds, strict=False)])
-        largest: NDArray[np.int64] = places[sums >= np.partition(sums, -wanted)[-wanted]]
-        return largest
+    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> _Compared:
+        import faiss
+
+        products, query = np.empty(len(rows), np.float32), np.ascontiguousarray(query, np.float32)
+        pointers = (faiss.swig_ptr(each) for each in (products, query, self.vectors, rows))
+        # Other threads run meanwhile, and no row is copied.
+        faiss.fvec_inner_products_by_idx(*pointers, self.vectors.shape[1], 1, len(rows))
+        return rows, products
 
 
-def _part(path: Path, first: int, last: int) -> Any:
+_Compared = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Rows and their inner products with a query."""
+
+
+def _best_of_parts(found: Sequence[_Compared], most: int) -> Ranked:
+    """Return the best rows of one query, of those that each part found."""
+    rows, products = (np.concatenate(lists) for lists in zip(*found, strict=True))
+    return best(rows, products, most)
+
+
+def _vectors_of_file(path: Path, first: int, last: int) -> Any:
     """Return some neighbouring vectors of an index of faiss; all of them are mapped into memory where they can be."""
     import faiss
 
@@ -238,20 +267,6 @@ def _part(path: Path, first: int, last: int) -> Any:
     if last - first < index.ntotal:
         index.remove_ids(faiss.IDSelectorNot(faiss.IDSelectorRange(first, last)))
     return index
-
-
-def _searched(part: Any, queries: Matrix, wanted: int) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return the largest sums of every query, and their places in a part."""
-    import faiss
-
-    threads = faiss.omp_get_max_threads()
-    # A query is searched by one thread, and another one would only wait for it, busily.
-    faiss.omp_set_num_threads(min(threads, max(1, len(queries))))
-    try:
-        found: tuple[Matrix, NDArray[np.int64]] = part.search(queries, wanted)
-        return found
-    finally:
-        faiss.omp_set_num_threads(threads)
 
 
 class ClusteredIndex(VectorIndex):
@@ -309,15 +324,6 @@ def found_share(found: NDArray[np.int32], wanted: NDArray[np.int32]) -> float:
     return float(np.mean(shares))
 
 
-def _largest(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
-    """Return the places of the largest scores, best first, equal ones by their places; those of -inf are left out."""
-    kept = np.arange(len(scores))
-    if len(scores) > most:
-        kept = np.argpartition(scores, len(scores) - most)[len(scores) - most :]
-    ordered: NDArray[np.int64] = kept[np.lexsort((kept, -scores[kept]))]
-    return ordered[scores[ordered] > -np.inf]
-
-
 def default_lists(items: int) -> int:
     """Return how many clusters some vectors are divided into: four times the root of their number.
 
@@ -339,14 +345,18 @@ def _build_scan(
     import faiss
 
     exact = ExactIndex(vectors).search(queries, most).items
+    divided = len(there) >= _DIVIDED_FROM
+    if divided:
+        there = np.random.default_rng(seed).permutation(there)
+        np.save(folder / _ROWS, there)
     for bits, depths in _BITS.items():
         index = _four_bits(vectors, there, seed) if bits == 4 else _eight_bits(vectors, there)
         faiss.write_index(index, str(folder / _APPROXIMATE))
         for depth in depths:
-            scan = Scan(bits, depth, _SHARES if bits == 4 and len(there) >= _DIVIDED_FROM else (1.0,))
+            scan = Scan(bits, depth, _SHARES if bits == 4 and divided else (1.0,))
             found = ScannedIndex(folder / _APPROXIMATE, vectors, there, scan).search(queries, most).items
             recall = found_share(found, exact)
-            facts = {"kind": "scan", **scan._asdict(), "tuned_recall": recall}
+            facts = {"kind": "scan", **scan._asdict(), "shuffled": divided, "tuned_recall": recall}
             if recall >= section.min_recall:
                 return facts
     return facts

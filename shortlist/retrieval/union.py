@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shortlist.retrieval.catalogue import Rows
-from shortlist.retrieval.source import Ranked, Scores, grouped
+from shortlist.retrieval.source import Ranked, Scores, grouped, highest
 
 RANK_OFFSET: Final = 60
 """Of reciprocal rank fusion (Cormack et al., 2009): an item of rank r counts 1 / (60 + r) per source."""
@@ -79,10 +79,10 @@ def _fused(own: Rows, places: _Places, sources: int, most: int) -> tuple[NDArray
     items, entries, groups = grouped(own[there])
     place = there[entries]
     fused = np.bincount(groups, counts_for[place])
-    ranks = np.zeros((len(items), sources), np.int32)
-    ranks[groups, source[place]] = rank[place]
-    best = np.argsort(-fused, kind="stable")[:most]  # stable: equal sums stay by row number
-    return items[best], fused[best], ranks[best]
+    ranks = np.zeros(len(items) * sources, np.int32)
+    ranks[groups * sources + source[place]] = rank[place]
+    best = highest(fused, most)  # equal sums by row number
+    return items[best], fused[best], ranks.reshape(-1, sources)[best]
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shortlist.contracts import Columns, DataError
 from shortlist.retrieval.catalogue import Rows, mapped_array
-from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, grouped
+from shortlist.retrieval.source import ROW, FitData, Queries, Ranked, Scores, Source, SourceKind, grouped, highest
 from shortlist.spec.data import Data
 from shortlist.spec.retrieval import check_days
 
@@ -114,7 +114,7 @@ class Neighbours(Source):
         for line, recent in enumerate(queries.recent):
             known = recent >= 0
             items, sums = self._summed(recent[known], weights[line, known])
-            order = np.argsort(-sums, kind="stable")[:most]  # stable: equal sums stay by row number
+            order = highest(sums, most)  # equal sums by row number
             found.items[line, : len(order)], found.scores[line, : len(order)] = items[order], sums[order]
         return found
 

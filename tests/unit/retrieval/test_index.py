@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from math import ceil
 from pathlib import Path
 
 import faiss
@@ -99,19 +100,26 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_parts_of_a_large_scan_find_all_that_is_as_large_as_the_last_wanted_sum(large: Path) -> None:
+def test_each_part_of_a_large_scan_compares_its_share_of_the_rows(large: Path) -> None:
     made, queries, facts = vectors(200_000), vectors(20, seed=6), read_json(large / "index.json")
     assert (facts["kind"], facts["bits"], facts["shares"]) == ("scan", 4, [0.45, 0.55])
-    whole, index = faiss.read_index(str(large / "index.faiss")), open_index(large)
-    together, ties = index.search(queries, 50).items.tolist(), 0
+    rows, index, wanted = np.load(large / "index_rows.npy"), open_index(large), 50 * facts["depth"]
+    # In random order: however rows are sorted, each part has its share of what is near.
+    assert sorted(rows.tolist()) == list(range(200_000))
+    assert 0.4 < (rows[:90_000] < 100_000).mean() < 0.6
+    parts = [faiss.read_index(str(large / "index.faiss")) for _ in range(2)]
+    parts[0].remove_ids(faiss.IDSelectorRange(90_000, 200_000))
+    parts[1].remove_ids(faiss.IDSelectorRange(0, 90_000))
+    together = index.search(queries, 50).items.tolist()
     for query, of_several in zip(queries, together, strict=True):
-        ((sums,), (places,)) = whole.search((query / np.abs(query).max())[None], 200_000)
-        compared = places[sums >= sums[50 * facts["depth"] - 1]]
-        ties += len(compared) - 50 * facts["depth"]
-        wanted = compared[np.argsort(-(made[compared] @ query))][:50].tolist()
-        assert of_several == wanted
-        assert index.search(query[None], 50).items[0].tolist() == wanted
-    assert ties > 0
+        sent = (query / np.abs(query).max())[None]
+        in_first, in_second = (
+            part.search(sent, ceil(share * wanted))[1][0] for part, share in zip(parts, facts["shares"], strict=True)
+        )
+        compared = np.append(rows[in_first], rows[in_second + 90_000])
+        nearest = compared[np.argsort(-(made[compared] @ query))][:50].tolist()
+        assert of_several == nearest
+        assert index.search(query[None], 50).items[0].tolist() == nearest
 
 
 def test_a_search_that_is_begun_is_finished_later_by_who_asks(large: Path) -> None:
@@ -122,21 +130,16 @@ def test_a_search_that_is_begun_is_finished_later_by_who_asks(large: Path) -> No
     assert found[0] != found[1]
 
 
-def test_an_index_that_was_released_in_halves_is_searched_in_halves(large: Path, tmp_path: Path) -> None:
+def test_an_index_of_an_earlier_version_is_searched_by_one_thread(large: Path, tmp_path: Path) -> None:
     facts = read_json(large / "index.json")
     for file in large.iterdir():
         (tmp_path / file.name).hardlink_to(file)
     (tmp_path / "index.json").unlink()
-    write_json(tmp_path / "index.json", {**{k: v for k, v in facts.items() if k != "shares"}, "parts": 2})
-    made, queries, index = vectors(200_000), vectors(5, seed=6), open_index(tmp_path)
-    halves = [faiss.read_index(str(large / "index.faiss")) for _ in range(2)]
-    halves[0].remove_ids(faiss.IDSelectorRange(100_000, 200_000))
-    halves[1].remove_ids(faiss.IDSelectorRange(0, 100_000))
-    for query in queries:
-        sent, wanted = (query / np.abs(query).max())[None], 50 * facts["depth"]
-        (of_first, in_first), (of_second, in_second) = (half.search(sent, wanted) for half in halves)
-        sums, places = np.append(of_first, of_second), np.append(in_first, in_second + 100_000)
-        compared = places[sums >= np.sort(sums)[-wanted]]
+    write_json(tmp_path / "index.json", {name: value for name, value in facts.items() if name != "shuffled"})
+    made, index, rows = vectors(200_000), open_index(tmp_path), np.load(large / "index_rows.npy")
+    whole = faiss.read_index(str(large / "index.faiss"))
+    for query in vectors(5, seed=6):
+        compared = rows[whole.search((query / np.abs(query).max())[None], 50 * facts["depth"])[1][0]]
         nearest = compared[np.argsort(-(made[compared] @ query))][:50].tolist()
         assert index.search(query[None], 50).items[0].tolist() == nearest
 
