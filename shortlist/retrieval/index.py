@@ -244,8 +244,8 @@ class _Part(NamedTuple):
 
         products, query = np.empty(len(rows), np.float32), np.ascontiguousarray(query, np.float32)
         pointers = (faiss.swig_ptr(each) for each in (products, query, self.vectors, rows))
-        # Other threads run meanwhile, and no row is copied.
-        faiss.fvec_inner_products_by_idx(*pointers, self.vectors.shape[1], 1, len(rows))
+        # Other threads run meanwhile, and no row is copied. Its stubs lack the function.
+        faiss.fvec_inner_products_by_idx(*pointers, self.vectors.shape[1], 1, len(rows))  # type: ignore[attr-defined]
         return rows, products
 
 
