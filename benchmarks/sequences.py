@@ -97,7 +97,7 @@ def _against_peer(data: str, metric: str, ours: Found, peer: dict[str, float] | 
 
 
 def _of_training(data: str, ours: Found, peer: dict[str, float] | None) -> Line:
-    """Return a line with the processor time of training and looks, of both to their ends."""
+    """Return a line with the processor time of training and evaluation, of both to their ends."""
     name = f"{data}, training"
     if peer is None or not (peer["ended"] and ours.ended):
         return Line("sequences", name, ours.cpu_s, "cpu-s")

@@ -2,7 +2,7 @@
 
 Runs in an environment of its own (`make peers-sequences`), because RecTools wants numpy 1. Prints one line of JSON per
 look at the validation items; the last line holds the test items' figures of the best look, and the processor time of
-all looks and trainings.
+all training and evaluation.
 
     python rectools_sasrec.py SEQUENCES.txt SECONDS
 

@@ -90,7 +90,7 @@ def count_rows(path: Path, name: str, separator: str | None) -> int:
 
 
 def _has_blank_line(text: Text, ends: Offsets) -> bool:
-    # To find two bytes takes `bytes.find` many times as long as all line ends take numpy.
+    # `bytes.find` of two bytes takes many times as long as finding all line ends with numpy.
     lengths = np.diff(ends)
     return bool(np.any(lengths == 1) or (np.any(lengths == 2) and text.find(b"\n\r\n") >= 0))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -236,6 +237,21 @@ class Live:
         """Return what a rollout left for programs."""
         return Verdict.model_validate(read_json(self.deployer.rollouts.folder_of(record.id) / EVIDENCE))
 
+    def rolled_back(self, record: RolloutRecord, reason: str) -> Verdict:
+        """Return the evidence of a rollout that was rolled back for a reason, and harmed nobody on the stable track."""
+        evidence = self.evidence(record)
+        assert evidence.verdict == "rolled_back"
+        assert re.search(reason, evidence.reason), evidence.reason
+        assert (evidence.requests.failed_stable, evidence.requests.lost) == (0, 0)
+        assert self.champion == evidence.champion
+        return evidence
+
+    def failed_checks(self, record: RolloutRecord) -> list[str]:
+        """Return the names of the checks that failed at the judge's last look."""
+        last = record.steps[-1].last
+        assert last is not None
+        return [check.name for check in last.checks if check.passed is False]
+
     def access(self) -> pl.DataFrame:
         """Return this test's whole lines of Envoy's access logs, of both; the last line may be half written."""
         assert self.story is not None
@@ -369,8 +385,8 @@ class Live:
 
         Left out are those that a process had in hand when the test killed it. Of a server: Envoy's line says that its
         connection ended before its answer (UC) or in the middle of it (UPE), and the process died between the request's
-        first byte and its end. Of an Envoy: there is
-        no line, and the connection broke off in the client's hands after the kill, sent before the process was gone.
+        first byte and its end. Of an Envoy: there is no line, and the connection broke off in the client's hands after
+        the kill, sent before the process was gone.
         """
         assert self.story is not None
         ledgers = [self.story.users.ledger.frame(), *self.story.replays]

@@ -9,41 +9,22 @@ from typing import Any
 import pytest
 
 from shortlist.rollout.phases import Phase
-from shortlist.rollout.record import RolloutRecord
-from shortlist.rollout.verdict import Verdict
 from shortlist.spec.log_shape import FurtherLabel, Positive
 from shortlist.storage.artefacts import IntegrityError
 
 pytestmark = pytest.mark.long
 
 
-def rolled_back(live: Any, record: RolloutRecord, reason: str) -> Verdict:
-    """Return the evidence of a rollout that went back for a reason, and harmed nobody on the stable track."""
-    evidence: Verdict = live.evidence(record)
-    assert evidence.verdict == "rolled_back"
-    assert re.search(reason, evidence.reason), evidence.reason
-    assert (evidence.requests.failed_stable, evidence.requests.lost) == (0, 0)
-    assert live.champion == evidence.champion
-    return evidence
-
-
-def checks_of(record: RolloutRecord) -> dict[str, bool | None]:
-    """Return the judge's last word on each question."""
-    last = record.steps[-1].last
-    assert last is not None
-    return {check.name: check.passed for check in last.checks}
-
-
 def test_a_model_that_cannot_be_loaded_gets_no_users(live: Any) -> None:
     record = live.roll_out(live.world.versions["not_loadable"])
-    evidence = rolled_back(live, record, r"starting: version \d+ does not start: triton-v\d+ ended \d times")
+    evidence = live.rolled_back(record, r"starting: version \d+ does not start: triton-v\d+ ended \d times")
     assert "Explode" in evidence.reason  # what onnxruntime said
     assert (evidence.steps, evidence.requests.total) == ((), 0)
 
 
 def test_scores_that_are_no_numbers_send_the_users_back(live: Any) -> None:
     record = live.roll_out(live.world.versions["not_a_number"])
-    evidence = rolled_back(live, record, r"at 10 %: .* answers hold NaN, infinite or no scores")
+    evidence = live.rolled_back(record, r"at 10 %: .* answers hold NaN, infinite or no scores")
     assert evidence.requests.failed_canary > 0  # they were told so, instead of being ranked by nothing
 
 
@@ -51,7 +32,7 @@ def test_a_candidate_that_answers_ten_times_slower_sends_the_users_back(live: An
     limits = live.world.spec.serving.canary.guardrails.model_dump() | {"latency_floor_ms": 150}
     record = live.roll_out(live.world.versions["slow"], live.deployer_with({}, {"guardrails": limits}))
     # At 10 %, unless the machine is so busy that the stable track has a bad moment, too.
-    evidence = rolled_back(live, record, r"at (10|50) %: p99 latency .* ms > .* ms")
+    evidence = live.rolled_back(record, r"at (10|50) %: p99 latency .* ms > .* ms")
     p99_ms = evidence.steps[-1].p99_ms
     assert p99_ms.canary > 300 and evidence.requests.failed_canary == 0
 
@@ -69,11 +50,11 @@ def test_a_better_candidate_goes_back_when_a_guarded_label_falls(live: Any) -> N
         # The good one shows less of what nobody clicks: its KPI rises, and glances fall.
         guards = {"steps": [50, 100], "guards": {"glance": {"max_drop": 0.01}}}
         record = live.roll_out(good, live.deployer_with({}, guards, {"glance": GLANCE}))
-        evidence = rolled_back(live, record, r"glance difference -0\.\d+ in .* it falls by more than 0\.01")
+        evidence = live.rolled_back(record, r"glance difference -0\.\d+ in .* it falls by more than 0\.01")
         kpi, (glances,) = evidence.steps[-1].kpi, evidence.steps[-1].guards
         assert kpi.canary > kpi.stable and glances.canary < glances.stable
         assert glances.difference.high < -0.01
-        assert {name for name, passed in checks_of(record).items() if passed is False} == {"guard glance"}
+        assert live.failed_checks(record) == ["guard glance"]
     finally:
         if live.champion == worse:
             live.deployer.rollback()
@@ -82,7 +63,7 @@ def test_a_better_candidate_goes_back_when_a_guarded_label_falls(live: Any) -> N
 
 def test_scores_that_are_all_the_same_send_the_users_back(live: Any) -> None:
     record = live.roll_out(live.world.versions["all_the_same"])
-    rolled_back(live, record, "at 10 %: constant scores")
+    live.rolled_back(record, "at 10 %: constant scores")
 
 
 @pytest.mark.parametrize("part", ["model's process", "server"])
@@ -110,7 +91,7 @@ def test_a_served_file_that_was_swapped_is_found_before_more_users_get_it(live: 
     served = live.paths.versions / f"v{version}" / "repository" / live.world.spec.name / str(version) / "model.onnx"
     shutil.copyfile(live.world.spec_file.parent / "shuffled" / "serving" / "model.onnx", served)
     record = live.end(rollout)
-    evidence = rolled_back(live, record, r"shifting: .*model\.onnx: changed after it was written")
+    evidence = live.rolled_back(record, r"shifting: .*model\.onnx: changed after it was written")
     assert [step.weight for step in evidence.steps] == [10]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import polars as pl
@@ -69,10 +68,6 @@ def test_a_promotion_is_taken_back_by_a_rollback(live: Any) -> None:
 
 def test_shuffled_scores_send_the_users_back_though_the_servers_are_well(live: Any) -> None:
     record = live.roll_out(live.world.versions["shuffled"])
-    evidence = live.evidence(record)
-    assert evidence.verdict == "rolled_back"
-    assert re.search(r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse", evidence.reason), evidence.reason
-    assert [check.name for check in record.steps[-1].last.checks if check.passed is False] == ["kpi"]
-    requests = evidence.requests
-    assert (requests.failed_stable, requests.failed_canary, requests.lost) == (0, 0, 0)
-    assert live.champion == evidence.champion
+    evidence = live.rolled_back(record, r"KPI difference -0\.\d+ in \[.*\] .*: the canary is worse")
+    assert live.failed_checks(record) == ["kpi"]
+    assert evidence.requests.failed_canary == 0
