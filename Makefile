@@ -32,8 +32,6 @@ UNREAD ?=
 DRY_RUN ?=
 # Processes of make test: as many as there are cores; the servers of some tests run beside them.
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
-# How make test starts mypy.
-NICE ?=
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -81,10 +79,8 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 # The checks run beside the tests, on what these leave of the processors: alone, mypy keeps one core busy for a minute.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (under ten minutes on 2 cores) [WORKERS=2]
-	@$(MAKE) --no-print-directory --jobs 2 tests check NICE='nice -n 5'
-
-tests: $(READY_TEST) $(READY_TRITON)
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
+	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
 test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
@@ -101,9 +97,11 @@ test-gpu: $(READY_GPU) $(READY_TEST) ## the tests that need an NVIDIA GPU; skipp
 test-cluster: $(READY_TEST) ## server-side checks of all that is shipped or written, and rollouts with faults, on a cluster: make test-cluster KUBECONFIG=path
 	@SHORTLIST_TEST_KUBECONFIG="$(NAMED_CLUSTER)" $(BIN)/pytest -n 0 -rs tests/cluster/real/test_real_cluster.py
 
-check: $(READY_TEST) ## lint, types, import contracts, compiled pipelines up to date
+check: lint ## lint, types, import contracts, compiled pipelines up to date
+	@$(BIN)/mypy
+
+lint: $(READY_TEST) ## lint, import contracts, compiled pipelines up to date: seconds
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .
-	@$(NICE) $(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 	@$(BIN)/shortlist compile --check
 
@@ -375,6 +373,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune compare-orderings test test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

@@ -181,6 +181,7 @@ def test_a_shipped_part_leaves_the_disk_after_the_declared_time_and_no_other_doe
     assert arrived(s3.url, tmp_path / "mirror") == ["a", "b"]
 
 
+@pytest.mark.long
 def test_an_outage_loses_and_doubles_nothing_and_stops_no_writer(store: Store, s3: Any, tmp_path: Path) -> None:
     folder, stop = tmp_path / "log", threading.Event()
     settings = PredictionLog(flush_seconds=0.05)
@@ -224,6 +225,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.long
 def test_a_shipper_killed_in_the_middle_goes_on_where_it_was(s3: Any, tmp_path: Path) -> None:
     folder = tmp_path / "log"
     ids = [f"request-{number:03d}" for number in range(150)]
@@ -386,6 +388,7 @@ def test_without_an_object_store_windows_are_read_where_servers_wrote_them(tmp_p
     assert live_logs(stores, "shop") == ServingPaths.of(tmp_path / "runs", "shop")
 
 
+@pytest.mark.long
 def test_a_stack_on_this_machine_brings_its_logs_to_the_object_store(s3: Any, tmp_path: Path) -> None:
     paths = ServingPaths.of(tmp_path / "runs", "shop")
     try:

@@ -100,6 +100,7 @@ def said(running: subprocess.Popen[str], word: str) -> Iterator[None]:
         running.communicate()
 
 
+@pytest.mark.long
 def test_of_ten_watchers_that_decide_at_once_one_starts_a_run(
     stores: str, store: MonitoringStore, tmp_path: Path
 ) -> None:

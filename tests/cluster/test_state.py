@@ -149,6 +149,7 @@ def test_specs_areas_and_clusters_hold_nothing_of_each_other(stores: StorageConf
     assert open_record_store(stores, "monitoring", "demo").read("a") == "demo's"
 
 
+@pytest.mark.long
 def test_of_ten_processes_that_create_at_once_one_wins(
     stores: StorageConfig, state: RecordStore, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_model_goes_to_the_bucket_and_comes_back_verified(
         tracker_of(stores).registry.fetch(version, tmp_path / "again")
 
 
+@pytest.mark.long
 def test_processes_that_begin_at_once_make_the_tables_once(stores: StorageConfig) -> None:
     program = (
         "import sys; from shortlist.storage.storage_config import StorageConfig;"

@@ -19,6 +19,8 @@ from shortlist.spec.spec import Spec
 from shortlist.storage.tables import DayTable
 from shortlist.training.tuning.orderings import RunFolders, compare_orderings
 
+pytestmark = pytest.mark.long
+
 POPULAR, UNPOPULAR = "0 - rank_of_popular", "rank_of_popular"
 STAGES: dict[str, Any] = {
     "retrieval": {"candidates": 100, "sources": {"popular": {"kind": "popular", "window_days": None}}},

@@ -26,6 +26,8 @@ from shortlist.storage.tables import DayTable
 from shortlist.tracking.mlflow_store import Tracker
 from shortlist.tracking.store_access import tracking_uri
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def tracker(finished: Any) -> Tracker:

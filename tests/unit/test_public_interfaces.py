@@ -33,6 +33,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@cache
 def imported(tree: ast.Module) -> dict[str, str]:
     """Return what names stand for that come from other libraries: `{"np": "numpy"}`."""
     found = {}

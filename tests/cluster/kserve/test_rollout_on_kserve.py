@@ -219,6 +219,7 @@ def test_the_role_allows_each_call_of_a_rollout_and_no_other(kube: KubeServer, t
     assert used == allowed
 
 
+@pytest.mark.long
 def test_an_api_that_stays_away_leaves_users_where_they_are(kube: KubeServer, tmp_path: Path) -> None:
     """Away for longer than the patience, in the middle: the rollout stays unfinished, the next controller ends it."""
     world = World(tmp_path, kube.url, patience=0.3)
@@ -280,6 +281,7 @@ ON_THE_WAY = ("verifying", "starting", "load_testing", "shifting", "watching", "
 BACK = ("rolling_back", "rolled_back")
 
 
+@pytest.mark.long
 def test_a_controller_killed_in_any_phase_is_gone_on_with(
     controllers: Callable[..., Any], world: World, kube: KubeServer
 ) -> None:
@@ -293,6 +295,7 @@ def test_a_controller_killed_in_any_phase_is_gone_on_with(
     assert len(world.rollouts.ids()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", BACK)
 def test_a_controller_killed_on_the_way_back_is_gone_on_with(
     controllers: Callable[..., Any], world: World, kube: KubeServer, phase: str
@@ -303,6 +306,7 @@ def test_a_controller_killed_on_the_way_back_is_gone_on_with(
     assert is_back(world, kube)
 
 
+@pytest.mark.long
 def test_a_controller_killed_in_the_middle_of_any_call_is_gone_on_with(
     controllers: Callable[..., Any], world: World, kube: KubeServer
 ) -> None:

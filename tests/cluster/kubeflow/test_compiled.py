@@ -49,6 +49,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
+@pytest.mark.long
 def test_steps_for_which_nothing_is_declared_are_in_no_graph(compiled: CompiledGraphs) -> None:
     slates = {"exec-build-retrieval", "exec-build-release", "exec-evaluate-slates"}
     ranking = spec_with().model_copy(update=dict.fromkeys(("retrieval", "filters", "ordering")))
@@ -91,6 +92,7 @@ def test_only_what_a_person_starts_is_answered_from_the_cache(compiled: Compiled
     assert cached("retraining") == cached("monitoring") == set()
 
 
+@pytest.mark.long
 def test_the_same_gives_the_same_and_anything_else_another_version(compiled: CompiledGraphs, tmp_path: Path) -> None:
     again = CompiledGraphs.of(spec_with(), tmp_path)
     assert again.digest == compiled.digest

@@ -141,6 +141,7 @@ def _is_ready(client: httpx.Client) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_ten_webhooks_at_two_processes_start_one_run(
     specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_ten_webhooks_at_two_processes_start_one_run(
     assert TOKEN not in "".join(log.read_text() for *_, log in receivers)
 
 
+@pytest.mark.long
 def test_a_receiver_killed_while_it_starts_a_run_leaves_one_run_that_is_known(
     specs: Path, store: MonitoringStore, server: KubeflowServer, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from bare_api import KUBERNETES, kubeconfig_of, running
 from structural import definitions
 
+pytestmark = pytest.mark.long
+
 FILE = Path(__file__).with_name("test_real_cluster.py")
 
 

@@ -45,6 +45,7 @@ def test_a_process_that_never_comes_is_waited_for_only_so_long() -> None:
     assert current() is None
 
 
+@pytest.mark.long
 def test_a_process_that_stops_answering_ends_the_exchange() -> None:
     environment = {**os.environ, "RANK": "1"}
     with subprocess.Popen([sys.executable, "-c", OTHER], env=environment, stdout=subprocess.PIPE, text=True) as other:

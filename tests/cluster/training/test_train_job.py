@@ -179,6 +179,7 @@ def test_a_failed_training_is_made_anew_and_its_reason_told(
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.long
 def test_events_that_may_not_be_read_hide_no_reason(
     place: TrainJobContext, trainer: TrainJobs, table: DayTable, tmp_path: Path
 ) -> None:

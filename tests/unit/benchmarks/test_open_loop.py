@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.open_loop import BROKEN, LATE, Asked, Load
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 ANSWERS = {
     1: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",

@@ -104,7 +104,14 @@ def dies_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Materialised, "finish", counted(FINISH))
 
 
-@pytest.mark.parametrize(("seed", "tile", "kills"), [(1, "1d", (1, 4)), (2, "1h", (2, 7)), (3, "1h", (3,))])
+@pytest.mark.parametrize(
+    ("seed", "tile", "kills"),
+    [
+        (1, "1d", (1, 4)),
+        pytest.param(2, "1h", (2, 7), marks=pytest.mark.long),
+        pytest.param(3, "1h", (3,), marks=pytest.mark.long),
+    ],
+)
 def test_a_backfill_equals_a_full_count_and_a_kill_leaves_what_was_served(
     world: Any, seed: int, tile: str, kills: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

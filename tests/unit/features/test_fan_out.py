@@ -27,6 +27,8 @@ from shortlist.storage.artefacts import folder_digest
 from shortlist.storage.groups import groups_of, read, written
 from shortlist.storage.tables import DayPart, DayTable
 
+pytestmark = pytest.mark.long
+
 COLUMNS = [
     {"kind": "numeric", "each": "price", "log": True, "standardise": True},
     {"kind": "vocabulary", "each": ["page", "words", "maker"], "min_rows": 2, "max_size": 4},

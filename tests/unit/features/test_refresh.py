@@ -65,7 +65,7 @@ def counted_at_once(world: Any, sections: Sections, log: Path, view: str, at: da
     return keys.join(index.snapshot(view, at), on=key, how="left", maintain_order="left")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_online_values_equal_a_full_count_after_any_order_lateness_and_kills(
     world: Any, sections: Sections, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

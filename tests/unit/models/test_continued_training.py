@@ -139,12 +139,14 @@ def iter_lines(path: Path) -> Iterator[str]:
         yield from file
 
 
+@pytest.mark.long
 def test_features_fitted_onto_earlier_ones_are_those_fitted_from_scratch(world: World) -> None:
     declared = DeclaredSections(world.spec.data, world.spec.features, Gates())
     fit(*declared, world.spec.runtime, world.folder / "log-new", world.folder / "fitted-whole")
     assert folder_digest(world.folder / "fitted-new") == folder_digest(world.folder / "fitted-whole")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
     way: str, world: World, went_on: dict[str, TrackedRun]

@@ -171,6 +171,7 @@ def kill_servers(folder: Path, kills: int) -> set[int]:
     return acknowledged
 
 
+@pytest.mark.long
 def test_kills_around_checkpoints_lose_no_acknowledged_event_and_no_outcome(tmp_path: Path) -> None:
     # In a process of its own: Polars, which reads outcomes, has threads here, and no fork has them.
     told = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=True)

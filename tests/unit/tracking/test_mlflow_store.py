@@ -383,6 +383,7 @@ def test_pickles_are_never_loaded(tracker: Tracker) -> None:
     assert os.environ["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] == "false"
 
 
+@pytest.mark.long
 def test_two_processes_may_open_a_new_store_at_once_after_a_killed_one(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mlflow.db.partial").write_text("half a database")

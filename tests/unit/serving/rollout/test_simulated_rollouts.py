@@ -51,6 +51,7 @@ def first_broken(histories: Iterator[History]) -> tuple[History, BaseException] 
     return None
 
 
+@pytest.mark.long
 def test_seeded_histories_keep_every_rule() -> None:
     found = first_broken(History.seeded(seed) for seed in range(SEEDS))
     assert found is None, found[0].as_test("found", str(found[1]))
@@ -449,6 +450,7 @@ PLANTED: tuple[Callable[[Patch], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)

@@ -25,6 +25,8 @@ from shortlist.serving.processes.launch import clear_bytecode, clear_shared_memo
 from shortlist.serving.triton.triton import running_triton, triton_program
 from shortlist.storage.artefacts import folder_digest
 
+pytestmark = pytest.mark.long
+
 INFER = "/v2/models/shop/infer"
 
 

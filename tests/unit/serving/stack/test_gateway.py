@@ -250,6 +250,7 @@ def test_a_killed_envoy_costs_nothing_and_comes_back(
     assert "envoy-a had to be started again 1 times" in " ".join(stack.status().problems)
 
 
+@pytest.mark.long
 def test_envoys_whose_settings_changed_are_restarted_one_after_another_and_no_client_notices(
     stack: Stack, bring_up: Callable[..., Stack]
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_triton_whose_backend_died_is_started_again(stack: Stack, until: Calla
     assert stack.health(2).triton.pid != before.pid
 
 
+@pytest.mark.long
 def test_a_route_that_only_was_written_down_is_told_and_put_right(
     stack: Stack, ask: Callable[..., Any], bring_up: Callable[..., Stack]
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_stack_whose_record_is_broken_can_be_stopped(tmp_path: Path) -> None:
     assert stop_stack(paths) == []
 
 
+@pytest.mark.long
 def test_a_configuration_that_envoy_refuses_leaves_nothing_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bring_up: Callable[..., Stack]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_repository_that_was_changed_is_not_started_until_it_is_deployed_again
     stack.wait_ready(1, 30)
 
 
+@pytest.mark.long
 def test_a_version_that_crashes_on_load_is_given_up_on_and_retired(
     stack: Stack, deployment: Callable[[int], Deployment], ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_program_that_was_kept_is_looked_after_like_any_other(
     assert ask(again, "POST", INFER, b"{}")[0] == 200
 
 
+@pytest.mark.long
 def test_only_what_does_not_answer_any_more_is_started_again(
     stack: Stack, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +242,7 @@ def test_only_what_does_not_answer_any_more_is_started_again(
     assert ask(again, "POST", INFER, b"{}")[0] == 200
 
 
+@pytest.mark.long
 def test_stopping_after_the_supervisor_was_killed_leaves_nothing(stack: Stack) -> None:
     os.kill(int((stack.paths.programs / "supervisord.pid").read_text()), 9)
     assert stop_stack(stack.paths) == ["envoy-a", "envoy-b", "server-v1", "triton-v1"]

@@ -21,9 +21,10 @@ from benchmarks.fuzz.running import running_envoy, running_server
 from benchmarks.fuzz.world import fuzz_world
 from shortlist.spec.serving import Limits, Serving
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="Linux alone tells the peak of a process, and resets it"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells the peak of a process, and resets it"),
+]
 
 MIB = 2**20
 CLIENTS = 40

@@ -50,7 +50,7 @@ def test_both_replicas_answer(stack: Stack, ask: Callable[..., Any], until: Call
     assert stack.status().problems == ()
 
 
-@pytest.mark.parametrize("replica", [0, 1])
+@pytest.mark.parametrize("replica", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_killed_server_loses_no_request(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None], replica: int
 ) -> None:
@@ -89,6 +89,7 @@ def test_what_an_unready_server_refuses_another_answers_and_what_a_ready_one_ref
     assert (status, body["seen"]) == (503, 1)
 
 
+@pytest.mark.long
 def test_servers_whose_settings_changed_are_restarted_one_after_another(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
@@ -113,6 +114,7 @@ def test_servers_whose_settings_changed_are_restarted_one_after_another(
     assert {status for answer in answers for status in answer.result()} == {200}
 
 
+@pytest.mark.long
 def test_the_number_of_replicas_follows_the_spec(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
