@@ -30,8 +30,8 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
-# Processes of make test: as many as there are cores; the servers of some tests run beside them.
-WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+# Processes of make test: one more than there are cores, for some tests wait for servers. make test-long takes two.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -78,12 +78,14 @@ run: $(READY) $(READY_TRITON) $(if $(filter cluster,$(PROFILE)),$(READY_CLUSTER)
 init: $(READY) ## look at a log and write a first spec for it: make init DATA=path [SPEC=mine.yaml] [YES=1]
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
-# The checks run beside the tests, on what these leave of the processors: alone, mypy keeps one core busy for a minute.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
-	@$(MAKE) --no-print-directory lint
+# The linters run beside the tests, and either fails the target: one run says all that is wrong.
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=3]
+	@$(MAKE) --no-print-directory --jobs 2 tests lint
+
+tests: $(READY_TEST) $(READY_TRITON)
 	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
-test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
+test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (forty minutes on 2 cores) [WORKERS=2]
 	@$(BIN)/pytest -m "long and not gpu" -n $(WORKERS) --maxprocesses 2 --durations 25
 
 test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing
@@ -373,6 +375,6 @@ lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from 
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orderings test test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

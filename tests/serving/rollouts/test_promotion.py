@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pytest
 
 from shortlist.rollout.page import PAGE
 from shortlist.rollout.phases import Phase
@@ -56,6 +57,7 @@ def test_a_good_candidate_is_promoted_step_by_step_and_nothing_is_lost_or_writte
         assert abs(share.mean() - weight) <= 5 * (weight * (1 - weight) / share.len()) ** 0.5
 
 
+@pytest.mark.long
 def test_a_promotion_is_taken_back_by_a_rollback(live: Any) -> None:
     now, before = live.champion, live.other
     if live.record().state.former is None:

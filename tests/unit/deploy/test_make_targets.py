@@ -36,22 +36,36 @@ def test_every_target_that_is_named_exists() -> None:
     assert wrong == set()
 
 
-PROGRAMS = ("pytest", "ruff", "mypy", "lint-imports", "shortlist")
+LINTERS = ("ruff", "lint-imports", "shortlist")
+WRITTEN = {"ruff, check", "ruff, format", "lint-imports, --no-cache", "shortlist, compile"}
 
 
-@pytest.mark.parametrize("failing", ["", *PROGRAMS])
-def test_make_test_runs_tests_and_checks_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
-    for name in PROGRAMS:
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\necho {name}, $1 >> {tmp_path}/ran\nexit {int(name == failing)}\n")
+def made(target: str, failing: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """Return how a target ended whose programs are stand-ins, one of which fails, and what was called."""
+    for name in ("pytest", "mypy", *LINTERS):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\necho {name}, $1 >> {folder}/ran\nexit {int(name == failing)}\n")
         program.chmod(0o755)
     for name in (".ready", ".ready-run", ".ready-cluster", ".ready-test", "uv"):
-        (tmp_path / name).touch()
-    folders = [f"{name}={tmp_path}" for name in ("BIN", "VENV", "TRITON_VENV")]
-    command = ["make", "test", *folders, f"UV={tmp_path / 'uv'}"]
+        (folder / name).touch()
+    folders = [f"{name}={folder}" for name in ("BIN", "VENV", "TRITON_VENV")]
+    command = ["make", target, *folders, f"UV={folder / 'uv'}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    ran = (tmp_path / "ran").read_text().splitlines()
+    return done, {*(folder / "ran").read_text().splitlines()}
+
+
+@pytest.mark.parametrize("failing", ["", "pytest", *LINTERS])
+def test_make_test_runs_tests_and_linters_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
+    done, ran = made("test", failing, tmp_path)
     assert (done.returncode == 0) == (failing == ""), done.stdout + done.stderr
-    assert "pytest, -m" in ran  # also beside a check that fails
+    assert "pytest, -m" in ran  # also beside a linter that fails
     if not failing:
-        assert {"ruff, check", "ruff, format", "mypy,", "lint-imports, --no-cache", "shortlist, compile"} <= set(ran)
+        assert ran >= WRITTEN
+
+
+@pytest.mark.parametrize("failing", ["", "mypy", *LINTERS])
+def test_make_check_runs_linters_and_types_and_fails_with_any_of_them(tmp_path: Path, failing: str) -> None:
+    done, ran = made("check", failing, tmp_path)
+    assert (done.returncode == 0) == (failing == ""), done.stdout + done.stderr
+    if not failing:
+        assert ran == {*WRITTEN, "mypy,"}
