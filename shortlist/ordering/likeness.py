@@ -88,12 +88,13 @@ class _Jaccard:
     def __init__(self, column: pl.Series) -> None:
         rows = pl.DataFrame({"row": np.arange(len(column)), "tag": column}).explode("tag").drop_nulls("tag").unique()
         codes = rows["tag"].rank("dense").to_numpy().astype(np.intp) - 1
-        self._has = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.float32)
-        self._has[rows["row"].to_numpy(), codes] = 1.0
+        self._has = np.zeros((len(column), int(codes.max(initial=-1)) + 1), np.bool_)
+        self._has[rows["row"].to_numpy(), codes] = True
         self._sizes = self._has.sum(axis=1)
 
     def to(self, row: int) -> np.ndarray:
-        common = (self._has @ self._has[row]).astype(np.float64)
+        # Counted, not multiplied: on a busy machine BLAS reported an invalid value, once in some ten thousand products.
+        common = self._has[:, self._has[row]].sum(axis=1, dtype=np.float64)
         alike: np.ndarray = common / np.maximum(self._sizes + self._sizes[row] - common, 1.0)
         alike[row] = 1.0
         return alike

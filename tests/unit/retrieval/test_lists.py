@@ -11,7 +11,7 @@ from sklearn.metrics import ndcg_score
 
 from shortlist.evaluation.list_metrics import Relevant, list_metrics
 from shortlist.retrieval.catalogue import Catalogue, repeated, write_mappable
-from shortlist.retrieval.source import Ranked, best
+from shortlist.retrieval.source import Ranked, best, highest
 from shortlist.retrieval.union import united
 
 
@@ -26,6 +26,19 @@ def test_best_orders_by_score_then_row_and_pads() -> None:
     found = best(np.array([5, 3, 9], np.int32), np.array([1.0, 1.0, 2.0], np.float32), 5)
     assert found.items.tolist() == [[9, 3, 5, -1, -1]]
     assert found.scores[0, 3] == -np.inf
+
+
+@pytest.mark.parametrize("most", [1, 7, 200, 300])
+def test_scores_of_either_sign_and_equal_ones_are_ordered_as_two_columns_would_be(most: int) -> None:
+    random = np.random.default_rng(3)
+    rows = random.permutation(1_000_000)[:200].astype(np.int32)
+    scores = np.append(random.integers(-5, 5, 150) / 4, random.standard_normal(47) * 1e-30).astype(np.float32)
+    scores = np.append(scores, np.array([-0.0, np.inf, -np.inf], np.float32))
+    found, wanted = best(rows, scores, most), np.lexsort((rows, -scores))[:most]
+    there = found.items[0] >= 0
+    assert found.items[0, there].tolist() == rows[wanted].tolist()
+    assert found.scores[0, there].tolist() == scores[wanted].tolist()
+    assert highest(scores, most).tolist() == np.argsort(-scores, kind="stable")[:most].tolist()
 
 
 def test_a_table_that_is_mapped_is_one_piece_however_long(tmp_path: Path) -> None:
