@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from monitoring.drift.drift_simulation import Shift, SimulatedTraffic, Simulation
 from shortlist.spec.monitoring import DriftLimits
 
@@ -165,7 +165,7 @@ def main() -> int:
     moved = power(printing)
     show("Windows with a shift", moved)
     record(quiet + moved)
-    return int(bool(below(quiet)))
+    return exit_code(quiet)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from benchmarks.bench import Cost, Line, alone, cost, hardware, in_turn, peak_mi
 from benchmarks.criteo import CARDINALITIES, COUNTS, write_tsv
 from benchmarks.feature_peers import PEERS_PYTHON, times
 from benchmarks.feature_steps import STEPS, empty, one_step, ours, steps
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.storage.tables import DayTable
 
@@ -158,7 +158,7 @@ def main() -> int:
         sys.stderr.write("NVTabular: not installed; make peers installs it\n")
     show(f"Features, {hardware()}", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 def at_two_million(scratch: Path) -> list[Line]:

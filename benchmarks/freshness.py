@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from benchmarks.bench import Line, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.contracts import Columns, Files
 from shortlist.features.open_counts import open_positives, open_rows
 from shortlist.features.open_events import Impressions
@@ -378,7 +378,7 @@ def main() -> None:
         lines = measured(Path(folder), KILLS, PROBES, EVENTS)
     show("Events to scores", lines)
     record(lines)
-    sys.exit("below what is asked: " + ", ".join(below(lines)) if below(lines) else 0)
+    sys.exit(exit_code(lines))
 
 
 if __name__ == "__main__":

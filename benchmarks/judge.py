@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from benchmarks.bench import Line, console, cost, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.rollout.analysis import analyze_step
 from shortlist.rollout.analysis_simulation import Faults, SimulatedRollout, SimulatedTraffic, play
 from shortlist.rollout.checks import Health
@@ -236,7 +236,7 @@ def main() -> int:
     whole = whole_judge(printing)
     show(f"Rollouts, steps {list(POLICY.steps)}, a look every 2 s", whole)
     record(lines + whole)
-    return int(bool(below(whole)))
+    return exit_code(whole)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.bench import Line, console, peak_mib, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.spec.load import load_spec
 from shortlist.spec.spec import Spec
@@ -107,7 +107,7 @@ def main() -> int:
             check(rows, folder)
     show(f"Peak memory at {TIMES * ROWS:,} rows", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

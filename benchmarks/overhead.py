@@ -20,7 +20,7 @@ from typing import Any, Final
 from kfp import compiler, dsl
 
 from benchmarks.bench import ROUNDS, Line, console, cost, in_turn, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from components.image import PIPELINE_IMAGE
 from shortlist.system.progress import EVENTS_VARIABLE
 
@@ -136,7 +136,7 @@ def main() -> int:
             lines += whole_runs(Path(folder) / "runs")
     show(f"Overhead, medians of {ROUNDS} and of {REPEATS}", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import polars as pl
 from benchmarks.bench import Line, console, record, show
 from benchmarks.serve_callers import Caller, served, timed
 from benchmarks.serve_world import Question, World, demo_world
+from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.data.side_tables import side_path
 from shortlist.ordering.order import order
@@ -62,8 +63,8 @@ FILTERS: Final[dict[str, Any]] = {"rules": [{"kind": "where", "keep": "creator_i
 ORDERING: Final[dict[str, Any]] = {"diversity": {"kind": "mmr", "by": VECTOR}}
 
 
-def main() -> None:
-    """Make the world, ask, print and record."""
+def main() -> int:
+    """Make the world, ask, print and record; exit code 1 when a figure is below what is asked."""
     items, printing = int(sys.argv[1]) if len(sys.argv) > 1 else ITEMS, console()
     with (
         TemporaryDirectory(prefix="shortlist-bench-") as scratch,
@@ -79,6 +80,7 @@ def main() -> None:
         lines += [*stage_lines(stages, users), diversity_line()]
     show(f"{PLACES} of {items:,} items through Envoy and Triton", lines)
     record(lines)
+    return exit_code(lines)
 
 
 def release_of(world: World, items: int, scratch: Path) -> Path:
@@ -198,4 +200,4 @@ def diversity_line() -> Line:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

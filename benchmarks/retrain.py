@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from benchmarks.bench import Line, console, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from models.dlrm.section import DLRMModel
 from models.record import read_record
 from models.xgboost.section import XGBoostModel
@@ -193,7 +193,7 @@ def main() -> int:
     lines = [line for one in compared for line in one.lines()]
     show(f"One day appended to {DAYS - 1}, {ROWS:,} rows, medians of {ROUNDS}", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from benchmarks.serve_in_process import InProcess
 from benchmarks.serve_layers import Way, way_of
 from benchmarks.serve_scorers import score_lines, scorer
 from benchmarks.serve_world import CANDIDATES, Question, World, criteo_world, demo_world
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.rollout.local.stack import Stack
 from shortlist.serving.export.onnx_session import session
 from shortlist.serving.export.signature import FOLDER, SCORE
@@ -143,7 +143,7 @@ def main() -> int:
     for kind, way in ways.items():
         lines += [Line("way", f"{kind}, {layer.name}", round(layer.ms, 3), "ms") for layer in way.layers]
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 def _trees(world: World) -> str:

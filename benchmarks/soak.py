@@ -27,7 +27,7 @@ import polars as pl
 from rich.console import Console
 
 from benchmarks.bench import Line, console, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.deployment.local_deployer import LocalDeployer
 from shortlist.features.feast_store_location import SERVING
 from shortlist.rollout.local.envoy import ENVOYS
@@ -260,7 +260,7 @@ def main() -> int:
     lines = [Line("soak", name, value, unit) for name, value, unit in figures]
     show(f"{counts['requests']:,} requests in {seconds:.0f} s", lines)
     record(lines)
-    return int(any(wrong.values()) or counts["requests"] < wanted or bool(below(lines)))
+    return int(any(wrong.values()) or counts["requests"] < wanted) or exit_code(lines)
 
 
 if __name__ == "__main__":

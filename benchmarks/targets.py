@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Any, Final, Literal, NamedTuple
 
-from benchmarks.bench import Line, figure
+from benchmarks.bench import Line, console, figure
 
 Entry = Mapping[str, Any]
 """An entry of the results, as `benchmarks.bench.record` writes it."""
@@ -187,6 +187,19 @@ def below(lines: Iterable[Line], asked: Iterable[Target] = ASKED) -> list[str]:
     """Return the names of lines that are not as good as asked."""
     entries = [line._asdict() for line in lines]
     return [str(one["name"]) for each in asked for one in each.found(entries) if not each.reached_by(one)]
+
+
+def exit_code(lines: Iterable[Line], asked: Sequence[Target] = ASKED) -> int:
+    """Print what was asked of every line that is not as good, and return 1 where there is one."""
+    printing, lines = console(), list(lines)
+    names = below(lines, asked)
+    for line in lines:
+        for each in asked if line.name in names else ():
+            entry = line._asdict()
+            if each.found([entry]) and not each.reached_by(entry):
+                got = f"{figure(line.value)} {line.unit}" if each.figure == "value" else f"ratio {line.ratio}"
+                printing.print(f"Below what is asked: '{line.name}': {got}; {each.text(line.unit)}", soft_wrap=True)
+    return int(bool(names))
 
 
 class Row(NamedTuple):

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from benchmarks.bench import Line, console, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from shortlist.contracts import Files
 from shortlist.spec.data import Data
 from shortlist.spec.features import Features
@@ -171,7 +171,7 @@ def main(arguments: list[str]) -> int:
         lines += counted_onto(Path(scratch), asked.rows_a_day, asked.rounds)
     show(f"Statistics of {2 * DAYS} days with {asked.rows_a_day:,} rows each", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

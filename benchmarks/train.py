@@ -13,7 +13,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import islice, pairwise
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -29,6 +29,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from benchmarks.bench import ROUNDS, Cost, Line, cost, record, show
 from benchmarks.criteo_table import CHUNK_ROWS, PAST, write_table
 from benchmarks.peers.fb_dlrm_training import Naumov, NaumovTraining
+from benchmarks.targets import exit_code
 from models.dcn.network import DCN
 from models.dcn.section import DCNModel
 from models.din.network import DIN
@@ -78,8 +79,6 @@ REFERENCES: Final = {"din, the same sequence": _LISTED}
 """What a kind is compared with; DLRM, where nothing is said."""
 KIND_LAST: Final = 20
 """Most ids of the sequence."""
-KIND_MUST_REACH: Final = 0.8
-"""Times DLRM's rows per second."""
 KIND_ROWS: Final = 200_000
 KIND_STEPS: Final = 6
 """Steps per round of a kind."""
@@ -88,8 +87,6 @@ KIND_SECONDS: Final = 120.0
 KIND_ROUNDS_AT_LEAST: Final = 3
 ONLY_KINDS: Final = "kinds"
 """What compares the networks among each other, as an argument of the program."""
-MUST_REACH: Final = {"Kaggle dims": 2.3, "MLPerf dims": 1.85}
-"""Times the peer's rows per second."""
 TRAIN_ROWS: Final = 500_000
 LESSON_ROWS: Final = {"Kaggle dims": 500_000, "MLPerf dims": 200_000}
 """Rows that are learnt for the check."""
@@ -319,28 +316,7 @@ def main(names: Any = (*SECTIONS, ONLY_KINDS)) -> int:
     for line in checked:
         console.print(line)
     record([*lines, *kinds])
-    wanted = {f"{name}, ours": MUST_REACH[name] for name in widths}
-    # What a kind is compared with is DLRM itself, which looks up more than the first one does.
-    wanted |= {line.name: KIND_MUST_REACH for line in kinds if line.name not in REFERENCES.values()}
-    slow = too_slow([*lines, *kinds], wanted)
-    for sentence in slow:
-        console.print(sentence, soft_wrap=True)
-    return int(bool(slow))
-
-
-def too_slow(lines: Sequence[Line], wanted: Mapping[str, float]) -> list[str]:
-    """Return a sentence for every line whose ratio is below what is wanted.
-
-    Args:
-        lines: What was measured.
-        wanted: Least ratio by name of the line; others may have any.
-    """
-    return [
-        f"Too slow: '{line.name}' learns {line.value:,.0f} {line.unit}, {line.ratio} times '{line.peer}'; at least"
-        f" {wanted[line.name]} was wanted."
-        for line in lines
-        if line.name in wanted and (line.ratio is None or line.ratio < wanted[line.name])
-    ]
+    return exit_code([*lines, *kinds])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from benchmarks.bench import Line, console, record, show
-from benchmarks.targets import below
+from benchmarks.targets import exit_code
 from models.inputs import split_of
 from shortlist.contracts import Columns
 from shortlist.data.ingest import ingest
@@ -158,7 +158,7 @@ def main() -> int:
     lines = found.lines()
     show(f"A search of {MODEL} from bad settings, validation days of a generated log", lines)
     record(lines)
-    return int(bool(below(lines)))
+    return exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 import benchmarks.__main__ as everything
 from benchmarks.bench import Line, record, record_fuzzing, show
-from benchmarks.targets import ASKED, Target, below, summary
+from benchmarks.targets import ASKED, Target, below, exit_code, summary
 
 FAST = Target("loading", "loader", "load", "ours, batch *", "value", ">=", 9.0)
 SMALL = Target("memory", "memory", "memory", "*", "ratio", "<=", 1.2)
@@ -45,6 +45,18 @@ def test_a_figure_that_is_not_there_is_no_success() -> None:
 @pytest.mark.parametrize(("ratio", "missed"), [(1.19, []), (1.2, []), (1.21, ["ingest"])])
 def test_a_line_above_its_limit_is_named(ratio: float, missed: list[str]) -> None:
     assert below([Line("memory", "ingest", 300.0, "MiB", "one time", ratio)], [SMALL]) == missed
+
+
+def test_a_program_says_what_was_asked_of_each_line_that_is_not_as_good(capsys: pytest.CaptureFixture[str]) -> None:
+    good, slow = Line("load", "ours, batch 1", 9.5, "M rows/s"), Line("load", "ours, batch 2", 8.751, "M rows/s")
+    large = Line("memory", "ingest", 300.0, "MiB", "one time", 1.31)
+    assert exit_code([good, slow, large], [FAST, SMALL]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "Below what is asked: 'ours, batch 2': 8.751 M rows/s; >= 9 M rows/s",
+        "Below what is asked: 'ingest': ratio 1.31; ratio <= 1.2",
+    ]
+    assert exit_code([good], [FAST, SMALL]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_every_asked_figure_belongs_to_a_program() -> None:
