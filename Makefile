@@ -30,8 +30,8 @@ REGISTRY ?=
 AGAIN ?=
 UNREAD ?=
 DRY_RUN ?=
-# Processes of make test: one more than there are cores, for some tests wait for servers. make test-long takes two.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Processes of make test: as many as there are cores; the servers of some tests run beside them.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # YES=1: make init asks nothing.
 YES ?=
 NAMES ?=
@@ -79,7 +79,7 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 # The linters run beside the tests, and either fails the target: one run says all that is wrong.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=3]
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
 	@$(MAKE) --no-print-directory --jobs 2 tests lint
 
 tests: $(READY_TEST) $(READY_TRITON)
