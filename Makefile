@@ -79,13 +79,13 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 # The linters run beside the tests, and either fails the target: one run says all that is wrong.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (eleven minutes on 2 cores) [WORKERS=2]
 	@$(MAKE) --no-print-directory --jobs 2 tests lint
 
 tests: $(READY_TEST) $(READY_TRITON)
 	@$(BIN)/pytest -m "not gpu and not long and not browser" -n $(WORKERS) --maxprocesses 4 --durations 25
 
-test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (forty minutes on 2 cores) [WORKERS=2]
+test-long: $(READY_TEST) $(READY_TRITON) ## the long tests: whole runs, rollouts with faults, drills, simulations (half an hour on 2 cores) [WORKERS=2]
 	@$(BIN)/pytest -m "long and not gpu" -n $(WORKERS) --maxprocesses 2 --durations 25
 
 test-pages: $(READY_TEST) $(READY_PAGES) ## every HTML page in Chromium, its controls used: axe, width, keyboard focus; skipped with the reason where Chromium or npm is missing

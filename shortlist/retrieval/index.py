@@ -76,7 +76,7 @@ def build_index(
         section: What is declared.
         most: Rows per query that will be asked for.
         folder: Where to write.
-        seed: Of the clusters.
+        seed: Of the clusters, and of the order of vectors that are scanned in parts.
     """
     vectors = np.ascontiguousarray(vectors, np.float32)
     there = np.flatnonzero(vectors.any(axis=1)).astype(np.int32)
