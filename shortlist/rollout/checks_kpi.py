@@ -19,8 +19,10 @@ FEWEST_USERS: Final = 10
 def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
     """Breach as soon as the canary is shown to be worse; wait until it is shown not to be worse by more than allowed.
 
-    The second is asked where it still can be answered: at the step before 100 %, and again at 100 %, where outcomes of
-    earlier steps may still arrive. Steps before only need some outcomes on both tracks.
+    The second is asked where it can be answered: at the step before 100 %. Steps before only need some outcomes on both
+    tracks. At 100 % nobody is left to compare with, but outcomes of earlier steps still arrive. The interval holds at
+    all looks together, so what it once ruled out stays ruled out when its end moves back a little; the canary waits
+    there only while the difference itself is a larger drop than is allowed.
     """
     seen, limits = evidence.kpi, policy.kpi
     if len(policy.steps) == 1:
@@ -31,10 +33,9 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
     shown = _shown("KPI", between, seen, policy)
     if between.high < 0:
         return Check("kpi", "breach", f"{shown}: the canary is worse", numbers)
-    is_last = step >= len(policy.steps) - 2
-    if missing := _missing(seen, policy, is_last):
+    if missing := _missing(seen, policy, step):
         return Check("kpi", "wait", missing, numbers)
-    if is_last and between.low <= -limits.max_drop:
+    if _may_fall_by(between, limits.max_drop, policy, step):
         return Check("kpi", "wait", f"{shown}: a drop of {limits.max_drop:g} is not ruled out yet", numbers)
     return Check("kpi", "ok", shown, numbers)
 
@@ -52,10 +53,9 @@ def _guard(label: str, seen: Difference, policy: Canary, step: int) -> Check:
     allowed = f"{100 * guard.allowed:g}% of the stable track's" if guard.is_relative else f"{guard.allowed:g}"
     if between.high < -guard.allowed:
         return Check(name, "breach", f"{shown}: it falls by more than {allowed}", numbers)
-    is_last = step >= len(policy.steps) - 2
-    if missing := _missing(seen, policy, is_last):
+    if missing := _missing(seen, policy, step):
         return Check(name, "wait", f"{label}: {missing}", numbers)
-    if is_last and between.low <= -guard.allowed:
+    if _may_fall_by(between, guard.allowed, policy, step):
         return Check(name, "wait", f"{shown}: a drop of {allowed} is not ruled out yet", numbers)
     return Check(name, "ok", shown, numbers)
 
@@ -92,7 +92,17 @@ def _bounds(between: Interval) -> dict[str, float]:
     return {"low": between.low, "high": between.high} if between.is_bounded else {}
 
 
-def _missing(seen: Difference, policy: Canary, last: bool) -> str:
+def _may_fall_by(between: Interval, allowed: float, policy: Canary, step: int) -> bool:
+    """Whether a drop of what is allowed is in question where it is asked: before 100 %, and there by late outcomes."""
+    before_all = len(policy.steps) - 2
+    if step < before_all:
+        return False
+    at_100 = step > before_all and between.is_bounded
+    return (between.value if at_100 else between.low) <= -allowed
+
+
+def _missing(seen: Difference, policy: Canary, step: int) -> str:
+    last = step >= len(policy.steps) - 2
     needed = policy.min_users if last else 1
     for name, users in (("canary", seen.canary_users), ("stable track", seen.stable_users)):
         if users < needed:

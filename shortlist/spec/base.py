@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import pairwise
 from operator import or_
 from pkgutil import resolve_name
@@ -92,6 +92,7 @@ def _union_of(kinds: tuple[type[Section], ...]) -> TypeAdapter[Any]:
     return TypeAdapter(union)
 
 
+@cache
 def _texts(section: type) -> dict[str, str]:
     """Return the string that stands below each field of a class, in its source."""
     body = cast(ast.ClassDef, ast.parse(dedent(inspect.getsource(section))).body[0]).body

@@ -32,7 +32,6 @@ def read_yaml(text: str) -> Any:
     {'start': '2026-02-30', 'days': 3}
     """
     try:
-        _check_depth(text)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -53,6 +52,20 @@ class _Loader(yaml.SafeLoader):
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuse deep nesting before its nodes are made, which would overflow the stack."""
+        if self._depth > _DEEPEST:
+            where = self.peek_event().start_mark
+            raise yaml.constructor.ConstructorError(None, None, f"more than {_DEEPEST} levels of nesting", where)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag not in _TAGS:
@@ -79,19 +92,6 @@ class _Loader(yaml.SafeLoader):
                 raise _problem(f"key '{_short(key)}' is given twice", key_node)
             seen.add(key)
         return cast(dict[Any, Any], super().construct_mapping(node, deep))
-
-
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting while the text is only scanned: building its values would overflow the stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _DEEPEST:
-                where = cast(yaml.Mark | None, event.start_mark)
-                raise yaml.constructor.ConstructorError(None, None, f"more than {_DEEPEST} levels of nesting", where)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _check_size(root: yaml.Node) -> None:

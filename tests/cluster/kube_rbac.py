@@ -21,7 +21,9 @@ Object = dict[str, Any]
 @cache
 def shipped() -> tuple[Object, ...]:
     """Return roles and bindings as they are shipped."""
-    return tuple(one for file in (ACCOUNTS, VERSION_READERS) for one in yaml.safe_load_all(file.read_text()))
+    return tuple(
+        one for file in (ACCOUNTS, VERSION_READERS) for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)
+    )
 
 
 def verb_of(method: str, name: str | None) -> str:

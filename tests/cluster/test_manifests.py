@@ -49,7 +49,7 @@ def rendered(folder: Path) -> list[Object]:
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, f"deprecated or unknown to kustomize: {done.stderr}"
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 @pytest.fixture(scope="module")

@@ -159,6 +159,7 @@ def client(files_book: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer) -> I
         yield found
 
 
+@pytest.mark.long
 def test_ten_identical_webhooks_at_two_receivers_start_one_run(
     store: MonitoringStore, kubeflow: Kubeflow, bearer: Bearer
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,8 +91,8 @@ class World:
     runs: Path
     origin: RunContext
     log: Path
-    versions: dict[str, int]
-    """By what is right or wrong with them; `first` and `second` are good."""
+    versions: Mapping[str, int]
+    """By what is right or wrong with them; `first` and `second` are good, any other is made when it is asked for."""
 
     @property
     def store(self) -> Path:
@@ -110,6 +110,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield _Making(folder).world()
 
 
+class _Versions(dict[str, int]):
+    def __init__(self, making: _Making) -> None:
+        self._making = making
+
+    def __missing__(self, name: str) -> int:
+        self[name] = self._making.changed(name)
+        return self[name]
+
+
 class _Making:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,17 +132,22 @@ class _Making:
     def world(self) -> World:
         self._features()
         self._sources()
-        versions = {"first": self._through_the_gates()}
+        versions = _Versions(self)
+        versions["first"] = self._through_the_gates()
         # Of another kind, so that every rollout between the two changes what Triton runs.
         second = self._trained("second", self.spec.models["lightgbm"], kind="lightgbm")
         versions["second"] = self._blessed(self.folder / "second", second, self._release("worst_first"))
-        self._trained("changed", self.spec.models["xgboost"], seed=2)
-        for name, change in CHANGES.items():
-            versions[name] = self._blessed(self._changed(name, change), None)
-        versions["unblessed"] = self._registered(self._changed("unblessed", _none), None)
         self.origin.tracker.registry.set_alias("candidate", versions["second"])
         log = self.folder / "log"
         return World(self.spec, self.spec_file, self.runs, self.origin, log, versions)
+
+    def changed(self, name: str) -> int:
+        """Register a version with a graph that was changed."""
+        if not (self.folder / "changed").exists():
+            self._trained("changed", self.spec.models["xgboost"], seed=2)
+        if name == "unblessed":
+            return self._registered(self._changed(name, _none), None)
+        return self._blessed(self._changed(name, CHANGES[name]), None)
 
     def _features(self) -> None:
         spec, folder = self.spec, self.folder

@@ -46,7 +46,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledGraphs:
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(path.read_text()))
+    return list(yaml.load_all(path.read_text(), yaml.CSafeLoader))
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ def shipped() -> Iterator[Object]:
     for overlay in ("dev", "production"):
         command = [kubectl, "kustomize", str(K8S / "overlays" / overlay)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        yield from yaml.safe_load_all(done.stdout)
+        yield from yaml.load_all(done.stdout, yaml.CSafeLoader)
     for name in ("gateway-class", "version-readers", "admission-policy"):
         yield from yaml.safe_load_all((K8S / f"{name}.yaml").read_text())
 

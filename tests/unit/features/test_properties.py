@@ -65,6 +65,7 @@ def fresh(world: Any) -> Any:
     return make
 
 
+@pytest.mark.long
 @several
 @given(days=LOGS)
 def test_fitting_day_by_day_is_fitting_all_at_once(fresh: Any, days: Sequence[Any]) -> None:
@@ -124,6 +125,7 @@ def test_a_row_alone_is_the_same_as_in_a_batch(fresh: Any, days: Sequence[Any]) 
             assert transformer.compute(transformer.look_up(batch[at : at + 1], day)).equals(together[at : at + 1])
 
 
+@pytest.mark.long
 @several
 @given(days=LOGS, random=st.randoms(use_true_random=False))
 def test_statistics_do_not_depend_on_the_order_of_rows_or_on_the_size_of_parts(

@@ -165,6 +165,7 @@ def microseconds_of(moment: Any) -> int:
     return round(moment.timestamp() * 1e6)
 
 
+@pytest.mark.long
 def test_a_later_fit_trains_only_the_periods_that_are_new(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     train = models.sequence.scores.train
@@ -238,6 +239,7 @@ def test_columns_that_are_no_events_are_refused(world: Any, changed: dict[str, A
         feature.check(world.data)
 
 
+@pytest.mark.long
 def test_an_exported_graph_scores_rows_of_all_test_days_as_the_table_does(world: Any) -> None:
     """Test days of two periods: each row has the model of its time, in the graph too."""
     split = {"warmup_days": 2, "validation_days": 1, "test_days": 3}

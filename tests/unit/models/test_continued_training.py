@@ -109,9 +109,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         cause = TrainingTrigger(until=last.isoformat())
         made.runs[kind] = made.train(kind, made.section(kind), f"{kind}-old", "old", cause=cause).run
         made.judge(made.runs[kind])
-        scratch = folder / f"{kind}-scratch", folder / f"{kind}-scratch-scores"
-        train(kind, made.section(kind), DayTable.open(folder / "table-new", "table.json"), spec.runtime, *scratch)
     return made
+
+
+@pytest.fixture(scope="module")
+def trained_from_scratch(world: World) -> None:
+    """Models of all days that know nothing of the old ones."""
+    for kind in ("xgboost", "dlrm"):
+        out = world.folder / f"{kind}-scratch", world.folder / f"{kind}-scratch-scores"
+        table = DayTable.open(world.folder / "table-new", "table.json")
+        train(kind, world.section(kind), table, world.spec.runtime, *out)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +154,7 @@ def test_features_fitted_onto_earlier_ones_are_those_fitted_from_scratch(world: 
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("trained_from_scratch")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_that_went_on_is_as_good_as_one_from_scratch(
     way: str, world: World, went_on: dict[str, TrackedRun]

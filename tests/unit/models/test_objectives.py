@@ -146,7 +146,7 @@ def write_misleading_table(folder: Path) -> DayTable:
     return writer.close({"columns": columns + ATTENDED, "split": split})
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", ["dlrm", *(pytest.param(kind, marks=pytest.mark.long) for kind in [*NETWORKS][1:])])
 def test_networks_learn_the_order_within_users(tmp_path: Path, kind: str) -> None:
     table = write_misleading_table(tmp_path / "table")
     rows = pl.concat([frame for day, frame in table.frames() if day == DAYS[-1]])

@@ -53,6 +53,7 @@ def mean_score(kind: str, table: DayTable, rows: pl.DataFrame, runtime: Runtime)
     return float(ranker.predict(rows).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_weighted_sample_trains_the_model_of_the_whole_log(
     kind: str, tables: dict[str, DayTable], test_rows: pl.DataFrame, runtime: Runtime

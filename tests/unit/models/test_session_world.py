@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 from models.din.ranker import DINRanker
 from models.din.section import DINModel
@@ -57,6 +58,7 @@ SECTION: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_model_with_the_sequence_gains_over_one_without(tmp_path: Path) -> None:
     generate(WORLD, tmp_path / "raw")
     raw = pl.read_parquet(tmp_path / "raw/impressions/*.parquet").rename({"is_click": Columns.LABEL})

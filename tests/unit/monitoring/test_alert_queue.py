@@ -309,6 +309,7 @@ def test_a_process_killed_between_writing_and_sending_loses_nothing(
     assert set(receiver.got) == {"alert 0"}
 
 
+@pytest.mark.long
 def test_ten_processes_that_deliver_at_once_send_every_alert_once(
     outbox: FolderOutbox, receiver: Receiver, tmp_path: Path
 ) -> None:

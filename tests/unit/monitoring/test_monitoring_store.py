@@ -129,6 +129,7 @@ def test_a_book_that_nobody_wrote_in_is_empty_and_is_not_made_by_reading(store: 
     assert not store.folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", [False, True], ids=["a new decision", "a decision whose process died"])
 def test_of_ten_processes_that_claim_at_once_one_acts(store: MonitoringStore, tmp_path: Path, lost: bool) -> None:
     if lost:

@@ -50,7 +50,7 @@ TRAINS = [f"{name}{suffix}" for name in (*GRAPHS, "submitted") for suffix in (""
 @pytest.mark.parametrize("name", [*TRAINS, "refresh", "backfill"])
 def test_whoever_starts_it_a_graph_reads_the_rows_that_are_collected_before(name: str) -> None:
     """Drift, the clock, a submission and a person's run: what is read of the log includes the collected rows."""
-    graph = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    graph = next(yaml.load_all((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader))
     dags = [one["dag"]["tasks"] for one in graph["components"].values() if "dag" in one]
     reading = [
         (tasks, task["inputs"]["parameters"]["collected"]["taskOutputParameter"])
@@ -99,7 +99,7 @@ def test_a_spec_that_shares_days_out_gets_the_wide_graphs() -> None:
 @pytest.mark.parametrize("name", [*NAMES, "tuning"])
 def test_steps_and_parameters_read_well_in_kubeflows_ui(name: str) -> None:
     """The UI shows a task under its display name, and in the form of a new run the description of every parameter."""
-    pipeline = yaml.safe_load((COMPILED / f"{name}.yaml").read_text())
+    pipeline = yaml.load((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     components = pipeline["components"]
     dags = [one["dag"]["tasks"] for one in (pipeline["root"], *components.values()) if "dag" in one]
     tasks = {name: task for dag in dags for name, task in dag.items()}
@@ -113,7 +113,7 @@ def test_steps_and_parameters_read_well_in_kubeflows_ui(name: str) -> None:
 
 
 def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
-    components = yaml.safe_load((COMPILED / "training.yaml").read_text())["components"]
+    components = yaml.load((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader)["components"]
     types = {
         (name.removeprefix("comp-"), artefact): one["artifactType"]["schemaTitle"].removeprefix("system.")
         for name, component in components.items()
@@ -133,14 +133,14 @@ def test_steps_put_out_the_types_that_kubeflows_ui_draws_and_compares() -> None:
 
 def test_the_form_of_a_new_training_has_a_line_per_section_and_six_more() -> None:
     """Kubeflow's UI shows one line per parameter, in the form of a new run and in the comparison of runs."""
-    training = yaml.safe_load((COMPILED / "training.yaml").read_text())
+    training = yaml.load((COMPILED / "training.yaml").read_text(), yaml.CSafeLoader)
     parameters = set(training["root"]["inputDefinitions"]["parameters"])
     assert parameters - set(Spec.model_fields) == {"cluster", "lists", "log", "stores", "code", "cause"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_component_runs_on_our_image_and_installs_nothing(name: str) -> None:
-    pipeline = yaml.safe_load((COMPILED / f"{name}.yaml").read_text())
+    pipeline = yaml.load((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     containers = [one["container"] for one in pipeline["deploymentSpec"]["executors"].values()]
     assert {container["image"] for container in containers} == {"shortlist/python-pipeline:0.1.0"}
     assert not any("pip install" in " ".join(container["command"]) for container in containers)
@@ -165,7 +165,7 @@ def wrapped_function(path: Path) -> ast.FunctionDef:
 @pytest.mark.parametrize("path", sorted(COMPILED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_loop_takes_no_parameter_of_another_step_but_its_items(path: Path) -> None:
     """kfp.local gives the item in its place."""
-    pipeline = next(yaml.safe_load_all(path.read_text()))
+    pipeline = next(yaml.load_all(path.read_text(), yaml.CSafeLoader))
     groups = {"root": pipeline["root"], **pipeline["components"]}
     taken = {
         f"{name}/{task}": set(given) - {inner["parameterIterator"]["items"].get("inputParameter")}

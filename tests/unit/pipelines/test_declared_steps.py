@@ -22,7 +22,7 @@ WITH_TRAINING = ("training", "training_wide", "submitted", "submitted_wide", "mo
 
 
 def graph(name: str) -> dict[str, Any]:
-    pipeline: dict[str, Any] = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    pipeline: dict[str, Any] = next(yaml.load_all((COMPILED / f"{name}.yaml").read_text(), yaml.CSafeLoader))
     return pipeline
 
 

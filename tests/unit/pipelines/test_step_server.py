@@ -134,6 +134,7 @@ def test_a_step_belongs_to_the_group_of_its_run(start: Start) -> None:
     assert (code, output) == (0, f"{os.getpgid(0)} {os.getsid(0)}\n")
 
 
+@pytest.mark.long
 def test_libraries_work_on_their_threads_in_a_fork_of_what_is_preloaded(start: Start) -> None:
     code = """
 assert forked and "mlflow" in sys.modules

@@ -160,6 +160,7 @@ BUGS: dict[str, tuple[Any, str, Any, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(release: Path, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     where, name, instead, message = BUGS[bug]

@@ -114,7 +114,9 @@ def test_the_file_scores_as_the_model_does(trained: Callable[[str], Path], every
     assert (signature.model, signature.kind) == ("shop", kind)
 
 
-@pytest.mark.parametrize("spec", ["demo", "kuairand", "criteo"])
+@pytest.mark.parametrize(
+    "spec", ["demo", *(pytest.param(one, marks=pytest.mark.long) for one in ("kuairand", "criteo"))]
+)
 @pytest.mark.parametrize("kind", ["xgboost", "dlrm"])
 def test_models_of_the_shipped_specs_leave_as_one_file(fitted_spec: Callable[[str], Any], spec: str, kind: str) -> None:
     fitted, tables = fitted_spec(spec), ("*_log", "*_rate")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shortlist.rollout.analysis import StepAnalysis, analyze_step
 from shortlist.rollout.analysis_observer import AnalysisObserver, observation
 from shortlist.rollout.checks import Check, CheckStatus, Health, stability_index
+from shortlist.rollout.checks_kpi import interval
 from shortlist.rollout.evidence import RolloutEvidence, StepEvidence, TrackEvidence
 from shortlist.rollout.evidence_latency import Latencies
 from shortlist.rollout.evidence_reader import EvidenceReader
@@ -332,7 +333,7 @@ def test_no_traffic_is_never_a_success(step: int) -> None:
         (healthy(kpi=replace(EQUAL, stable_users=0, variance=np.inf)), 0, "no outcome of the stable track"),
         (healthy(kpi=replace(EQUAL, canary_users=99)), 1, "99 users of the canary have outcomes, 100 are needed"),
         (healthy(kpi=replace(EQUAL, variance=0.05**2)), 1, "a drop of 0.05 is not ruled out yet"),
-        (healthy(kpi=replace(EQUAL, variance=0.05**2)), 2, "a drop of 0.05 is not ruled out yet"),
+        (healthy(kpi=replace(EQUAL, value=-0.06, variance=0.05**2)), 2, "a drop of 0.05 is not ruled out yet"),
         (healthy(kpi=replace(EQUAL, stable_mean=0.0, canary_mean=0.0)), 1, "every outcome is 0 on both tracks"),
         (with_step(0, canary=track(logged=10)), 0, "only 10 of 1,000 answers of the canary are in the prediction log"),
     ],
@@ -346,6 +347,14 @@ def test_what_is_missing_holds_until_the_deadline(evidence: RolloutEvidence, ste
 
 def test_early_steps_do_not_wait_for_the_proof_that_later_ones_can_give() -> None:
     assert analyze_step(healthy(kpi=replace(EQUAL, variance=0.05**2)), POLICY, 0, 10, WELL).decision == "proceed"
+
+
+def test_late_outcomes_that_move_the_interval_a_little_do_not_send_back_what_was_shown() -> None:
+    shown, moved = (healthy(kpi=replace(EQUAL, value=value, variance=0.01**2)) for value in (-0.01, -0.02))
+    assert interval(shown.kpi, POLICY).low > -POLICY.kpi.max_drop > interval(moved.kpi, POLICY).low
+    assert analyze_step(shown, POLICY, LAST - 1, 10, WELL).decision == "proceed"
+    assert analyze_step(moved, POLICY, LAST - 1, 10, WELL).decision == "hold"
+    assert analyze_step(moved, POLICY, LAST, 10, WELL).decision == "promote"
 
 
 def test_a_worse_canary_goes_back_at_any_step_and_before_the_interval() -> None:

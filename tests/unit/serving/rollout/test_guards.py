@@ -122,6 +122,14 @@ def test_a_drop_that_is_not_ruled_out_holds_and_at_the_deadline_goes_back(declar
 
 
 @pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
+def test_at_100_percent_a_drop_is_in_question_only_where_late_outcomes_show_a_larger_one(declared: Canary) -> None:
+    within, beyond = (evidence(BETTER, like=rates(0.20, canary, 500)) for canary in (0.19, 0.15))
+    assert [said(seen, declared, step=1).decision for seen in (within, beyond)] == ["promote", "hold"]
+    late = said(beyond, declared, step=1, seconds=100)
+    assert late.decision == "roll_back" and "is not ruled out yet" in late.reason
+
+
+@pytest.mark.parametrize("declared", [LIKES, LIKES_BY_A_FIFTH])
 @pytest.mark.parametrize(
     ("known", "reason"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ TRIED: dict[str, dict[str, Any]] = {
 }
 FULL_RANK = "dcn of full rank"
 CASES = TRIED | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
+SOON = {"xgboost", "blend"}
+"""Of these, `make test` tries every way of export: trees, and a network and a regression, as members of the blend."""
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
 
@@ -53,7 +56,12 @@ def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles
     return MemberFiles(folder / "model", folder / "scores")
 
 
-@pytest.mark.parametrize("case", CASES)
+def soon(cases: Mapping[str, Any], tried: Collection[str]) -> list[Any]:
+    """Return cases as parameters, the others as long tests."""
+    return [case if case in tried else pytest.param(case, marks=pytest.mark.long) for case in cases]
+
+
+@pytest.mark.parametrize("case", soon(CASES, SOON))
 def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, case: str) -> None:
     declared = {"kind": case, **CASES[case]}
     kind = declared["kind"]
@@ -78,7 +86,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("kind", soon(VECTORS, {"dlrm"}))
 def test_triton_norms_and_projects_vectors_as_training_does(
     trained: Any, limits: Gates, tmp_path: Path, kind: str
 ) -> None:
@@ -93,7 +101,7 @@ def test_triton_norms_and_projects_vectors_as_training_does(
     assert verdict.passed, verdict.message
 
 
-@pytest.mark.parametrize("kind", ["xgboost", "dcn"])
+@pytest.mark.parametrize("kind", ["xgboost", pytest.param("dcn", marks=pytest.mark.long)])
 def test_triton_gives_the_scores_of_training_where_a_value_is_fixed(
     trained: Any, limits: Gates, tmp_path: Path, kind: str
 ) -> None:
@@ -125,7 +133,7 @@ FURTHER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FURTHER)
+@pytest.mark.parametrize("kind", soon(FURTHER, {"dcn"}))
 def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
     section = kind_of(kind).section.model_validate({"kind": kind, **FURTHER[kind]})
     model, scores = tmp_path / "model", tmp_path / "scores"
