@@ -47,7 +47,6 @@ from shortlist.training.champion import score_champion
 from shortlist.training.training import RunContext, train_and_track
 
 NAME = "small"
-DEMO = Path(__file__).parents[2] / "pipelines" / "specs" / "demo.yaml"
 # About 1 000 users ask in two days. Shown first is an item that they like in half of all cases, in a third by a model
 # that ranks at random.
 SIZE = {"rows": 30_000, "users": 3_000, "items": 300, "days": 4}
@@ -101,13 +100,13 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The log, fitted and published; the first version through every gate, the others blessed by hand."""
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         # Syncing hundreds of tiny files takes longer than everything else.
         patch.setattr(artefacts, "_sync_folder", lambda path: None)
-        yield _Making(folder).world()
+        yield _Making(folder, _smaller(small_spec)).world()
 
 
 class _Versions(dict[str, int]):
@@ -120,10 +119,10 @@ class _Versions(dict[str, int]):
 
 
 class _Making:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
         self.folder = folder
         self.spec_file = folder / f"{NAME}.yaml"
-        self.spec_file.write_text(yaml.safe_dump(_smaller(yaml.safe_load(DEMO.read_text(encoding="utf-8")))))
+        self.spec_file.write_text(yaml.safe_dump(spec))
         self.spec = load_spec(self.spec_file)
         self.runs = folder / "runs"
         (self.runs / "stores").mkdir(parents=True)
@@ -238,9 +237,8 @@ class _Making:
 
 def _smaller(spec: dict[str, Any]) -> dict[str, Any]:
     small = copy.deepcopy(spec) | {"name": NAME, "serving": SERVING, "gates": GATE_LIMITS}
+    del small["monitoring"], small["schedule"]
     small["data"]["source"] |= SIZE
-    for stage in ("retrieval", "filters", "ordering"):  # clients bring their candidates
-        del small[stage]
     trees = small["models"]["xgboost"] | TREES
     small["models"] = {"xgboost": trees, "lightgbm": OTHER_TREES | {"features": trees["features"]}}
     return small
