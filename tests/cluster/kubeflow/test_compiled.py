@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from crd_schemas import problems
+from google.protobuf import json_format
+from kfp.compiler.compiler_utils import KubernetesManifestOptions
+from kfp.compiler.pipeline_spec_builder import write_pipeline_spec_to_file
+from kfp.pipeline_spec import pipeline_spec_pb2
 
 from shortlist.contracts import ShortlistError
 from shortlist.kubeflow.cluster_compile import GRAPHS, CompiledGraphs
@@ -118,6 +122,27 @@ def test_the_manifests_are_valid_and_say_what_the_file_says(compiled: CompiledGr
     assert pipeline["metadata"]["name"] == version["spec"]["pipelineName"] == f"demo-{graph}"
     assert version["metadata"]["name"] == f"demo-{graph}-{compiled.digest}"
     assert [version["spec"]["pipelineSpec"], version["spec"]["platformSpec"]] == documents(compiled.path(graph))
+
+
+def test_file_and_manifests_say_what_kfps_own_writer_says(compiled: CompiledGraphs, tmp_path: Path) -> None:
+    plain = documents(compiled.path("refresh"))
+    messages = [
+        json_format.ParseDict(one, kind())
+        for one, kind in zip(plain, (pipeline_spec_pb2.PipelineSpec, pipeline_spec_pb2.PlatformSpec), strict=True)
+    ]
+    version = compiled.version("refresh")
+    options = KubernetesManifestOptions(
+        pipeline_name="demo-refresh", pipeline_version_name=version, pipeline_version_display_name=version,
+        namespace="team-a", include_pipeline_manifest=True,
+    )  # fmt: skip
+    for written, more in ((compiled.path("refresh"), ()), (compiled.manifest("refresh"), (options, True))):
+        by_kfp = tmp_path / written.name
+        write_pipeline_spec_to_file(messages[0], "Shortlist: refresh of spec 'demo'", messages[1], str(by_kfp), *more)
+        assert documents(written) == documents(by_kfp)
+        comments = [
+            [line for line in path.read_text().splitlines() if line.startswith("#")] for path in (written, by_kfp)
+        ]
+        assert comments[0] == comments[1]
 
 
 def test_no_secret_is_written_anywhere(

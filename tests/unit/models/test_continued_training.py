@@ -80,20 +80,21 @@ class World(NamedTuple):
         self.origin.tracker.log_gates(run, {"passed": passed, "gates": []})
 
 
-def small_demo() -> Spec:
+def small_demo(few: dict[str, Any]) -> Spec:
+    """The demo with the features of another spec, on fewer rows."""
     raw: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
     raw["data"]["source"] |= {"rows": 27_000, "users": 900, "items": 300, "days": DAYS}
-    raw["models"]["xgboost"] |= TREES
+    raw["models"]["xgboost"] |= TREES | {"features": few["models"]["xgboost"]["features"]}
     raw["models"]["dlrm"] |= {"epochs": 2, "learning_rate": 0.002}
     raw["features"]["columns"] = [
-        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in raw["features"]["columns"]
+        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in few["features"]["columns"]
     ]
     return parse_spec(yaml.safe_dump(raw))
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder, spec = tmp_path_factory.mktemp("world"), small_demo()
+def world(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder, spec = tmp_path_factory.mktemp("world"), small_demo(small_spec)
     ingest(spec.data, Path(), folder / "raw", spec.runtime)
     source = spec.data.source
     assert source.kind == "generated"

@@ -326,6 +326,7 @@ def test_a_metric_that_cannot_be_measured_is_the_trials_reason(table: DayTable, 
         measure(job(lonely).model_copy(update={"metric": "gauc"}), lambda line: None)
 
 
+@pytest.mark.long
 def test_what_a_trial_refuses_is_its_reason(table: DayTable, tmp_path: Path) -> None:
     wrong = job(table).model_copy(update={"table": str(tmp_path)})
     with pytest.raises(TrialFailure, match=Files.TABLE):
