@@ -108,6 +108,7 @@ def is_open(line: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_connection_beyond_the_most_is_closed_and_the_others_stay(tmp_path: Path) -> None:
     most = 16
     with running_envoy(tmp_path / "envoy", *free_ports(2), Serving(limits=Limits(max_connections=most))) as port:

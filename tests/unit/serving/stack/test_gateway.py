@@ -309,6 +309,7 @@ def test_a_request_waits_for_a_killed_server_and_both_processes_come_back(
     stack.route(Route(stable=1))
 
 
+@pytest.mark.long
 def test_a_triton_whose_backend_died_is_started_again(stack: Stack, until: Callable[..., None]) -> None:
     before = stack.health(2).triton
     backend = next(each for each in psutil.Process(before.pid).children() if each.name().startswith("triton_python"))

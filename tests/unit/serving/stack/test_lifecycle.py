@@ -216,6 +216,7 @@ def test_a_killed_supervisor_is_explained_and_what_it_left_is_kept(stack: Stack,
     assert (status, body["version"]) == (200, 1)
 
 
+@pytest.mark.long
 def test_a_program_that_was_kept_is_looked_after_like_any_other(
     stack: Stack, ask: Callable[..., Any], until: Callable[..., None]
 ) -> None:

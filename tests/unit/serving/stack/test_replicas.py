@@ -127,6 +127,7 @@ def test_the_number_of_replicas_follows_the_spec(
     assert ask(fewer, "POST", INFER, b"{}")[0] == 200
 
 
+@pytest.mark.long
 def test_more_than_its_servers_can_hold_envoy_refuses_at_once_and_still_answers_for_their_health(
     stack: Stack, bring_up: Callable[..., Stack], ask: Callable[..., Any]
 ) -> None:
