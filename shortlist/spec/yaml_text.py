@@ -60,8 +60,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuse deep nesting before its nodes are made, which would overflow the stack."""
         if self._depth > _DEEPEST:
-            where = self.peek_event().start_mark
-            raise yaml.constructor.ConstructorError(None, None, f"more than {_DEEPEST} levels of nesting", where)
+            assert parent is not None
+            raise _problem(f"more than {_DEEPEST} levels of nesting", parent)
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1

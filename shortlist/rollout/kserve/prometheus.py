@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import httpx
@@ -87,5 +89,11 @@ class Prometheus:
             ) from None
 
     def _get(self, query: str) -> httpx.Response:
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=_TIMEOUT_SECONDS)
-        return answer.raise_for_status()
+        address, asked = f"{self.url}/api/v1/query", {"query": query}
+        return httpx.get(address, params=asked, timeout=_TIMEOUT_SECONDS, verify=_trusted()).raise_for_status()
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return the authorities that are trusted; httpx would read them for every question, 0.04 s of processor time."""
+    return httpx.create_ssl_context()

@@ -204,7 +204,7 @@ STEPS += ["recurring_run_service_enable_recurring_run", "recurring_run_service_d
 
 
 @pytest.mark.parametrize("step", [None, *STEPS])
-@pytest.mark.parametrize("seconds", [-8, -1, 1, 40])
+@pytest.mark.parametrize("seconds", [-1, 1, *(pytest.param(far, marks=pytest.mark.long) for far in (-8, 40))])
 def test_no_moment_is_missed_and_none_happens_twice(
     server: KubeflowServer, schedule: Apply, clock: ServerClock, step: str | None, seconds: int
 ) -> None:

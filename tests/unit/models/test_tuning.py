@@ -417,6 +417,7 @@ def test_a_search_that_finds_nothing_removes_the_last_ones_patch(result: Result,
     assert not (tmp_path / PATCH).exists()
 
 
+@pytest.mark.long
 def test_every_trial_is_a_nested_run(result: Result, tracker: Tracker) -> None:
     tracked = TrackedSearch(tracker, "trees", section(), "study")
     for trial in result.trials:
