@@ -357,6 +357,29 @@ def test_late_outcomes_that_move_the_interval_a_little_do_not_send_back_what_was
     assert analyze_step(moved, POLICY, LAST, 10, WELL).decision == "promote"
 
 
+def proportions(users: np.ndarray, positive: np.ndarray) -> Difference:
+    """What is known of the stable track and the canary when so many of their users had a positive outcome."""
+    mean = positive / users
+    variance = float((mean * (1 - mean) / users).sum())
+    return Difference(float(mean[1] - mean[0]), variance, *map(int, users), *map(float, mean))
+
+
+def test_late_outcomes_send_no_good_canary_back() -> None:
+    """Equally good canaries, one outcome in five late: many pass with an end of the interval just above the limit."""
+    random, limit, promoted, moved = np.random.default_rng(1), -POLICY.kpi.max_drop, 0, 0
+    for _ in range(200):
+        users, positive = np.zeros((2, 2)), np.zeros((2, 2))  # (in time or late, track)
+        while not users.any() or interval(proportions(users[0], positive[0]), POLICY).low <= limit:
+            late, clicked = random.random((2, 60)) < 0.2, random.random((2, 60)) < 0.3
+            users += np.stack([~late, late]).sum(2)
+            positive += np.stack([clicked & ~late, clicked & late]).sum(2)
+        known = proportions(users.sum(0), positive.sum(0))
+        moved += interval(known, POLICY).low <= limit
+        promoted += analyze_step(healthy(kpi=known), POLICY, LAST, POLICY.deadline_seconds, WELL).decision == "promote"
+    assert moved >= 20  # found: 31, which went back at the deadline when the end of the interval decided
+    assert promoted >= 198
+
+
 def test_a_worse_canary_goes_back_at_any_step_and_before_the_interval() -> None:
     worse = healthy(kpi=replace(EQUAL, value=-0.04, canary_mean=0.26))
     for step in range(3):
