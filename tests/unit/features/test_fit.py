@@ -198,6 +198,7 @@ def test_a_log_with_too_few_days_is_refused(world: Any) -> None:
         world.fit(world.log(rows(world, 2)), [COUNT])
 
 
+@pytest.mark.long
 def test_more_keys_than_fit_in_memory_are_the_same_keys(world: Any) -> None:
     every = [{**row, "impression_id": number} for number, row in enumerate(rows(world, 3, per_day=4_000))]
     every = [{**row, "event_time": every[0]["event_time"], "page": f"page-{row['user_id'] % 7}"} for row in every]

@@ -369,6 +369,7 @@ def test_beyond_the_declared_memory_the_sessions_that_rested_longest_go() -> Non
     assert (kept.bytes, kept.listed(LISTS[0], [39]).codes.tolist()) == (0, [])
 
 
+@pytest.mark.long
 def test_the_declared_memory_is_at_least_what_sessions_take() -> None:
     tracemalloc.start()
     kept = sessions(users=4_000, events=3, max_bytes=2**30)

@@ -367,6 +367,7 @@ def test_a_redis_that_is_away_is_reported(views: Path, tmp_path: Path, monkeypat
     assert store.valid_until("clicks") is None
 
 
+@pytest.mark.long
 def test_a_materialisation_killed_half_way_can_be_run_again(store: Store, views: Path, tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""

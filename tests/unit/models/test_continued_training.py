@@ -80,21 +80,20 @@ class World(NamedTuple):
         self.origin.tracker.log_gates(run, {"passed": passed, "gates": []})
 
 
-def small_demo(few: dict[str, Any]) -> Spec:
-    """The demo with the features of another spec, on fewer rows."""
+def small_demo() -> Spec:
     raw: dict[str, Any] = yaml.safe_load((ROOT / "pipelines/specs/demo.yaml").read_text())
     raw["data"]["source"] |= {"rows": 27_000, "users": 900, "items": 300, "days": DAYS}
-    raw["models"]["xgboost"] |= TREES | {"features": few["models"]["xgboost"]["features"]}
+    raw["models"]["xgboost"] |= TREES
     raw["models"]["dlrm"] |= {"epochs": 2, "learning_rate": 0.002}
     raw["features"]["columns"] = [
-        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in few["features"]["columns"]
+        {**one, "min_rows": 30} if one.get("min_rows") == 150 else one for one in raw["features"]["columns"]
     ]
     return parse_spec(yaml.safe_dump(raw))
 
 
 @pytest.fixture(scope="module")
-def world(small_spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder, spec = tmp_path_factory.mktemp("world"), small_demo(small_spec)
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder, spec = tmp_path_factory.mktemp("world"), small_demo()
     ingest(spec.data, Path(), folder / "raw", spec.runtime)
     source = spec.data.source
     assert source.kind == "generated"
@@ -344,10 +343,11 @@ QUICK_TREES = {**CONTINUE, "rounds": 3, "retrain_rounds": 1, "refit": False}
     ("kind", "changes", "why"),
     [
         ("xgboost", QUICK_TREES, r"the earlier model has \d+ trees; 1 more are beyond models\.xgboost\.rounds \(3\)"),
-        (
+        pytest.param(
             "xgboost",
             {"retrain": "refit", "max_depth": 2, "rounds": 3},
             r"models\.xgboost: max_depth changed, so the earlier number of trees says nothing",
+            marks=pytest.mark.long,
         ),
         (
             "xgboost",
@@ -355,7 +355,9 @@ QUICK_TREES = {**CONTINUE, "rounds": 3, "retrain_rounds": 1, "refit": False}
             r"the champion reads position_log, .*; the spec now says user_rate, item_rate",
         ),
         ("dlrm", {**WARM, "embedding_dim": 4, "epochs": 1}, r"'bottom\.2\.weight' has shape"),
-        ("dlrm", {**WARM, "top_mlp": (8,), "epochs": 1}, r"'top\.0\.weight' has shape"),
+        pytest.param(
+            "dlrm", {**WARM, "top_mlp": (8,), "epochs": 1}, r"'top\.0\.weight' has shape", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_section_that_changed_starts_from_scratch_and_says_why(

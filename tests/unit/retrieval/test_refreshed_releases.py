@@ -102,6 +102,7 @@ def test_what_serves_and_what_is_about_to_are_refreshed(shop: Shop) -> None:
     assert shop.registry.tags_of(champion)[RELEASE] == of_champion  # what was blessed stays what it is
 
 
+@pytest.mark.long
 def test_a_version_whose_clients_bring_candidates_is_left_alone(shop: Shop) -> None:
     shop.registry.set_alias("champion", shop.registry.register(shop._run))
     assert shop.refresh() == 0

@@ -102,6 +102,7 @@ def test_outside_of_a_pipeline_there_is_no_such_run(tracker: Tracker, monkeypatc
     assert tracker._client.search_runs([tracker._experiment]) == []
 
 
+@pytest.mark.long
 def test_the_experiment_opens_on_runs_and_models(tracker: Tracker) -> None:
     experiment = tracker._client.get_experiment(tracker._experiment)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

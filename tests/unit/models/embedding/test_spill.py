@@ -88,6 +88,7 @@ def test_a_disk_that_fills_up_meanwhile_is_left_alone_too(
     assert sum(batch.rows for batch in loader(learning, 0, Spill()).shuffled(1)) == 3_000
 
 
+@pytest.mark.long
 def test_the_folder_goes_with_its_owner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     spill = Spill()
