@@ -79,7 +79,7 @@ init: $(READY) ## look at a log and write a first spec for it: make init DATA=pa
 	@$(BIN)/shortlist init "$(DATA)" $(if $(filter-out demo,$(SPEC)),--out $(SPEC)) $(if $(YES),--yes)
 
 # The linters run beside the tests, and either fails the target: one run says all that is wrong.
-test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (eleven minutes on 2 cores) [WORKERS=2]
+test: $(READY_TEST) $(READY_TRITON) ## set up, then pass the linters, the import contracts and the tests (ten minutes on 2 cores) [WORKERS=2]
 	@$(MAKE) --no-print-directory --jobs 2 tests lint
 
 # Several processes share the cores, so each computes with one thread: a sixth less processor time. The long tests, and
