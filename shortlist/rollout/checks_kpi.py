@@ -21,8 +21,8 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
 
     The second is asked where it can be answered: at the step before 100 %. Steps before only need some outcomes on both
     tracks. At 100 % nobody is left to compare with, but outcomes of earlier steps still arrive. The interval holds at
-    all looks together, so what it once ruled out stays ruled out when its end moves back a little; the canary waits
-    there only while the difference itself is a larger drop than is allowed.
+    all looks together, so what it once ruled out stays ruled out when its lower bound moves back a little; the rollout
+    waits there only while the difference itself is a larger drop than is allowed.
     """
     seen, limits = evidence.kpi, policy.kpi
     if len(policy.steps) == 1:
@@ -35,7 +35,7 @@ def kpi(evidence: RolloutEvidence, policy: Canary, step: int) -> Check:
         return Check("kpi", "breach", f"{shown}: the canary is worse", numbers)
     if missing := _missing(seen, policy, step):
         return Check("kpi", "wait", missing, numbers)
-    if _may_fall_by(between, limits.max_drop, policy, step):
+    if _drop_in_question(between, limits.max_drop, policy, step):
         return Check("kpi", "wait", f"{shown}: a drop of {limits.max_drop:g} is not ruled out yet", numbers)
     return Check("kpi", "ok", shown, numbers)
 
@@ -55,7 +55,7 @@ def _guard(label: str, seen: Difference, policy: Canary, step: int) -> Check:
         return Check(name, "breach", f"{shown}: it falls by more than {allowed}", numbers)
     if missing := _missing(seen, policy, step):
         return Check(name, "wait", f"{label}: {missing}", numbers)
-    if _may_fall_by(between, guard.allowed, policy, step):
+    if _drop_in_question(between, guard.allowed, policy, step):
         return Check(name, "wait", f"{shown}: a drop of {allowed} is not ruled out yet", numbers)
     return Check(name, "ok", shown, numbers)
 
@@ -92,23 +92,27 @@ def _bounds(between: Interval) -> dict[str, float]:
     return {"low": between.low, "high": between.high} if between.is_bounded else {}
 
 
-def _may_fall_by(between: Interval, allowed: float, policy: Canary, step: int) -> bool:
-    """Whether a drop of what is allowed is in question where it is asked: before 100 %, and there by late outcomes."""
-    before_all = len(policy.steps) - 2
-    if step < before_all:
+def _drop_in_question(between: Interval, allowed: float, policy: Canary, step: int) -> bool:
+    """Whether the allowed drop is in question: by the lower bound before 100 %, by the difference itself at 100 %."""
+    if not _is_decisive(policy, step):
         return False
-    at_100 = step > before_all and between.is_bounded
-    return (between.value if at_100 else between.low) <= -allowed
+    at_100 = step == len(policy.steps) - 1
+    return (between.value if at_100 and between.is_bounded else between.low) <= -allowed
+
+
+def _is_decisive(policy: Canary, step: int) -> bool:
+    """Whether a step is the one before 100 %, or 100 %: there the KPI has to be shown not to be worse."""
+    return step >= len(policy.steps) - 2
 
 
 def _missing(seen: Difference, policy: Canary, step: int) -> str:
-    last = step >= len(policy.steps) - 2
-    needed = policy.min_users if last else 1
+    decisive = _is_decisive(policy, step)
+    needed = policy.min_users if decisive else 1
     for name, users in (("canary", seen.canary_users), ("stable track", seen.stable_users)):
         if users < needed:
             few = f"{users:,} users of the {name} have outcomes, {needed:,} are needed"
             return f"no outcome of the {name} has arrived" if not users else few
-    if last and seen.stable_mean == seen.canary_mean and seen.stable_mean in {0.0, 1.0}:
+    if decisive and seen.stable_mean == seen.canary_mean and seen.stable_mean in {0.0, 1.0}:
         return f"every outcome is {seen.stable_mean:.0f} on both tracks, so they cannot be compared"
     return ""
 

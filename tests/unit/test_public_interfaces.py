@@ -21,15 +21,15 @@ A_CLASS_WITH_BASES = r"(?m)^ *class \w+\("
 
 
 @cache
-def code(path: Path) -> ast.Module:
+def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def modules(saying: str) -> list[tuple[str, ast.Module]]:
-    """Return the modules of the project that say something, by path."""
+def modules(pattern: str) -> list[tuple[str, ast.Module]]:
+    """Return the modules of the project whose text matches, by path."""
     paths = sorted(path for folder in OWN for path in (ROOT / folder).rglob("*.py"))
-    found = (path for path in paths if re.search(saying, path.read_text(encoding="utf-8")))
-    return [(path.relative_to(ROOT).as_posix(), code(path)) for path in found]
+    found = (path for path in paths if re.search(pattern, path.read_text(encoding="utf-8")))
+    return [(path.relative_to(ROOT).as_posix(), parsed(path)) for path in found]
 
 
 OWN_FILES = {path.stem for path in (ROOT / "tests").rglob("*.py")}
@@ -136,8 +136,8 @@ def overridden(of: Iterable[tuple[str, ast.Module]]) -> Iterator[str]:
             yield from (f"{path}: {base}.{method}" for method in private if hasattr(kind, method))
 
 
-def listed(of: Callable[[ast.Module], Iterable[str]], saying: str) -> set[str]:
-    return {f"{path}: {name}" for path, tree in modules(saying) for name in of(tree)}
+def listed(of: Callable[[ast.Module], Iterable[str]], pattern: str) -> set[str]:
+    return {f"{path}: {name}" for path, tree in modules(pattern) for name in of(tree)}
 
 
 PRIVATE = {
@@ -201,8 +201,8 @@ sys.argv = []
         "sys.modules", "typeguard.typechecked", "urllib3.connectionpool.HTTPConnectionPool._get_conn",
     }  # fmt: skip
     assert {*overridden([("a.py", tree)])} == {"a.py: torch.nn.Module._save_to_state_dict"}
-    for saying, of in ((A_PRIVATE_NAME, private_names), (A_REPLACED_NAME, replaced_names)):
-        alone = [line for line in text.splitlines() if re.search(saying, line)]
+    for pattern, of in ((A_PRIVATE_NAME, private_names), (A_REPLACED_NAME, replaced_names)):
+        alone = [line for line in text.splitlines() if re.search(pattern, line)]
         imports = [line for line in text.splitlines() if "import" in line]
         assert {*of(ast.parse("\n".join(imports + alone)))} == {*of(tree)}  # each of their lines says it
     assert re.search(A_CLASS_WITH_BASES, text)

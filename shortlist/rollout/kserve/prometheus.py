@@ -90,10 +90,10 @@ class Prometheus:
 
     def _get(self, query: str) -> httpx.Response:
         address, asked = f"{self.url}/api/v1/query", {"query": query}
-        return httpx.get(address, params=asked, timeout=_TIMEOUT_SECONDS, verify=_trusted()).raise_for_status()
+        return httpx.get(address, params=asked, timeout=_TIMEOUT_SECONDS, verify=_tls()).raise_for_status()
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
-    """Return the authorities that are trusted; httpx would read them for every question, 0.04 s of processor time."""
+def _tls() -> ssl.SSLContext:
+    """Return a TLS context with the CA certificates; httpx would read them for every query, in 0.04 s."""
     return httpx.create_ssl_context()

@@ -39,7 +39,7 @@ TRIED: dict[str, dict[str, Any]] = {
 }
 FULL_RANK = "dcn of full rank"
 CASES = TRIED | {FULL_RANK: {"kind": "dcn", **IDS, "cross_rank": None}}
-SOON = {"xgboost", "blend"}
+NOT_LONG = {"xgboost", "blend"}
 """Of these, `make test` tries every way of export: trees, and a network and a regression, as members of the blend."""
 ELSEWHERE = {"dlrm"}
 """`test_validate_export` tries them."""
@@ -56,12 +56,12 @@ def tried(kind: str, table: DayTable, trained: Any, folder: Path) -> MemberFiles
     return MemberFiles(folder / "model", folder / "scores")
 
 
-def soon(cases: Mapping[str, Any], tried: Collection[str]) -> list[Any]:
+def marked_long_beyond(cases: Mapping[str, Any], tried: Collection[str]) -> list[Any]:
     """Return cases as parameters, the others as long tests."""
     return [case if case in tried else pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
-@pytest.mark.parametrize("case", soon(CASES, SOON))
+@pytest.mark.parametrize("case", marked_long_beyond(CASES, NOT_LONG))
 def test_triton_gives_the_scores_of_training(trained: Any, limits: Gates, tmp_path: Path, case: str) -> None:
     declared = {"kind": case, **CASES[case]}
     kind = declared["kind"]
@@ -86,7 +86,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", soon(VECTORS, {"dlrm"}))
+@pytest.mark.parametrize("kind", marked_long_beyond(VECTORS, {"dlrm"}))
 def test_triton_norms_and_projects_vectors_as_training_does(
     trained: Any, limits: Gates, tmp_path: Path, kind: str
 ) -> None:
@@ -133,7 +133,7 @@ FURTHER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", soon(FURTHER, {"dcn"}))
+@pytest.mark.parametrize("kind", marked_long_beyond(FURTHER, {"dcn"}))
 def test_triton_gives_the_scores_of_every_label(trained: Any, limits: Gates, tmp_path: Path, kind: str) -> None:
     section = kind_of(kind).section.model_validate({"kind": kind, **FURTHER[kind]})
     model, scores = tmp_path / "model", tmp_path / "scores"
