@@ -3,7 +3,10 @@
 .SHELLFLAGS := -eu -o pipefail -c
 SHELL := /bin/bash
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The set-up looks for a Python that fits; PYTHON=/path/to/python3.11 names one. TORCH=pip|uv|cuda: one way to get torch.
+PYTHON ?=
+TORCH ?=
+export PYTHON TORCH
 SPEC ?= demo
 DATA ?=
 RUNS ?= runs
@@ -239,15 +242,15 @@ bench-gpu: $(READY_GPU) ## on an NVIDIA GPU: training, scoring, loading, feature
 	@$(BIN)/python -m benchmarks.gpu $(NAMES)
 
 peers: requirements/peers.txt ## install what make bench-features compares us with, in an environment of its own
-	@$(PYTHON) -m venv .venv-peers
+	@$(ANY_PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers.txt
 
 peers-sequences: requirements/peers-sequences.txt ## install what make bench-sequences compares us with, in an environment of its own
-	@$(PYTHON) -m venv .venv-peers-sequences
+	@$(ANY_PYTHON) -m venv .venv-peers-sequences
 	@.venv-peers-sequences/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-sequences.txt
 
 peers-recommend: requirements/peers-recommend.txt ## install what make bench-metrics and bench-candidates compare us with, in an environment of its own
-	@$(PYTHON) -m venv .venv-peers-recommend
+	@$(ANY_PYTHON) -m venv .venv-peers-recommend
 	@.venv-peers-recommend/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps -r requirements/peers-recommend.txt
 
 bench-sequences: $(READY) ## nDCG of next items against RecTools' SASRec (make peers-sequences first): make bench-sequences SEQUENCES=path/to/folder [LOGS="toys sports"] [OPTIONS=1]
@@ -297,7 +300,13 @@ fuzz-specs: $(READY_TEST) ## 10 000 random specs: each is read, or refused with 
 fuzz-logs: $(READY_TEST) ## 10 000 random logs: each ends with rows, quarantine or a message (an hour) [CASES=10000]
 	@$(BIN)/python -m benchmarks.fuzz_logs --cases $(CASES)
 
-setup: $(READY) $(READY_TRITON) ## only set up
+setup: $(READY) $(READY_TRITON) ## only set up [PYTHON=/path/to/python3.11] [TORCH=pip|uv|cuda]
+
+python: ## let uv download a Python that Triton's environment can use, into .python
+	@$(INSTALL) python
+
+container: ## build the laptop's image and open a shell in it with this checkout: make container [RUN="make run"]
+	@deploy/docker/laptop.sh $(RUN)
 
 setup-gpu: $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
 
@@ -316,42 +325,26 @@ clean: ## delete all runs, models and stores made here (the log you gave is neve
 # --- set-up: once, skipped when up to date; locked with hashes (make lock) -----------------------------------------
 
 UV := $(BIN)/uv
+ANY_PYTHON := $(or $(PYTHON),$(shell command -v python3.11 || command -v python3 || command -v python3.12 || command -v python3.13))
 LOCK := requirements/lock
 # What a set-up step prints when it fails.
 FAILED = { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
 
-# install: title, environment, lock file
-define install
-	@printf '  %s ... ' "installing $(1)"; begun=$$SECONDS; \
-	  $(UV) pip install --quiet --python $(2)/bin/python --no-deps --require-hashes -r $(3) >> $(VENV)/setup.log 2>&1 || $(FAILED); \
-	  echo "$$((SECONDS - begun)) s"
-endef
+# Looks at the machine before it downloads anything; says in one line what is missing (requirements/installer).
+INSTALL = $(if $(ANY_PYTHON),,echo "Shortlist needs Python 3.11, 3.12 or 3.13 (found none on PATH)" >&2; exit 1;) \
+  $(ANY_PYTHON) requirements/installer --venv $(VENV) --triton-venv $(TRITON_VENV) --docs-venv $(DOCS_VENV)
+INSTALLER := $(wildcard requirements/installer/*.py)
 
-$(UV): $(LOCK)/uv.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
-	  || { echo "Shortlist needs Python 3.11 (tried: $(or $(PYTHON),nothing found)). Point to it: make run PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (once, under two minutes; details in $(VENV)/setup.log)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-input --require-hashes -r $(LOCK)/uv.txt >> $(VENV)/setup.log 2>&1 || $(FAILED)
+$(READY): $(LOCK)/uv.txt $(LOCK)/run.txt $(LOCK)/torch-cuda.txt requirements/run.txt pyproject.toml $(INSTALLER)
+	@$(INSTALL) run
 	@touch $@
 
-# torch comes first and by pip: through another package, an installer may take a build with gigabytes of CUDA.
-$(READY): $(LOCK)/run.txt requirements/run.txt pyproject.toml | $(UV)
-	@printf '  installing torch ... '; begun=$$SECONDS; \
-	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-input --no-deps $(shell grep -m1 '^torch==' requirements/run.txt) \
-	    >> $(VENV)/setup.log 2>&1 || $(FAILED); echo "$$((SECONDS - begun)) s"
-	$(call install,200 packages,$(VENV),$(LOCK)/run.txt)
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . >> $(VENV)/setup.log 2>&1 || $(FAILED)
+$(READY_TRITON): $(LOCK)/triton.txt $(INSTALLER) | $(READY)
+	@$(INSTALL) triton
 	@touch $@
 
-$(READY_TRITON): $(LOCK)/triton.txt | $(UV)
-	@$(PYTHON) -m venv $(TRITON_VENV)
-	$(call install,Triton,$(TRITON_VENV),$(LOCK)/triton.txt)
-	@touch $@
-
-$(READY_DOCS): $(LOCK)/docs.txt | $(UV)
-	@$(PYTHON) -m venv $(DOCS_VENV)
-	$(call install,the documentation generator,$(DOCS_VENV),$(LOCK)/docs.txt)
+$(READY_DOCS): $(LOCK)/docs.txt $(INSTALLER)
+	@$(INSTALL) docs
 	@touch $@
 
 $(READY_PAGES): tests/pages/package.json
@@ -359,11 +352,11 @@ $(READY_PAGES): tests/pages/package.json
 	@if command -v npm > /dev/null; then npm install --prefix $(PAGES_ENV) --no-package-lock --no-audit --no-fund --silent && touch $@; fi
 
 $(READY_CLUSTER): $(LOCK)/cluster.txt $(READY)
-	$(call install,what the cluster profile needs,$(VENV),$(LOCK)/cluster.txt)
+	@$(INSTALL) cluster
 	@touch $@
 
 $(READY_TEST): $(LOCK)/test.txt $(READY_CLUSTER)
-	$(call install,test tools,$(VENV),$(LOCK)/test.txt)
+	@$(INSTALL) test
 	@touch $@
 
 # Last: XGBoost's build for GPUs takes the place of that for CPUs, which the others install; both are imported by one name.
@@ -373,9 +366,9 @@ $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -r requirements/gpu.txt >> $(VENV)/setup.log 2>&1 || $(FAILED)
 	@touch $@
 
-lock: $(UV) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
-	@for name in run cluster test triton docs gpu; do \
-	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ]; then cat; else grep -v '^torch=='; fi \
+lock: $(READY) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
+	@for name in run cluster test triton docs gpu torch-cuda; do \
+	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ] || [ $$name = torch-cuda ]; then cat; else grep -v '^torch=='; fi \
 	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 

@@ -16,8 +16,8 @@ from shortlist.system.project import project_root
 
 VARIABLE = "SHORTLIST_TRITON_VENV"
 """Environment variable that names another environment than `.venv-triton` of the checkout."""
-_PYTHON = "3.11"
-"""Triton's Python backend comes as one program per Python; this one fits the environment."""
+PYTHON_VERSIONS = ("3.11", "3.12")
+"""Versions of Python that an environment of Triton may have: its Python backend needs numpy 1.26."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,34 @@ def find_triton() -> TritonHome:
             f"Triton runs here on Linux x86-64 only (this is {sys.platform} {platform.machine()});"
             " deploy to a cluster, or serve from such a machine."
         )
-    named = os.environ.get(VARIABLE)
-    venv = Path(named).resolve() if named else project_root() / ".venv-triton"
-    packages = venv / "lib" / f"python{_PYTHON}" / "site-packages"
+    configured = os.environ.get(VARIABLE)
+    venv = Path(configured).resolve() if configured else project_root() / ".venv-triton"
+    version = _python_version(venv, f" (from {VARIABLE})" if configured else "")
+    packages = venv / "lib" / f"python{version}" / "site-packages"
     tree = packages / "pytriton" / "tritonserver"
-    server = tree / "bin" / "tritonserver"
-    if not server.exists():
-        where = f" (from {VARIABLE})" if named else ""
-        raise StackError(f"{venv}{where}: no Triton for Python {_PYTHON} in there; run `make setup` once.")
     # Named after the file's size and time: another version of the wheel gets another folder.
     library = (tree / "backends" / "python" / "libtriton_python.so").stat()
     backends = venv / f"triton-backends-{library.st_size:x}-{library.st_mtime_ns:x}"
     if not backends.exists():
-        _make_backends(tree, backends)
-    libraries = (_library_folder(venv), packages / "nvidia_pytriton.libs")
-    return TritonHome(venv=venv, server=server, backends=backends, libraries=libraries)
+        _make_backends(tree, backends, version)
+    libraries = (_library_folder(venv, version), packages / "nvidia_pytriton.libs")
+    return TritonHome(venv=venv, server=tree / "bin" / "tritonserver", backends=backends, libraries=libraries)
 
 
-def _make_backends(tree: Path, folder: Path) -> None:
+def _python_version(venv: Path, origin: str) -> str:
+    """Return the version of the Python of an environment in which Triton is installed, such as `3.11`."""
+    for version in PYTHON_VERSIONS:
+        if (venv / "lib" / f"python{version}" / "site-packages/pytriton/tritonserver/bin/tritonserver").exists():
+            return version
+    versions = " or ".join(PYTHON_VERSIONS)
+    raise StackError(f"{venv}{origin}: no Triton for Python {versions} in there; run `make setup` once.")
+
+
+def _make_backends(tree: Path, folder: Path, version: str) -> None:
     from filelock import FileLock
 
-    stub = tree / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
+    # Triton's Python backend comes as one program per version of Python.
+    stub = tree / "python_backend_stubs" / version / "triton_python_backend_stub"
     with FileLock(f"{folder}.lock"):
         if folder.exists():
             return
@@ -89,12 +96,12 @@ def _make_backends(tree: Path, folder: Path) -> None:
             (staging / "python" / stub.name).chmod(0o755)
 
 
-def _library_folder(venv: Path) -> Path:
+def _library_folder(venv: Path, version: str) -> Path:
     """Return the folder of the libpython of an environment, which the backend's program must load."""
-    ask = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    program = "import sys, sysconfig; print(sysconfig.get_config_var('LIBDIR')); print(sys.base_prefix + '/lib')"
     try:
         answer = subprocess.run(  # noqa: S603  (the environment's own Python)
-            [str(venv / "bin" / "python"), "-I", "-S", "-c", ask],
+            [str(venv / "bin" / "python"), "-I", "-S", "-c", program],
             capture_output=True,
             text=True,
             timeout=60,
@@ -102,12 +109,13 @@ def _library_folder(venv: Path) -> Path:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise StackError(f"{venv}: its Python does not run ({error}); remove it and run `make setup`.") from None
-    folder = Path(answer.stdout.strip())
+    folders = [Path(line) for line in answer.stdout.splitlines()]
+    name = f"libpython{version}.so*"
     # Debian keeps the library one level deeper.
-    found = [path.parent for path in (*folder.glob("libpython3.11.so*"), *folder.glob("*/libpython3.11.so*"))]
-    if not found:
-        raise StackError(
-            f"{folder}: no shared libpython{_PYTHON}, which Triton's Python backend needs;"
-            " make the environment with a Python built with --enable-shared."
-        )
-    return found[0]
+    for folder in folders:
+        for path in (*folder.glob(name), *folder.glob(f"*/{name}")):
+            return path.parent
+    raise StackError(
+        f"{folders[0]}: no shared libpython{version}, which Triton's Python backend needs; run `make setup`, which says"
+        " how to get one."
+    )

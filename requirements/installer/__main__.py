@@ -1,0 +1,14 @@
+"""Installs what Shortlist needs: `python3 requirements/installer run|triton|cluster|test|docs|check`.
+
+Runs before anything is installed, with whatever Python the machine has: standard library only, syntax of Python 3.8.
+"""
+
+import sys
+
+if sys.version_info < (3, 8):  # noqa: UP036  (older machines call this file, and must get a sentence)
+    sys.exit("Set-up needs Python 3.11, 3.12 or 3.13 (this is %d.%d)." % sys.version_info[:2])  # noqa: UP031
+
+from command_line import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

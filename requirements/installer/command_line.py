@@ -1,0 +1,198 @@
+"""The set-up's commands: look at the machine first, then install."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from machine import SetupError, check_machine, choose_main_python, choose_triton_python, read_machine
+from pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
+from torch_builds import PROOF, choose_torch_ways, install_torch, torch_ways
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LOCKS = CHECKOUT / "requirements" / "lock"
+PACKAGE_SETS = {
+    "cluster": "what the cluster profile needs",
+    "test": "test tools",
+    "docs": "the documentation generator",
+}
+"""Lock files that are installed as they are, and what the set-up calls them."""
+
+
+class Installer:
+    """Makes the environments of a checkout; all that its commands print is in `setup.log` of the main one."""
+
+    def __init__(self, venv: Path, triton_venv: Path, docs_venv: Path) -> None:
+        self.venv = venv
+        self.triton_venv = triton_venv
+        self.docs_venv = docs_venv
+        self.log = venv / "setup.log"
+        self.uv = str(venv / "bin" / "uv")
+        self.python = str(venv / "bin" / "python")
+
+    def choose_pythons(self) -> tuple[PythonBuild, PythonBuild]:
+        """Return the Python of the main environment and the one of Triton's, after a check of the machine.
+
+        Raises:
+            SetupError: The machine lacks something; nothing was downloaded.
+        """
+        machine = read_machine(CHECKOUT)
+        main_environment = probe_python(self.venv / "bin" / "python")
+        check_machine(machine, has_environment=main_environment is not None)
+        pythons = find_pythons(CHECKOUT)
+        if requested := os.environ.get("PYTHON"):
+            python = probe_python(Path(requested))
+            if python is None:
+                raise SetupError(f"PYTHON={requested}: no Python runs there; point to one: PYTHON=/path/to/python3.11")
+            main = choose_main_python([python], machine)
+            pythons = [python, *pythons]
+        else:
+            main = choose_main_python(pythons, machine)
+        return main, choose_triton_python(pythons, main, machine)
+
+    def install_main(self) -> None:
+        """Make the main environment: uv, torch, the packages of a run, and the framework itself."""
+        main, _ = self.choose_pythons()
+        self._make_uv(main)
+        requirements = (CHECKOUT / "requirements" / "run.txt").read_text()
+        requirement = re.search(r"^torch==\S+", requirements, re.MULTILINE)
+        assert requirement is not None
+        if not self._proves_torch(requirement[0]):
+            ways = torch_ways(requirement[0], self.python, self.uv, LOCKS)
+            ways = choose_torch_ways(ways, os.environ.get("TORCH", ""))
+            free_disk_gb = read_machine(CHECKOUT).free_disk_gb
+            install_torch(ways, self._try, lambda: self._proves_torch(requirement[0]), free_disk_gb)
+        self._install_lock("200 packages", self.python, LOCKS / "run.txt")
+        editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation", "-e")
+        self._run("shortlist itself", (*editable, str(CHECKOUT)))
+
+    def install_triton(self) -> None:
+        """Make Triton's own environment: its Python backend needs numpy 1, Feast needs numpy 2."""
+        main, triton = self.choose_pythons()
+        self._make_uv(main)
+        present = probe_python(self.triton_venv / "bin" / "python")
+        if present is None or present.minor_version != triton.minor_version:
+            self._make_environment(triton, self.triton_venv)
+        self._install_lock("Triton", str(self.triton_venv / "bin" / "python"), LOCKS / "triton.txt")
+
+    def install_packages(self, name: str) -> None:
+        """Install a further lock file, into the main environment or the documentation's own."""
+        python = self.python
+        if name == "docs":
+            main, _ = self.choose_pythons()
+            self._make_uv(main)
+            self._make_environment(main, self.docs_venv)
+            python = str(self.docs_venv / "bin" / "python")
+        self._install_lock(PACKAGE_SETS[name], python, LOCKS / f"{name}.txt")
+
+    def download_python(self) -> None:
+        """Let uv download a Python that Triton's environment can use, into the checkout."""
+        machine = read_machine(CHECKOUT)
+        check_machine(machine, has_environment=False)
+        self._make_uv(choose_main_python(find_pythons(CHECKOUT), machine))
+        folder = str(CHECKOUT / PYTHONS_FOLDER)
+        self._run("Python 3.11", (self.uv, "python", "install", "--no-bin", "--install-dir", folder, "3.11"))
+
+    def _make_uv(self, main: PythonBuild) -> None:
+        """Make the main environment with uv in it, unless it is there."""
+        present = probe_python(Path(self.python))
+        if present is None or not Path(self.uv).exists():
+            if present is None:
+                print(f"Setting up {self.venv.name} with {main.executable} (once; details in {self.log})", flush=True)
+                self._make_environment(main, self.venv)
+            pip = (self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
+            self._run("uv", (*pip, "--require-hashes", "-r", str(LOCKS / "uv.txt")), is_printed=False)
+
+    def _make_environment(self, python: PythonBuild, folder: Path) -> None:
+        self._run(folder.name, (python.executable, "-m", "venv", "--clear", str(folder)), is_printed=False)
+
+    def _install_lock(self, title: str, python: str, lock: Path) -> None:
+        command = (self.uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--require-hashes", "-r")
+        self._run(title, (*command, str(lock)))
+
+    def _proves_torch(self, requirement: str) -> bool:
+        """Return whether the environment's torch has the wanted version, can be imported and computes."""
+        completed = self._execute((self.python, "-c", PROOF))
+        version = requirement.partition("==")[2]
+        return completed.returncode == 0 and completed.stdout.split("+")[0].strip() == version
+
+    def _run(self, title: str, command: tuple[str, ...], is_printed: bool = True) -> None:
+        if not self._try(title, command, is_printed=is_printed):
+            lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+            raise SetupError("\n".join([*lines[-15:], f"Set-up failed: see {self.log}, then run make again"]))
+
+    def _try(self, title: str, command: tuple[str, ...], is_printed: bool = True) -> bool:
+        started = time.monotonic()
+        if is_printed:
+            print(f"  installing {title} ... ", end="", flush=True)
+        is_installed = self._execute(command).returncode == 0
+        if is_printed:
+            print(f"{time.monotonic() - started:.0f} s" if is_installed else "not to be had", flush=True)
+        return is_installed
+
+    def _execute(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        completed = subprocess.run(  # noqa: S603  (our own command lines)
+            command, capture_output=True, text=True, check=False, env=installation_environment()
+        )
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as log:
+            log.write(f"$ {' '.join(command)}\n{completed.stdout}{completed.stderr}[exit code {completed.returncode}]\n")
+        return completed
+
+
+def installation_environment() -> dict[str, str]:
+    """Return the environment of the installers: uv asks the index and trusts the certificates that pip is told."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    settings = {"UV_DEFAULT_INDEX": pip_setting("index-url"), "SSL_CERT_FILE": pip_setting("cert")}
+    for key, value in settings.items():
+        if value:
+            environment.setdefault(key, value)
+    # uv asks for torch's own index once: where that cannot be reached, the next way is tried.
+    environment.setdefault("UV_HTTP_RETRIES", "1")
+    return environment
+
+
+_pip_settings: dict[str, str] | None = None
+
+
+def pip_setting(name: str) -> str:
+    """Return a setting of pip, from its files or the environment; empty where there is none."""
+    global _pip_settings  # noqa: PLW0603  (pip takes a third of a second to answer)
+    if _pip_settings is None:
+        listing = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        )
+        pairs = re.findall(r"^(?:global|:env:|install)\.([\w-]+)='(.*)'$", listing.stdout, re.MULTILINE)
+        _pip_settings = dict(pairs)
+    return _pip_settings.get(name, "")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command of the set-up; return its exit code."""
+    parser = argparse.ArgumentParser(prog="installer", description=__doc__)
+    parser.add_argument("command", choices=["check", "python", "run", "triton", *PACKAGE_SETS])
+    parser.add_argument("--venv", type=Path, default=CHECKOUT / ".venv")
+    parser.add_argument("--triton-venv", type=Path, default=CHECKOUT / ".venv-triton")
+    parser.add_argument("--docs-venv", type=Path, default=CHECKOUT / ".venv-docs")
+    options = parser.parse_args(arguments)
+    installer = Installer(options.venv.absolute(), options.triton_venv.absolute(), options.docs_venv.absolute())
+    commands = {
+        "check": installer.choose_pythons,
+        "python": installer.download_python,
+        "run": installer.install_main,
+        "triton": installer.install_triton,
+    }
+    try:
+        if options.command in commands:
+            commands[options.command]()
+        else:
+            installer.install_packages(options.command)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,88 @@
+"""torch for the CPU, by the first way that works on this machine.
+
+What a package index calls `torch` is a build with gigabytes of CUDA. Builds for the CPU lie elsewhere, and where they can
+be had differs from machine to machine, so each way is proved by an import and one operation before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import SetupError, check_disk
+
+CUDA_DISK_GB = 8.0
+"""Free disk that the environments take with the index's build of torch and its libraries."""
+CUDA_SIZE = "2.6 GB to download, 4.6 GB on disk; no CPU build could be had"
+PROOF = "import torch; assert float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) == 8; print(torch.__version__)"
+
+
+@dataclass(frozen=True)
+class TorchWay:
+    """One way to get torch."""
+
+    name: str
+    """What `TORCH=` calls it."""
+    title: str
+    """What the set-up prints."""
+    command: tuple[str, ...]
+    """Command that installs it."""
+    needed_disk_gb: float = 0.0
+
+
+def torch_ways(requirement: str, python: str, uv: str, lock_folder: Path) -> tuple[TorchWay, ...]:
+    """Return the ways in the order in which they are tried.
+
+    Args:
+        requirement: The pinned version, such as `torch==2.13.0`.
+        python: The environment's Python.
+        uv: The environment's uv.
+        lock_folder: Folder of the lock files.
+    """
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps")
+    uv_install = (uv, "pip", "install", "--quiet", "--python", python, "--no-deps")
+    cuda_lock = str(lock_folder / "torch-cuda.txt")
+    return (
+        TorchWay("pip", "torch, a CPU build where pip is told to look", (*pip, f"{requirement}+cpu")),
+        TorchWay("uv", "torch, a CPU build of torch's own index", (*uv_install, "--torch-backend", "cpu", requirement)),
+        TorchWay(
+            "cuda", f"torch, the package index's CUDA build ({CUDA_SIZE})",
+            (*uv_install, "--require-hashes", "-r", cuda_lock), CUDA_DISK_GB,
+        ),
+    )  # fmt: skip
+
+
+def choose_torch_ways(ways: tuple[TorchWay, ...], chosen_name: str) -> tuple[TorchWay, ...]:
+    """Return the ways to try: all, or the one that `TORCH=` names.
+
+    Raises:
+        SetupError: There is no such way.
+    """
+    if not chosen_name:
+        return ways
+    named = tuple(way for way in ways if way.name == chosen_name)
+    if not named:
+        raise SetupError(f"TORCH={chosen_name}: unknown way; wanted: {', '.join(way.name for way in ways)}")
+    return named
+
+
+def install_torch(
+    ways: tuple[TorchWay, ...], run: Callable[[str, tuple[str, ...]], bool], prove: Callable[[], bool], free_disk_gb: float
+) -> TorchWay:
+    """Return the first way that installs a torch which works.
+
+    Args:
+        ways: The ways to try, in order.
+        run: Runs a command under a title; whether it ended well.
+        prove: Whether the installed torch can be imported and computes.
+        free_disk_gb: Free disk now, in 10^9 bytes.
+
+    Raises:
+        SetupError: None worked, or the only one left needs more disk than is free.
+    """
+    for way in ways:
+        check_disk(free_disk_gb, way.needed_disk_gb, way.title)
+        if run(way.title, way.command) and prove():
+            return way
+    raise SetupError(f"no torch that works could be installed (tried: {', '.join(way.name for way in ways)})")
