@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from machine import SetupError, check_machine, choose_main_python, choose_triton_python, read_machine
-from pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
-from torch_builds import PROOF, choose_torch_ways, install_torch, torch_ways
+from installer.machine import SetupError, check_machine, choose_main_python, choose_triton_python, read_machine
+from installer.pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
+from installer.torch_builds import PROOF, choose_torch_ways, install_torch, torch_ways
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LOCKS = CHECKOUT / "requirements" / "lock"
@@ -59,16 +59,26 @@ class Installer:
         """Make the main environment: uv, torch, the packages of a run, and the framework itself."""
         main, _ = self.choose_pythons()
         self._make_uv(main)
-        requirements = (CHECKOUT / "requirements" / "run.txt").read_text()
-        requirement = re.search(r"^torch==\S+", requirements, re.MULTILINE)
-        assert requirement is not None
-        if not self._proves_torch(requirement[0]):
-            ways = torch_ways(requirement[0], self.python, self.uv, LOCKS)
+        # Before torch: what it imports is among them, and they are installed without dependencies, so none brings torch.
+        self._install_lock("200 packages", self.python, LOCKS / "run.txt")
+        requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
+        requirement = next(line for line in requirements if line.startswith("torch=="))
+        if not self._proves_torch(requirement):
+            ways = torch_ways(requirement, self.python, self.uv, LOCKS)
             ways = choose_torch_ways(ways, os.environ.get("TORCH", ""))
             free_disk_gb = read_machine(CHECKOUT).free_disk_gb
-            install_torch(ways, self._try, lambda: self._proves_torch(requirement[0]), free_disk_gb)
-        self._install_lock("200 packages", self.python, LOCKS / "run.txt")
-        editable = (self.uv, "pip", "install", "--quiet", "--python", self.python, "--no-deps", "--no-build-isolation", "-e")
+            install_torch(ways, self._try, lambda: self._proves_torch(requirement), free_disk_gb)
+        editable = (
+            self.uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            self.python,
+            "--no-deps",
+            "--no-build-isolation",
+            "-e",
+        )
         self._run("shortlist itself", (*editable, str(CHECKOUT)))
 
     def install_triton(self) -> None:
@@ -141,7 +151,9 @@ class Installer:
         )
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
-            log.write(f"$ {' '.join(command)}\n{completed.stdout}{completed.stderr}[exit code {completed.returncode}]\n")
+            log.write(
+                f"$ {' '.join(command)}\n{completed.stdout}{completed.stderr}[exit code {completed.returncode}]\n"
+            )
         return completed
 
 

@@ -9,13 +9,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pythons import MAIN_VERSIONS, TRITON_VERSIONS, PythonBuild, version_text
+from installer.pythons import MAIN_VERSIONS, TRITON_VERSIONS, PythonBuild, version_text
 
 MIN_GLIBC = (2, 35)
 """Oldest glibc that the wheel of Triton Inference Server (nvidia-pytriton 0.7.0) runs on."""
 CPU_DISK_GB = 3.0
 """Free disk that both environments take with a CPU build of torch, and what is unpacked on the way."""
-CONTAINER = "run it in a container: make container"
+CONTAINER = "next, in a container: make container"
 
 
 class SetupError(Exception):
@@ -70,9 +70,7 @@ def check_machine(machine: Machine, has_environment: bool) -> None:
         SetupError: Shortlist cannot run here; the text says what was found, what is needed and the next step.
     """
     if (machine.system, machine.processor) != ("linux", "x86_64"):
-        raise SetupError(
-            f"Shortlist runs on Linux x86-64 (this is {machine.system} {machine.processor}); {CONTAINER}"
-        )
+        raise SetupError(f"Shortlist runs on Linux x86-64 (this is {machine.system} {machine.processor}); {CONTAINER}")
     if machine.glibc is None or machine.glibc < MIN_GLIBC:
         present = f"glibc {version_text(machine.glibc)}" if machine.glibc else "another C library"
         raise SetupError(
@@ -90,9 +88,7 @@ def check_disk(free_gb: float, needed_gb: float, purpose: str) -> None:
         SetupError: There is less than needed.
     """
     if free_gb < needed_gb:
-        raise SetupError(
-            f"{free_gb:.1f} GB of disk are free, {purpose} need {needed_gb:.1f} GB; free some, or move the checkout"
-        )
+        raise SetupError(f"{free_gb:.1f} GB of disk are free, {purpose} need {needed_gb:.1f} GB; next: free some")
 
 
 def choose_main_python(pythons: list[PythonBuild], machine: Machine) -> PythonBuild:
@@ -107,12 +103,12 @@ def choose_main_python(pythons: list[PythonBuild], machine: Machine) -> PythonBu
         return min(usable, key=lambda python: (not python.runs_triton, python.minor_version))
     if supported:
         name = f"python{version_text(supported[0].minor_version)}-venv"
-        raise SetupError(f"{supported[0].executable} lacks the module venv; {_install(machine, name, name)}")
+        raise SetupError(f"{supported[0].executable} lacks the module venv; next: {_install(machine, name, name)}")
     present = ", ".join(f"{version_text(python.version)} at {python.executable}" for python in pythons) or "none"
     package = "python3.11 python3.11-venv libpython3.11"
     raise SetupError(
-        f"Shortlist needs Python 3.11, 3.12 or 3.13 (found: {present}); {_install(machine, package, 'python3.11')},"
-        " or uv python install 3.11"
+        f"Shortlist needs Python 3.11, 3.12 or 3.13 (found: {present});"
+        f" next: {_install(machine, package, 'python3.11')} (or uv python install 3.11)"
     )
 
 
@@ -133,11 +129,11 @@ def choose_triton_python(pythons: list[PythonBuild], main: PythonBuild, machine:
         version = version_text(static[0].minor_version)
         raise SetupError(
             f"Triton needs a shared libpython{version} beside {static[0].executable};"
-            f" {_install(machine, f'libpython{version}', f'python{version}-libs')}, or make python"
+            f" next: {_install(machine, f'libpython{version}', f'python{version}-libs')} (or make python)"
         )
     raise SetupError(
-        f"Triton needs Python 3.11 or 3.12 with a shared libpython beside {main.executable} ({version_text(main.version)});"
-        " make python (uv downloads Python 3.11)"
+        f"Triton needs Python 3.11 or 3.12 with a shared libpython (found: {version_text(main.version)} at"
+        f" {main.executable}); next: make python (uv downloads Python 3.11)"
     )
 
 

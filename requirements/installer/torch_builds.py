@@ -1,7 +1,7 @@
 """torch for the CPU, by the first way that works on this machine.
 
-What a package index calls `torch` is a build with gigabytes of CUDA. Builds for the CPU lie elsewhere, and where they can
-be had differs from machine to machine, so each way is proved by an import and one operation before it counts.
+What a package index calls `torch` is a build with gigabytes of CUDA. Builds for the CPU lie elsewhere, and where they
+can be had differs from machine to machine, so each way is proved by an import and one operation before it counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import SetupError, check_disk
+from installer.machine import SetupError, check_disk
 
 CUDA_DISK_GB = 8.0
 """Free disk that the environments take with the index's build of torch and its libraries."""
@@ -68,7 +68,10 @@ def choose_torch_ways(ways: tuple[TorchWay, ...], chosen_name: str) -> tuple[Tor
 
 
 def install_torch(
-    ways: tuple[TorchWay, ...], run: Callable[[str, tuple[str, ...]], bool], prove: Callable[[], bool], free_disk_gb: float
+    ways: tuple[TorchWay, ...],
+    run: Callable[[str, tuple[str, ...]], bool],
+    prove: Callable[[], bool],
+    free_disk_gb: float,
 ) -> TorchWay:
     """Return the first way that installs a torch which works.
 

@@ -70,7 +70,7 @@ def test_patience_ends(repository: Path) -> None:
 
 def test_a_machine_without_triton_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(StackError, match=r"no Triton for Python 3\.11 in there; run `make setup` once"):
+    with pytest.raises(StackError, match=r"no Triton for Python 3\.11 or 3\.12 in there; run `make setup` once"):
         find_triton()
 
 

@@ -1,0 +1,1 @@
+"""The set-up: looks at the machine, then installs; standard library only."""

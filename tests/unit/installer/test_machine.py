@@ -1,0 +1,113 @@
+"""What the set-up says of a machine before it downloads anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from installer.machine import (
+    Machine,
+    SetupError,
+    check_machine,
+    choose_main_python,
+    choose_triton_python,
+    read_machine,
+)
+from installer.pythons import PythonBuild
+
+DEBIAN = Machine("linux", "x86_64", (2, 36), free_disk_gb=50, distribution="debian")
+PYTHON_3_11 = PythonBuild("/usr/bin/python3", (3, 11, 2), has_venv=True, has_shared_library=True)
+
+
+def python(version: str, has_venv: bool = True, has_shared_library: bool = True) -> PythonBuild:
+    major, minor, patch = map(int, version.split("."))
+    return PythonBuild(f"/usr/bin/python{major}.{minor}", (major, minor, patch), has_venv, has_shared_library)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"system": "darwin", "processor": "arm64"}, r"Linux x86-64 \(this is darwin arm64\); next.*make container"),
+        ({"processor": "aarch64"}, r"Linux x86-64 \(this is linux aarch64\); next.*make container"),
+        ({"glibc": (2, 34)}, r"glibc 2\.35 or later.*\(this machine has glibc 2\.34\); next.*make container"),
+        ({"glibc": None}, r"this machine has another C library.*make container"),
+        ({"free_disk_gb": 1.2}, r"1\.2 GB of disk are free, the environments need 3\.0 GB; next: free some"),
+    ],
+)
+def test_a_machine_that_cannot_run_it_is_refused_in_one_line(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SetupError, match=message) as refused:
+        check_machine(dataclasses.replace(DEBIAN, **change), has_environment=False)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_update_of_an_environment_needs_no_free_disk_for_a_whole_one() -> None:
+    check_machine(dataclasses.replace(DEBIAN, free_disk_gb=1), has_environment=True)
+
+
+def test_this_machine_is_read(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path)
+    check_machine(machine, has_environment=True)
+    assert machine.glibc is not None
+    assert machine.free_disk_gb > 0
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [
+        (["3.12.3", "3.11.2"], "3.11"),
+        (["3.13.5"], "3.13"),
+        (["3.13.5", "3.12.3"], "3.12"),  # the one that Triton's environment can use too
+        (["3.9.2", "3.14.0", "3.12.3"], "3.12"),
+    ],
+)
+def test_a_python_that_fits_is_chosen_of_all_that_are_there(versions: list[str], chosen: str) -> None:
+    main = choose_main_python([python(version) for version in versions], DEBIAN)
+    assert main.executable == f"/usr/bin/python{chosen}"
+
+
+@pytest.mark.parametrize(
+    ("distribution", "pythons", "message"),
+    [
+        ("debian", [], r"3\.11, 3\.12 or 3\.13 \(found: none\); next: .*apt-get install python3\.11 python3\.11-venv"),
+        (
+            "ubuntu debian",
+            [python("3.10.12")],
+            r"\(found: 3\.10\.12 at /usr/bin/python3\.10\); next: .*apt-get install",
+        ),
+        ("rhel fedora", [python("3.9.18")], r"next: .*dnf install python3\.11 \(or uv python install 3\.11\)"),
+        ("debian", [python("3.11.2", has_venv=False)], r"lacks the module venv; next: .*install python3\.11-venv"),
+    ],
+)
+def test_a_missing_python_is_named_with_the_command_that_brings_it(
+    distribution: str, pythons: list[PythonBuild], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        choose_main_python(pythons, dataclasses.replace(DEBIAN, distribution=distribution))
+
+
+def test_tritons_python_is_the_main_one_where_that_fits() -> None:
+    pythons = [python("3.11.2"), python("3.12.3")]
+    assert choose_triton_python(pythons, pythons[1], DEBIAN) == pythons[1]
+
+
+def test_tritons_python_need_not_be_the_main_one() -> None:
+    pythons = [python("3.13.5"), python("3.11.2", has_shared_library=False), python("3.12.3")]
+    assert choose_triton_python(pythons, pythons[0], DEBIAN) == pythons[2]
+
+
+@pytest.mark.parametrize(
+    ("pythons", "message"),
+    [
+        (
+            [python("3.11.2", has_shared_library=False)],
+            r"shared libpython3\.11 beside /usr/bin/python3\.11; next: .*install libpython3\.11 \(or make python\)",
+        ),
+        ([python("3.13.5")], r"3\.11 or 3\.12 with a shared libpython \(found: 3\.13\.5 at .*\); next: make python"),
+    ],
+)
+def test_a_python_that_triton_lacks_is_named_with_the_command_that_brings_it(
+    pythons: list[PythonBuild], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        choose_triton_python(pythons, pythons[0], DEBIAN)
