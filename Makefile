@@ -71,6 +71,8 @@ READY_DOCS := $(DOCS_VENV)/.ready
 PAGES_ENV := .venv-pages
 READY_PAGES := $(PAGES_ENV)/.ready
 
+COMMAND ?= make run
+
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
@@ -305,8 +307,8 @@ setup: $(READY) $(READY_TRITON) ## only set up [PYTHON=/path/to/python3.11] [TOR
 python: ## let uv download a Python that Triton's environment can use, into .python
 	@$(INSTALL) python
 
-container: ## build the laptop's image and open a shell in it with this checkout: make container [RUN="make run"]
-	@deploy/docker/laptop.sh $(RUN)
+container: ## on macOS, arm64 or an older Linux: run the same in a container, with this checkout: make container [COMMAND="make run"]
+	@deploy/docker/laptop/container.sh $(COMMAND)
 
 setup-gpu: $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
 
@@ -369,9 +371,9 @@ $(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
 lock: $(READY) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
 	@for name in run cluster test triton docs gpu torch-cuda; do \
 	  grep -v '^-r ' requirements/$$name.txt | if [ $$name = gpu ] || [ $$name = torch-cuda ]; then cat; else grep -v '^torch=='; fi \
-	    | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
+	    | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run python container init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

@@ -14,7 +14,7 @@ from installer.machine import SetupError, check_disk
 
 CUDA_DISK_GB = 8.0
 """Free disk that the environments take with the index's build of torch and its libraries."""
-CUDA_SIZE = "2.6 GB to download, 4.6 GB on disk; no CPU build could be had"
+CUDA_SIZE = "2.5 GB to download, 4 GB on disk; no CPU build could be had"
 PROOF = "import torch; assert float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) == 8; print(torch.__version__)"
 
 
