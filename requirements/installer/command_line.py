@@ -34,6 +34,7 @@ class Installer:
         self.log = venv / "setup.log"
         self.uv = str(venv / "bin" / "uv")
         self.python = str(venv / "bin" / "python")
+        self._pip_settings: dict[str, str] = {}
 
     def choose_pythons(self) -> tuple[PythonBuild, PythonBuild]:
         """Return the Python of the main environment and the one of Triton's, after a check of the machine.
@@ -98,6 +99,7 @@ class Installer:
             self._make_uv(main)
             self._make_environment(main, self.docs_venv)
             python = str(self.docs_venv / "bin" / "python")
+        self._pip_settings = read_pip_settings(self.python)
         self._install_lock(PACKAGE_SETS[name], python, LOCKS / f"{name}.txt")
 
     def download_python(self) -> None:
@@ -117,6 +119,7 @@ class Installer:
                 self._make_environment(main, self.venv)
             pip = (self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
             self._run("uv", (*pip, "--require-hashes", "-r", str(LOCKS / "uv.txt")), is_printed=False)
+        self._pip_settings = read_pip_settings(self.python)
 
     def _make_environment(self, python: PythonBuild, folder: Path) -> None:
         self._run(folder.name, (python.executable, "-m", "venv", "--clear", str(folder)), is_printed=False)
@@ -147,7 +150,7 @@ class Installer:
 
     def _execute(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         completed = subprocess.run(  # noqa: S603  (our own command lines)
-            command, capture_output=True, text=True, check=False, env=installation_environment()
+            command, capture_output=True, text=True, check=False, env=installation_environment(self._pip_settings)
         )
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
@@ -157,31 +160,25 @@ class Installer:
         return completed
 
 
-def installation_environment() -> dict[str, str]:
+def read_pip_settings(python: str) -> dict[str, str]:
+    """Return pip's settings, of its files and of the environment: `index-url`, `cert` and so on."""
+    listing = subprocess.run(  # noqa: S603  (the environment's own pip)
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    return dict(re.findall(r"^(?:global|install|:env:)\.([\w-]+)='(.*)'$", listing.stdout, re.MULTILINE))
+
+
+def installation_environment(pip_settings: dict[str, str]) -> dict[str, str]:
     """Return the environment of the installers: uv asks the index and trusts the certificates that pip is told."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    settings = {"UV_DEFAULT_INDEX": pip_setting("index-url"), "SSL_CERT_FILE": pip_setting("cert")}
-    for key, value in settings.items():
-        if value:
-            environment.setdefault(key, value)
-    # uv asks for torch's own index once: where that cannot be reached, the next way is tried.
-    environment.setdefault("UV_HTTP_RETRIES", "1")
-    return environment
-
-
-_pip_settings: dict[str, str] | None = None
-
-
-def pip_setting(name: str) -> str:
-    """Return a setting of pip, from its files or the environment; empty where there is none."""
-    global _pip_settings  # noqa: PLW0603  (pip takes a third of a second to answer)
-    if _pip_settings is None:
-        listing = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-        )
-        pairs = re.findall(r"^(?:global|:env:|install)\.([\w-]+)='(.*)'$", listing.stdout, re.MULTILINE)
-        _pip_settings = dict(pairs)
-    return _pip_settings.get(name, "")
+    settings = {
+        "UV_DEFAULT_INDEX": pip_settings.get("index-url"),
+        "SSL_CERT_FILE": pip_settings.get("cert"),
+        "UV_SYSTEM_CERTS": "true",
+        # uv asks for torch's own index once more: where that cannot be reached, the next way is tried.
+        "UV_HTTP_RETRIES": "1",
+    }
+    return {**{key: value for key, value in settings.items() if value}, **environment}
 
 
 def main(arguments: list[str]) -> int:
@@ -204,7 +201,7 @@ def main(arguments: list[str]) -> int:
             commands[options.command]()
         else:
             installer.install_packages(options.command)
-    except SetupError as error:
+    except (SetupError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
