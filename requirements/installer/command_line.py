@@ -60,7 +60,7 @@ class Installer:
         """Make the main environment: uv, torch, the packages of a run, and the framework itself."""
         main, _ = self.choose_pythons()
         self._make_uv(main)
-        # Before torch: what it imports is among them, and they are installed without dependencies, so none brings torch.
+        # Before torch, which imports some of them; installed without dependencies, none of them brings torch along.
         self._install_lock("200 packages", self.python, LOCKS / "run.txt")
         requirements = (CHECKOUT / "requirements" / "run.txt").read_text().splitlines()
         requirement = next(line for line in requirements if line.startswith("torch=="))
@@ -145,7 +145,7 @@ class Installer:
             print(f"  installing {title} ... ", end="", flush=True)
         is_installed = self._execute(command).returncode == 0
         if is_printed:
-            print(f"{time.monotonic() - started:.0f} s" if is_installed else "not to be had", flush=True)
+            print(f"{time.monotonic() - started:.0f} s" if is_installed else "not available here", flush=True)
         return is_installed
 
     def _execute(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
