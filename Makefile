@@ -304,13 +304,16 @@ fuzz-logs: $(READY_TEST) ## 10 000 random logs: each ends with rows, quarantine 
 
 setup: $(READY) $(READY_TRITON) ## only set up [PYTHON=/path/to/python3.11] [TORCH=pip|uv|cuda]
 
+check-gpu:
+	@$(INSTALL) check-gpu
+
 python: ## let uv download a Python that Triton's environment can use, into .python
 	@$(INSTALL) python
 
 container: ## on macOS, arm64 or an older Linux: run the same in a container, with this checkout: make container [COMMAND="make run"]
 	@deploy/docker/laptop/container.sh $(COMMAND)
 
-setup-gpu: $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
+setup-gpu: check-gpu $(READY_GPU) ## add what runtime.engine: gpu needs: cuDF, and XGBoost and torch for CUDA 13 (gigabytes; Linux, driver 580 or later)
 
 lock-gpu: $(READY) ## resolve requirements/gpu.txt anew, and write what each package asks for into requirements/gpu.json
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
@@ -329,9 +332,6 @@ clean: ## delete all runs, models and stores made here (the log you gave is neve
 UV := $(BIN)/uv
 ANY_PYTHON := $(or $(PYTHON),$(shell command -v python3.11 || command -v python3 || command -v python3.12 || command -v python3.13))
 LOCK := requirements/lock
-# What a set-up step prints when it fails.
-FAILED = { tail -n 15 $(VENV)/setup.log; echo "Set-up failed: see $(VENV)/setup.log, then run make again."; exit 1; }
-
 # Looks at the machine before it downloads anything; says in one line what is missing (requirements/installer).
 INSTALL = $(if $(ANY_PYTHON),,echo "Shortlist needs Python 3.11, 3.12 or 3.13 (found none on PATH)" >&2; exit 1;) \
   $(ANY_PYTHON) requirements/installer --venv $(VENV) --triton-venv $(TRITON_VENV) --docs-venv $(DOCS_VENV)
@@ -361,11 +361,8 @@ $(READY_TEST): $(LOCK)/test.txt $(READY_CLUSTER)
 	@$(INSTALL) test
 	@touch $@
 
-# Last: XGBoost's build for GPUs takes the place of that for CPUs, which the others install; both are imported by one name.
-$(READY_GPU): requirements/gpu.txt $(READY_CLUSTER) $(READY_TEST)
-	@$(BIN)/python -m pip uninstall --yes --quiet xgboost-cpu
-	@printf '  installing what a GPU needs (gigabytes)\n'
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -r requirements/gpu.txt >> $(VENV)/setup.log 2>&1 || $(FAILED)
+$(READY_GPU): requirements/gpu.txt $(INSTALLER) | $(READY_CLUSTER) $(READY_TEST)
+	@$(INSTALL) gpu
 	@touch $@
 
 lock: $(READY) ## write requirements/lock/*.txt, the hashes of every package, from requirements/*.txt
@@ -374,6 +371,6 @@ lock: $(READY) ## write requirements/lock/*.txt, the hashes of every package, fr
 	    | $(UV) pip compile --quiet --universal --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/$$name.txt; done
 	@echo 'uv==0.13.9' | $(UV) pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11 - -o $(LOCK)/uv.txt
 
-.PHONY: help run python container init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
+.PHONY: help run check-gpu python container init docs tune compare-orderings test tests test-long test-pages test-gpu test-cluster setup-gpu lock-gpu check lint compile manifests serve status stop replay deploy-canary canary-status promote rollback watch collect refresh backfill drill \
   images lock-images submit schedule ui bench bench-summary bench-features bench-loader bench-xgboost bench-train bench-serve \
   bench-index bench-recommend bench-two-tower bench-candidates bench-metrics simulate-slates bench-memory bench-tiles bench-overhead bench-gpu bench-soak soak bench-overload bench-judge simulate bench-drift bench-freshness bench-event-restart bench-retrain bench-tuning fuzz fuzz-specs fuzz-logs peers peers-sequences peers-recommend bench-sequences bench-attention bench-sessions setup clean lock

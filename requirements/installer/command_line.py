@@ -10,7 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-from installer.machine import SetupError, check_machine, choose_main_python, choose_triton_python, read_machine
+from installer.machine import (
+    SetupError,
+    check_gpu,
+    check_machine,
+    choose_main_python,
+    choose_triton_python,
+    read_machine,
+    read_nvidia_driver,
+)
 from installer.pythons import PYTHONS_FOLDER, PythonBuild, find_pythons, probe_python
 from installer.torch_builds import PROOF, choose_torch_ways, install_torch, torch_ways
 
@@ -102,6 +110,27 @@ class Installer:
         self._pip_settings = read_pip_settings(self.python)
         self._install_lock(PACKAGE_SETS[name], python, LOCKS / f"{name}.txt")
 
+    def check_gpu(self) -> None:
+        """Check that what a GPU needs can be installed here and would run.
+
+        Raises:
+            SetupError: Something is missing.
+        """
+        present = probe_python(Path(self.python))
+        main = present or self.choose_pythons()[0]
+        check_gpu(read_nvidia_driver(), main.minor_version, read_machine(CHECKOUT).free_disk_gb)
+
+    def install_gpu(self) -> None:
+        """Add cuDF, and XGBoost and torch for CUDA 13, to the main environment.
+
+        XGBoost's build for GPUs takes the place of that for CPUs: both are imported by one name.
+        """
+        self.check_gpu()
+        pip = (self.python, "-m", "pip")
+        self._run("xgboost-cpu", (*pip, "uninstall", "--yes", "--quiet", "xgboost-cpu"), is_printed=False)
+        install = (*pip, "install", "--quiet", "--disable-pip-version-check", "--no-input", "-r")
+        self._run("what a GPU needs (gigabytes)", (*install, str(LOCKS.parent / "gpu.txt")))
+
     def download_python(self) -> None:
         """Let uv download a Python that Triton's environment can use, into the checkout."""
         machine = read_machine(CHECKOUT)
@@ -184,7 +213,7 @@ def installation_environment(pip_settings: dict[str, str]) -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     """Run one command of the set-up; return its exit code."""
     parser = argparse.ArgumentParser(prog="installer", description=__doc__)
-    parser.add_argument("command", choices=["check", "python", "run", "triton", *PACKAGE_SETS])
+    parser.add_argument("command", choices=["check", "python", "run", "triton", "check-gpu", "gpu", *PACKAGE_SETS])
     parser.add_argument("--venv", type=Path, default=CHECKOUT / ".venv")
     parser.add_argument("--triton-venv", type=Path, default=CHECKOUT / ".venv-triton")
     parser.add_argument("--docs-venv", type=Path, default=CHECKOUT / ".venv-docs")
@@ -195,6 +224,8 @@ def main(arguments: list[str]) -> int:
         "python": installer.download_python,
         "run": installer.install_main,
         "triton": installer.install_triton,
+        "check-gpu": installer.check_gpu,
+        "gpu": installer.install_gpu,
     }
     try:
         if options.command in commands:

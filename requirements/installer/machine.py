@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ MIN_GLIBC = (2, 35)
 """Oldest glibc that the wheel of Triton Inference Server (nvidia-pytriton 0.7.0) runs on."""
 CPU_DISK_GB = 3.0
 """Free disk that both environments take with a CPU build of torch, and what is unpacked on the way."""
+MIN_NVIDIA_DRIVER = 580
+"""Oldest NVIDIA driver that runs CUDA 13."""
+GPU_VERSION = (3, 11)
+"""Version of Python that requirements/gpu.txt is resolved for."""
+GPU_DISK_GB = 12.0
+"""Free disk that cuDF, and torch and XGBoost for CUDA 13 take, and their downloads."""
 CONTAINER = "next, in a container: make container"
 
 
@@ -89,6 +96,39 @@ def check_disk(free_gb: float, needed_gb: float, purpose: str) -> None:
     """
     if free_gb < needed_gb:
         raise SetupError(f"{free_gb:.1f} GB of disk are free, {purpose} need {needed_gb:.1f} GB; next: free some")
+
+
+def read_nvidia_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> int | None:
+    """Return the major version of the NVIDIA driver, such as 580; None without one."""
+    if not version_file.exists():
+        return None
+    match = re.search(r"Kernel Module(?: for x86_64)?\s+(\d+)\.", version_file.read_text())
+    return int(match[1]) if match else None
+
+
+def check_gpu(driver: int | None, python: tuple[int, int], free_disk_gb: float) -> None:
+    """Check that what a GPU needs can be installed and would run: driver, Python, disk.
+
+    Args:
+        driver: Major version of the NVIDIA driver; None without one.
+        python: Version of the main environment's Python.
+        free_disk_gb: Free disk, in 10^9 bytes.
+
+    Raises:
+        SetupError: Something is missing.
+    """
+    if driver is None or driver < MIN_NVIDIA_DRIVER:
+        present = f"version {driver}" if driver else "none"
+        raise SetupError(
+            f"a GPU needs the NVIDIA driver {MIN_NVIDIA_DRIVER} or later (found: {present}); next: install it, or keep"
+            " runtime.engine: cpu"
+        )
+    if python != GPU_VERSION:
+        raise SetupError(
+            f"the packages for a GPU are locked for Python {version_text(GPU_VERSION)}"
+            f" (.venv has {version_text(python)}); next: rm -rf .venv && make setup PYTHON=/path/to/python3.11"
+        )
+    check_disk(free_disk_gb, GPU_DISK_GB, "the packages for a GPU")
 
 
 def choose_main_python(pythons: list[PythonBuild], machine: Machine) -> PythonBuild:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +70,10 @@ def postgres_server() -> Iterator[str]:
     pytest.importorskip("psycopg", reason="requirements/cluster.txt is not installed")
     who = _unprivileged()
     folder = Path(mkdtemp(prefix="shortlist-postgres-"))
+    if who and programs.is_relative_to(sys.prefix):  # the environment may lie where that user may not enter
+        for name in ("pgserver/pginstall", "pgserver.libs"):
+            shutil.copytree(programs.parents[2] / name, folder / name, symlinks=True)
+        programs = folder / "pgserver/pginstall/bin"
     secret = folder / "password"
     secret.write_text(_PASSWORD)
     if who:
@@ -112,7 +117,7 @@ def postgres(postgres_server: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[str]:
     """A Redis server's `host:port`."""
-    program = shutil.which("redis-server")
+    program = shutil.which("redis-server") or shutil.which("redis-server", path=Path(sys.executable).parent)
     if program is None:
         pytest.skip("Redis is not installed (Debian: apt-get install redis-server)")
     folder, port = Path(mkdtemp(prefix="shortlist-redis-")), _free_port()
@@ -176,6 +181,8 @@ def _postgres_programs() -> Path | None:
     if on_path:
         return Path(on_path).parent
     found = [folder for pattern in _PLACES for folder in Path("/").glob(pattern[1:]) if (folder / "initdb").exists()]
+    if not found:
+        return next(iter(Path(sys.prefix).glob("lib/python3*/site-packages/pgserver/pginstall/bin")), None)
     return max(found, default=None, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()])
 
 

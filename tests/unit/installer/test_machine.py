@@ -9,10 +9,12 @@ import pytest
 from installer.machine import (
     Machine,
     SetupError,
+    check_gpu,
     check_machine,
     choose_main_python,
     choose_triton_python,
     read_machine,
+    read_nvidia_driver,
 )
 from installer.pythons import PythonBuild
 
@@ -111,3 +113,32 @@ def test_a_python_that_triton_lacks_is_named_with_the_command_that_brings_it(
 ) -> None:
     with pytest.raises(SetupError, match=message):
         choose_triton_python(pythons, pythons[0], DEBIAN)
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "free_disk_gb", "message"),
+    [
+        (
+            None,
+            (3, 11),
+            50,
+            r"NVIDIA driver 580 or later \(found: none\); next: install it, or keep runtime\.engine: cpu",
+        ),
+        (535, (3, 11), 50, r"NVIDIA driver 580 or later \(found: version 535\)"),
+        (580, (3, 12), 50, r"locked for Python 3\.11 \(\.venv has 3\.12\); next: rm -rf \.venv && make setup PYTHON="),
+        (580, (3, 11), 5, r"5\.0 GB of disk are free, the packages for a GPU need 12\.0 GB"),
+    ],
+)
+def test_a_machine_that_cannot_use_the_packages_for_a_gpu_is_refused(
+    driver: int | None, version: tuple[int, int], free_disk_gb: float, message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        check_gpu(driver, version, free_disk_gb)
+
+
+def test_a_machine_with_a_new_driver_may_install_them(tmp_path: Path) -> None:
+    version_file = tmp_path / "version"
+    version_file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:05:01 UTC 2025\n")
+    assert read_nvidia_driver(version_file) == 580
+    assert read_nvidia_driver(tmp_path / "absent") is None
+    check_gpu(580, (3, 11), free_disk_gb=50)
