@@ -128,9 +128,15 @@ def promote(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = 
 
 @commands.command()
 def rollback(spec: SpecArgument, target: TargetOption = None, runs: RunsOption = Path("runs")) -> None:
-    """End the rollout under way, or return to the previous champion."""
+    """End the rollout under way, or return to the previous champion; exit code 0 only when that was done."""
     deployer = _on_target(spec, target, runs)
-    _conclude(deployer, deployer.rollback())
+    rollout = deployer.rollback()
+    _conclude(deployer, rollout)
+    if not rollout.is_rolled_back:
+        raise ShortlistError(
+            f"spec '{deployer.name}': not rolled back; the return to version {rollout.state.candidate} was"
+            f" {rollout.state.phase.value.replace('_', ' ')}. Fix what its reason says, then make rollback again."
+        )
 
 
 @commands.command()

@@ -84,6 +84,11 @@ class RolloutRecord(Record):
         return self.state.rollout
 
     @property
+    def is_rolled_back(self) -> bool:
+        """Whether it is over, and the version that a rollback asks for serves."""
+        return self.state.final and (self.state.phase is Phase.PROMOTED) == self.returning
+
+    @property
     def began(self) -> datetime | None:
         """When it began, by the wall clock; None before."""
         return datetime.fromisoformat(self.history[0].time) if self.history else None

@@ -7,11 +7,15 @@ import json
 import sqlite3
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shortlist.cli import main
 from shortlist.cli.options import find_spec
+from shortlist.rollout.phases import Phase, RolloutState
+from shortlist.rollout.record import RolloutRecord
+from shortlist.spec.serving import Canary
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,6 +73,25 @@ def test_data_that_is_not_there_stops_before_anything_is_made(
     data = str(tmp_path / "gone.tsv")
     assert shortlist(monkeypatch, "run", "criteo", "--data", data, "--runs", str(tmp_path / "runs")) == 2
     assert "gone.tsv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("returning", "phase", "code"), [(False, Phase.ABORTED, 0), (True, Phase.PROMOTED, 0),
+                                                          (True, Phase.ROLLED_BACK, 2)])  # fmt: skip
+def test_rollback_succeeds_only_when_the_former_version_serves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], returning: bool, phase: Phase, code: int
+) -> None:
+    state = RolloutState(
+        rollout="r", candidate=2, former=1, champion=1, stable=1, steps=(5, 100), phase=phase, reason="it is odd"
+    )
+    record = RolloutRecord(
+        spec="demo", state=state, kind="xgboost", digest="", policy=Canary(steps=(5, 100)), returning=returning
+    )
+    rollouts = SimpleNamespace(page=lambda rollout, name: name, where=lambda rollout, name: name)
+    deployer = SimpleNamespace(name="demo", rollouts=rollouts, rollback=lambda: record)
+    monkeypatch.setattr("shortlist.cli.serving._on_target", lambda spec, target, runs: deployer)
+    assert shortlist(monkeypatch, "rollback", "demo") == code
+    next_step = "the return to version 2 was rolled back. Fix what its reason says, then make rollback again."
+    assert (next_step in capsys.readouterr().err) == (code == 2)
 
 
 COMMANDS = ("serve", "status", "deploy-canary", "canary-status", "promote", "rollback", "replay")

@@ -752,6 +752,57 @@ def test_a_running_controller_obeys_another_process(world: World, order: str, en
     assert world.is_promoted() if order == "promote" else world.is_back()
 
 
+@pytest.mark.parametrize("moment", ["the former servers stop", "the evidence is written"])
+def test_rollback_during_a_promotion_takes_effect(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    rolled_back: list[RolloutRecord] = []
+
+    def command() -> None:
+        rolled_back.append(world.roll_out().rollback("it is odd", seconds=20.0))
+
+    thread = threading.Thread(target=command)
+
+    def roll_back_now() -> None:
+        if thread.ident is None:
+            running = world.rollouts.unfinished()
+            assert running is not None
+            thread.start()
+            while world.rollouts.ordered(running.id) is None:
+                time.sleep(0.002)
+
+    if moment == "the former servers stop":
+        retire = world.fleet.retire
+        monkeypatch.setattr(world.fleet, "retire", lambda version: (roll_back_now(), retire(version)))
+    else:
+        conclude = world.rollouts.conclude
+        monkeypatch.setattr(
+            world.rollouts, "conclude", lambda rollout, verdict: (roll_back_now(), conclude(rollout, verdict))
+        )
+    record = world.roll_out().canary()
+    thread.join()
+    assert world.is_back()
+    assert (rolled_back[0].state.reason, rolled_back[0].is_rolled_back) == ("it is odd", True)
+    if moment == "the former servers stop":
+        assert (record.state.phase, rolled_back) == (Phase.ABORTED, [record])
+    else:  # too late for this rollout: another one leads back
+        assert (record.state.phase, rolled_back[0].returning, rolled_back[0].state.candidate) == (
+            Phase.PROMOTED, True, 1,
+        )  # fmt: skip
+
+
+def test_rollback_of_a_promotion_with_no_former_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, first=True)
+    record = world.roll_out().canary()
+    unfinished = record.model_copy(update={"state": record.state.model_copy(update={"phase": Phase.DRAINING})})
+    monkeypatch.setattr(world.rollouts, "unfinished", lambda: unfinished)  # it is over right after this was read
+    with pytest.raises(
+        RolloutError, match=r"was over \(promoted\) before the rollback reached it, and it is the first"
+    ):
+        world.roll_out().rollback()
+    assert world.is_promoted()
+
+
 def test_an_order_takes_over_from_a_dead_controller(worlds: Callable[[], World]) -> None:
     for world in deaths(worlds, begin):
         unfinished = world.rollouts.unfinished()
