@@ -41,7 +41,6 @@ from shortlist.serving.export.signature import FOLDER, Signature
 from shortlist.serving.log.log_keys import log_key
 from shortlist.serving.log.log_mirror import mirror
 from shortlist.serving.paths import ServingPaths
-from shortlist.spec.features import Features
 from shortlist.spec.monitoring import Monitoring
 from shortlist.storage.objects import local_copy, open_object_store
 from shortlist.storage.storage_config import StorageConfig
@@ -270,9 +269,7 @@ class MonitoringJob:
         wanted = self._settings.pages == "all" or (self._settings.pages == "bad" and report.verdict != "healthy")
         if not wanted or not window.rows.height:
             return
-        plan = served.preprocessing.plan
-        features = Features(columns=plan.features)
-        compared = compared_columns(plan.declared.data, features, self._settings.drift)
+        compared = compared_columns(served.preprocessing.plan, self._settings.drift)
         out = self.folder / PAGES / _stamp(window.start)
         try:
             write_pages(window, served.reference, served.model, compared, out, findings=report.findings)

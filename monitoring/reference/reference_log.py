@@ -15,6 +15,7 @@ from monitoring.reference.model_quality import scores_by_impression
 from monitoring.windows.group_sample import GroupSample
 from monitoring.windows.known_columns import SLATE_SIZE, empty_as_null, log_columns, with_side_columns
 from shortlist.contracts import Columns, DataError, Files
+from shortlist.features.plan import plan
 from shortlist.features.preprocessing import Preprocessing
 from shortlist.features.slates import SLATE, whole_slates
 from shortlist.spec.data import Data
@@ -62,7 +63,7 @@ class ReferenceLog:
             raise DataError(
                 f"{log}: got no rows of the days that {fitted} was fitted on; wanted the log of that training"
             )
-        self._compared = compared_columns(data, features, settings.drift)
+        self._compared = compared_columns(plan(data, features), settings.drift)
 
     def count(self, scores: Mapping[str, Path]) -> tuple[ColumnCounts, pl.DataFrame]:
         """Return the counts of every compared column, and a sample of rows of whole users.

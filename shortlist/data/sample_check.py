@@ -26,7 +26,7 @@ from shortlist.data.reading import fields_of, read_blocks
 from shortlist.data.side_tables import side_layout
 from shortlist.data.sources import InputFile, log_files, side_files
 from shortlist.data.validate import LogRefusedError, validate
-from shortlist.spec.data import Data, FileSource, Split
+from shortlist.spec.data import Data, FileSource
 from shortlist.spec.runtime import Runtime
 
 _PEEK_ROWS: Final = 10_000
@@ -171,7 +171,7 @@ def _of_a_part(data: Data) -> Data:
     """Return the section without the rules that rows of the beginning cannot keep."""
     whole = {"min_rows": 1, "min_volume_ratio": 0.0, "max_volume_ratio": 1e12, "max_label_rate_change": 1e12}
     rules = data.rules.model_copy(update={**whole, "max_age_hours": None})
-    split = Split.model_construct(warmup_days=0, validation_days=0, test_days=0)
+    split = data.split.model_copy(update={"warmup_days": 0, "validation_days": 0, "test_days": 0})
     return data.model_copy(update={"rules": rules, "split": split})
 
 

@@ -33,6 +33,7 @@ from shortlist.features.graph import Graph, column
 from shortlist.features.keyed import ROWS, KeyedView, Total
 from shortlist.features.kinds.registry import FEATURE_KINDS
 from shortlist.features.online_stores.sqlite import SQLiteOnline
+from shortlist.features.plan import plan
 from shortlist.features.publish import announce_views
 from shortlist.features.store import apply
 from shortlist.features.table import build_table
@@ -246,7 +247,7 @@ async def answered(settings: ServerSettings, sent: dict[str, list[Any]]) -> np.n
 def test_drift_compares_its_key_as_a_category(shop: Any) -> None:
     features = Features.model_validate({"columns": [{"kind": "trend", "key": "position", "name": "trend"}]})
     data, others = shop.plan.declared.data, Features.model_validate({"columns": FEATURES})
-    kinds = [compared_columns(data, declared, DriftLimits())["position"] for declared in (features, others)]
+    kinds = [compared_columns(plan(data, declared), DriftLimits())["position"] for declared in (features, others)]
     assert kinds == ["categorical", "numeric"]
 
 
