@@ -27,6 +27,7 @@ def join_valid_log(
     from shortlist.data.validate import join_valid_log
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("join_valid_log", quarantine=quarantine.path) as this:
@@ -42,5 +43,5 @@ def join_valid_log(
         )
         this.rows = table.rows
     counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}
-    valid_log.metadata.update({"step": this.record, "rows": table.rows, **counts})
+    write_metadata(valid_log, step=this.record, rows=table.rows, **counts)
     return table.rows

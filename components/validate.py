@@ -24,6 +24,7 @@ def validate(
     from shortlist.data.validate import validate
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("validate", quarantine=quarantine.path) as this:
@@ -38,5 +39,5 @@ def validate(
         )
         this.rows = table.rows
     counts = {name: table.notes.get(name) for name in ("raw_rows", "quarantined_rows")}
-    valid_log.metadata.update({"step": this.record, "rows": table.rows, **counts})
+    write_metadata(valid_log, step=this.record, rows=table.rows, **counts)
     return table.rows

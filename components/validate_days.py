@@ -23,6 +23,7 @@ def validate_days(
     from shortlist.spec.data import Data
     from shortlist.spec.runtime import Runtime
     from shortlist.storage.groups import read
+    from shortlist.tracking.artefact_metadata import write_metadata
     from shortlist.tracking.steps import step
 
     with step("validate_days") as this:
@@ -30,4 +31,4 @@ def validate_days(
         own = json.loads(group)
         paths = Path(raw_log.path), read(own["days"]), Path(part.path)
         this.rows = validate_days(declared, *paths, settings, until_of(own["until"]))
-    part.metadata["step"] = this.record
+    write_metadata(part, step=this.record)
