@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import kube_rbac
 import pytest
-from kfp_server import Fault, KubeflowServer, running
+from kfp_server import Fault, KubeflowServer, access_review, running
 
 from monitoring.windows.records import RetrainDecision
 from shortlist.contracts import ShortlistError
@@ -109,6 +110,31 @@ def test_two_who_ask_at_the_same_moment_start_one(server: KubeflowServer, spec: 
         thread.join()
     (run,) = server.there["runs"]
     assert {one.run_id for one in done} == {run["run_id"]}
+
+
+def test_the_shipped_role_of_the_trigger_allows_exactly_the_calls_that_start_a_run(
+    spec: Spec, submission: Submission
+) -> None:
+    def start_the_same_run_first(operation: str) -> None:
+        if operation == "run_service_create_run":  # so the run of this client is deleted again
+            experiment = kubeflow.there["experiments"][0]["experiment_id"]
+            kubeflow._add("runs", {"display_name": submission.name, "experiment_id": experiment, "state": "PENDING"})
+
+    with running(reviews_access=True) as kubeflow:
+        kubeflow.before = start_the_same_run_first
+        trigger = client(kubeflow, token="shortlist-trigger")  # noqa: S106 - an account's name
+        assert not start(submission, spec, trigger).new
+        rules = kube_rbac.rules_of("shortlist-trigger", kube_rbac.NAMESPACE)
+        allowed = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+        assert allowed == {access_review(operation) for operation in kubeflow.asked} - {None}
+
+
+def test_an_account_without_the_role_may_start_nothing(spec: Spec, submission: Submission) -> None:
+    with running(reviews_access=True) as kubeflow:
+        server_account = client(kubeflow, token="shortlist-server")  # noqa: S106 - an account's name
+        with pytest.raises(KubeflowError, match=r"may not do this: User .* is not authorized.*resource experiments"):
+            start(submission, spec, server_account)
+    assert kubeflow.changes == []
 
 
 def test_other_data_or_another_declaration_is_another_run(
