@@ -13,6 +13,7 @@ from typing import Any
 import kfp.client
 import kfp.client.client as kfp_client
 import kfp_server
+import kube_rbac
 import kubernetes_validate
 import pytest
 import yaml
@@ -187,7 +188,8 @@ def rights(objects: list[Object]) -> list[str]:
         for rule in found.get("rules", []) if found["kind"] == "Role" else []:
             words = [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
             said += [f"{name_of(found)}: *"] * ("*" in words)
-            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"])
+            named_secret = rule["verbs"] == ["get"] and rule.get("resourceNames")
+            said += [f"{name_of(found)}: secrets"] * ("secrets" in rule["resources"] and not named_secret)
             said += [
                 f"{name_of(found)}: {verb}" for verb in rule["verbs"] if verb in {"escalate", "bind", "impersonate"}
             ]
@@ -354,12 +356,37 @@ def test_each_account_may_what_its_work_needs(objects: list[Object]) -> None:
     steps = {("trainjobs", verb) for verb in ("create", "get", "delete")}
     steps |= {("workflowtaskresults", verb) for verb in ("create", "patch")}
     steps |= {(what, verb) for what in ("pods", "configmaps") for verb in ("get", "list", "watch")}
-    steps |= {("events", "list")}
+    steps |= {("events", "list"), ("secrets", "get")}
     assert bound(objects, "shortlist-pipeline") == steps  # ingest cannot change what is served
     assert bound(objects, "shortlist-server") == set()
     starts_runs = {(resource, verb) for resource in ("experiments", "pipelines") for verb in ("list", "create")}
     starts_runs |= {("runs", verb) for verb in ("list", "create", "delete")}
     assert bound(objects, "shortlist-trigger") == starts_runs  # in Kubeflow Pipelines, and nothing in Kubernetes
+
+
+LAUNCHER_CALLS = (
+    ("get", "", "configmaps", "kfp-launcher"),  # backend/src/v2/config/env.go
+    ("get", "", "secrets", "mlpipeline-minio-artifact"),  # the same, and backend/src/v2/objectstore/object_store.go
+    ("get", "", "pods", "step-pod"),  # backend/src/v2/component/launcher_v2.go
+    ("create", "argoproj.io", "workflowtaskresults", None),  # Argo's executor
+    ("patch", "argoproj.io", "workflowtaskresults", "step-pod"),
+)
+"""Verb, API group, resource and name of what Kubeflow's driver, launcher and executor ask with the account of a run,
+where the object store is the one that Kubeflow Pipelines installs."""
+
+
+@pytest.mark.parametrize(("verb", "group", "resource", "name"), LAUNCHER_CALLS)
+def test_the_account_of_a_run_may_do_what_the_containers_of_kubeflow_do(
+    objects: list[Object], verb: str, group: str, resource: str, name: str | None
+) -> None:
+    rules = list(kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects))
+    assert any(kube_rbac.allows(rule, verb, group, resource, name) for rule in rules)
+
+
+def test_the_account_of_a_run_reads_no_other_secret(objects: list[Object]) -> None:
+    for rule in kube_rbac.rules_of("shortlist-pipeline", kube_rbac.NAMESPACE, objects):
+        for verb, name in (("get", "shortlist-stores"), ("get", None), ("list", None), ("watch", None)):
+            assert not kube_rbac.allows(rule, verb, "", "secrets", name)
 
 
 @pytest.fixture(scope="module")
@@ -598,8 +625,8 @@ def test_the_gateway_sends_a_version_no_more_than_its_servers_may_have(objects: 
     bounds = by_kind["BackendTrafficPolicy"]["circuitBreaker"]
     assert set(bounds) == {"maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"}
     (bound,) = set(bounds.values())
-    assert Overload().most * Autoscaling().min_replicas <= bound
-    assert envoys * bound <= Overload().most * Autoscaling().max_replicas
+    assert Overload().max_concurrent * Autoscaling().min_replicas <= bound
+    assert envoys * bound <= Overload().max_concurrent * Autoscaling().max_replicas
 
 
 def test_the_alert_rules_have_one_source(objects: list[Object]) -> None:
